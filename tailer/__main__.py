@@ -1,0 +1,92 @@
+"""The command `tailer`: runs a verb and turns whatever ended it into an exit code and a line to act on.
+
+====  ====================================================================================
+code  meaning
+====  ====================================================================================
+0     done; also after Ctrl-C or SIGTERM, and when whoever read our output has had enough
+1     a bug of ours: a traceback, and a line asking for a report
+2     the command line or the configuration is wrong
+3     the table cannot be followed: a person has to act
+4     the source or the sink is unavailable
+130   interrupted before there was anything to finish
+====  ====================================================================================
+
+Where several pipelines ended in errors, the code is that of the gravest: 1, then 3, 2, 4.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tailer.cli import tailer
+from tailer.errors import TailerError
+
+__all__ = ["main"]
+
+GRAVITY: Final = (1, 3, 2, 4)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        result = tailer.main(prog_name="tailer", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tailer"
+        _say("error", error.format_message().replace("\n", " "), "red")
+        _say("hint", f"See `{path} --help`.", "yellow")
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        _abandon_stdout()
+        return 0
+    except Exception as error:  # noqa: BLE001 - nothing is above us; what is not ours to name is printed whole
+        codes = [_report(leaf) for leaf in _leaves(error)]
+        return min(codes, key=GRAVITY.index)
+    return result if isinstance(result, int) else 0
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error
+
+
+def _report(error: Exception) -> int:
+    """Say what ended us; the exit code it stands for. Notes on the exception say what it is about."""
+    about = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    if isinstance(error, TailerError):
+        _say("error", f"{about}{error}", "red")
+        if error.hint:
+            _say("hint", error.hint, "yellow")
+        return error.exit_code
+    traceback.print_exception(error)
+    _say("error", f"{about}{type(error).__name__}: {error}", "red")
+    _say("hint", "This is a bug in lake-tailer: please report it with the lines above.", "yellow")
+    return 1
+
+
+def _say(label: str, text: str, color: str) -> None:
+    click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {text}", err=True)
+
+
+def _abandon_stdout() -> None:
+    # The reader went away. What the interpreter flushes at its end must not fail once more.
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`tailer check`: everything that can be wrong with a configuration, found before the first byte of I/O."""
+
+from pathlib import Path
+
+import click
+
+from tailer.config import Findings, PipelineSettings, examine
+
+__all__ = ["command"]
+
+
+@click.command("check")
+@click.argument("config", type=click.Path(path_type=Path))
+def command(config: Path) -> int:
+    """Check a configuration without touching any table.
+
+    Reads CONFIG and the TAILER_ variables of the environment and nothing else: keys, values, sinks and their
+    options, folders in each other's way, and a state table where a sink needs one. Ends with 2 if anything is
+    wrong, after saying all of it.
+    """
+    findings = examine(config)
+    general = [problem for problem in findings.problems if problem.pipeline not in findings.names]
+    click.echo(f"{_mark(not general)} {config}")
+    for problem in general:
+        _explain(str(problem.error), problem.error.hint)
+    sound = {each.name: each for each in findings.settings.pipelines} if findings.settings else {}
+    for name in findings.names:
+        _pipeline(findings, name, sound.get(name))
+    return 2 if findings.problems else 0
+
+
+def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) -> None:
+    problems = [problem.error for problem in findings.problems if problem.pipeline == name]
+    click.echo(f"{_mark(not problems)} pipeline {name}" + (f": {_summary(settings)}" if settings else ""))
+    for error in problems:
+        _explain(str(error), error.hint)
+
+
+def _summary(settings: PipelineSettings) -> str:
+    target = f" {settings.target}" if settings.target else ""
+    columns = f", columns {', '.join(settings.columns)}" if settings.columns else ""
+    return f"{settings.table} to {settings.sink_kind}{target}, from {settings.start}{columns}"
+
+
+def _mark(sound: bool) -> str:
+    return click.style("ok    ", fg="green") if sound else click.style("failed", fg="red")
+
+
+def _explain(sentence: str, hint: str) -> None:
+    click.echo(f"       {sentence}")
+    if hint:
+        click.echo(f"       hint: {hint}")

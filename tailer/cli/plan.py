@@ -1,0 +1,63 @@
+"""`tailer plan`: what one version changed, before any row is read."""
+
+import json
+import sys
+from pathlib import Path
+
+import anyio
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tailer.config import local_folder
+from tailer.delta.table import DeltaTableLog
+from tailer.errors import VersionAhead, VersionGone
+from tailer.plan import ChangePlan, ChangeTask
+from tailer.storage import LocalStore
+
+__all__ = ["command"]
+
+
+@click.command("plan")
+@click.argument("table")
+@click.argument("version", type=click.IntRange(min=0))
+def command(table: str, version: int) -> None:
+    """Print what one version changed, as a plan in JSON.
+
+    TABLE is the folder that contains _delta_log. The JSON is what `ChangePlan.from_json` reads; its schemas
+    are in Arrow's own form. On a terminal a summary for people follows.
+    """
+    plan = anyio.run(_plan, local_folder(table, Path.cwd(), "TABLE"), version)
+    terminal = sys.stdout.isatty()
+    click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if terminal else None))
+    if terminal:
+        _summarise(plan)
+
+
+async def _plan(folder: Path, version: int) -> ChangePlan:
+    log = DeltaTableLog(LocalStore(folder))
+    latest = await log.latest()
+    if version > latest:
+        raise VersionAhead(log.uri, version, latest)
+    await log.seek(version)
+    plan = await log.next_plan()
+    if plan is None:
+        raise VersionGone(log.uri, version, None, latest)
+    return plan
+
+
+def _summarise(plan: ChangePlan) -> None:
+    operation = plan.operation or "unnamed operation"
+    title = f"version {plan.version}, {operation}: {plan.regime.value}, {plan.size_bytes:,} bytes to read"
+    caption = "columns: " + ", ".join(f"{field.name} {field.type}" for field in plan.schema)
+    tasks = Table("task", "kind", "rows", "bytes", "partition", "file", title=title, caption=caption)
+    for task in plan.tasks:
+        partition = ", ".join(f"{name}={value}" for name, value in task.partition_values)
+        size = f"{task.size_bytes:,}"
+        tasks.add_row(str(task.index), task.kind.value, _rows(task), size, partition, Path(task.uri).name)
+    Console(stderr=True).print(tasks)
+
+
+def _rows(task: ChangeTask) -> str:
+    chosen = "all" if task.include is None else f"{task.include.cardinality:,}"
+    return chosen if task.exclude is None else f"{chosen} but {task.exclude.cardinality:,}"

@@ -1,0 +1,180 @@
+"""`tailer progress`: what the sinks say they have, and the operator's way to say otherwise."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tailer.config import PipelineSettings, Settings, load
+from tailer.daemon import close_sinks, open_sink
+from tailer.delta.table import DeltaTableLog
+from tailer.errors import ConfigError, TailerError
+from tailer.plan import Position
+from tailer.sink import Progress
+from tailer.storage import LocalStore
+
+__all__ = ["Standing", "command", "survey"]
+
+COLUMNS: Final = ("pipeline", "table", "app_id", "delivered", "latest", "lag")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far one pipeline is: what its sink has (None: nothing yet), and the newest version of its table."""
+
+    pipeline: str
+    table: Path
+    app_id: str
+    position: Position | None
+    latest: int
+
+    @property
+    def lag(self) -> int | None:
+        """Versions that are not delivered completely; None before the first delivery."""
+        if self.position is None:
+            return None
+        return self.latest - self.position.version + (not self.position.closes_version)
+
+
+@click.group("progress")
+def command() -> None:
+    """Show how far the pipelines are, or set them elsewhere."""
+
+
+@command.command("show")
+@click.argument("config", type=click.Path(path_type=Path))
+def show(config: Path) -> None:
+    """Show how far each pipeline of CONFIG is, as its sink tells it.
+
+    Delivered is the last version the sink has, latest the newest of the table, and lag the versions between. On a
+    terminal a table, else lines with tabs between the columns.
+    """
+    standings, errors = anyio.run(survey, load(config))
+    rows = [_row(standing) for standing in standings]
+    if sys.stdout.isatty():
+        table = Table(*COLUMNS)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+    else:
+        for row in (COLUMNS, *rows):
+            click.echo("\t".join(row))
+    if errors:
+        raise ExceptionGroup("not all pipelines could be asked", errors)
+
+
+@command.command("reset")
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--pipeline", "name", help="Which pipeline; needed where CONFIG has several.")
+@click.option(
+    "--to",
+    "version",
+    type=click.IntRange(min=-1),
+    required=True,
+    help="The version that counts as delivered: the next one is delivered next. -1: deliver from version 0.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen and do nothing.")
+def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
+    """Make a pipeline go on behind another version.
+
+    The sink's record is set, its rows stay as they are: going back delivers versions again, going forward leaves
+    versions out. A daemon that runs the pipeline meanwhile is stopped by its sink.
+    """
+    settings = load(config)
+    pipeline = _choose(settings, name)
+    anyio.run(_reset, settings, pipeline, version, dry_run)
+
+
+async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
+    """Ask every table and every sink of `settings`: where pipelines are, and what stood in the way of knowing.
+
+    An error bears a note that names its pipeline.
+    """
+    standings: list[Standing] = []
+    errors: list[Exception] = []
+    for pipeline in settings.pipelines:
+        try:
+            standings.append(await _standing(settings, pipeline))
+        except TailerError as error:
+            error.add_note(pipeline.name)
+            errors.append(error)
+    return standings, errors
+
+
+async def _standing(settings: Settings, pipeline: PipelineSettings) -> Standing:
+    log = DeltaTableLog(LocalStore(pipeline.table))
+    app_id = f"{pipeline.name}/{await log.table_id()}"
+    sink = open_sink(settings, pipeline)
+    try:
+        progress = await sink.progress(app_id)
+    finally:
+        await close_sinks([sink])
+    position = None if progress is None else progress.position
+    return Standing(pipeline.name, pipeline.table, app_id, position, await log.latest())
+
+
+def _choose(settings: Settings, name: str | None) -> PipelineSettings:
+    known = [pipeline.name for pipeline in settings.pipelines]
+    if name is None and len(known) > 1:
+        remedy = f"Name one with --pipeline: {', '.join(known)}."
+        raise ConfigError(str(settings.path), "there are several pipelines", remedy)
+    for pipeline in settings.pipelines:
+        if name in (None, pipeline.name):
+            return pipeline
+    raise ConfigError(
+        "--pipeline", f"no pipeline {name!r} in {settings.path}", f"There are: {', '.join(known)}."
+    )
+
+
+async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:
+    before = await _standing(settings, pipeline)
+    # What cannot be followed from there is refused here, not by the daemon at its next start.
+    await DeltaTableLog(LocalStore(pipeline.table)).seek(version + 1)
+    click.echo(f"{pipeline.name}: delivered until now: {_delivered(before.position)}")
+    if not dry_run:
+        sink = open_sink(settings, pipeline)
+        try:
+            await sink.reset(Progress(before.app_id, Position.end(version)))
+        finally:
+            await close_sinks([sink])
+    click.echo(
+        f"{pipeline.name}: next version to be delivered: {version + 1}{_consequence(before.position, version)}"
+    )
+    if dry_run:
+        click.echo("dry run: nothing was set")
+
+
+def _consequence(before: Position | None, version: int) -> str:
+    if before is None:
+        return "; the configured start no longer applies"
+    done = before.version if before.closes_version else before.version - 1
+    if version > done:
+        return f"; left out: {_span(done + 1, version)}"
+    return (
+        f"; delivered again: {_span(version + 1, before.version)}" if Position.end(version) < before else ""
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return f"version {first}" if first == last else f"versions {first} to {last}"
+
+
+def _delivered(position: Position | None) -> str:
+    if position is None:
+        return "nothing"
+    if position.closes_version:
+        return str(position.version)
+    if position.in_snapshot:
+        return f"part of the snapshot of {position.version}"
+    return f"part of {position.version}"
+
+
+def _row(standing: Standing) -> tuple[str, ...]:
+    lag = "-" if standing.lag is None else str(standing.lag)
+    delivered = _delivered(standing.position)
+    return standing.pipeline, str(standing.table), standing.app_id, delivered, str(standing.latest), lag

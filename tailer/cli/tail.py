@@ -1,0 +1,107 @@
+"""`tailer tail`: one table's changes on standard output; nothing is remembered."""
+
+import logging
+from pathlib import Path
+
+import anyio
+import click
+
+from tailer.config import local_folder
+from tailer.daemon import log_to_stderr, run_all
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.errors import ConfigError
+from tailer.pipeline import Pipeline
+from tailer.plan import Start, StartKind
+from tailer.sink import AtLeastOnceSink, Progress, Recorded, configure_sink
+from tailer.storage import LocalStore
+from tailer.watch import LocalWake
+
+__all__ = ["command"]
+
+
+class Unrecorded:
+    """A `ProgressStore` that ends with the process: who looks on begins anew each time."""
+
+    def __init__(self) -> None:
+        self._progress: dict[str, Progress] = {}
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """See `ProgressStore.progress`."""
+        return self._progress.get(app_id)
+
+    async def record(self, progress: Progress) -> None:
+        """See `ProgressStore.record`; there is no other instance."""
+        self._progress[progress.app_id] = progress
+
+    async def aclose(self) -> None:
+        """See `ProgressStore.aclose`."""
+
+
+@click.command("tail")
+@click.argument("table")
+@click.option(
+    "--from",
+    "start",
+    default="latest",
+    show_default=True,
+    metavar="PLACE",
+    help="Where to begin: earliest, latest, snapshot (all rows, then changes), a version or a timestamp.",
+)
+@click.option(
+    "--to", "end", metavar="PLACE", help="Where to end: latest, a version or a timestamp. Without it, never."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "jsonl"]),
+    help="How rows look. Default: table on a terminal, else JSON Lines.",
+)
+@click.option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
+def command(table: str, start: str, end: str | None, form: str | None, columns: str | None) -> None:
+    """Show a table's changes as they are committed.
+
+    TABLE is the folder that contains _delta_log. Without --to it follows, like `tail -f`, until Ctrl-C.
+    A timestamp such as 2026-03-01T12:00:00Z is UTC where it has no zone.
+    """
+    folder = local_folder(table, Path.cwd(), "TABLE")
+    begin, until = Start.parse(start, "--from"), _until(end)
+    sink = configure_sink("stdout", "stdout", {"format": form or "auto"})
+    assert isinstance(sink, AtLeastOnceSink)
+    pipeline = Pipeline(
+        "tail",
+        DeltaTableLog(LocalStore(folder)),
+        Recorded(sink, Unrecorded()),
+        LocalEngine(),
+        LocalWake(folder / "_delta_log"),
+        begin,
+        until=until,
+        columns=_columns(columns),
+    )
+    log_to_stderr(logging.WARNING)
+    anyio.run(_follow, pipeline)
+
+
+def _until(text: str | None) -> Start | None:
+    if text is None:
+        return None
+    end = Start.parse(text, "--to")
+    if end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
+        raise ConfigError("--to", f"{text!r} is not an end", "Give latest, a version or a timestamp.")
+    return end
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if "" in names or len(set(names)) < len(names):
+        raise ConfigError(
+            "--columns", f"{text!r} has an empty or a repeated name", "Give names with commas between."
+        )
+    return names
+
+
+async def _follow(pipeline: Pipeline) -> None:
+    for error in (await run_all({"tail": pipeline}, drain_s=2.0)).values():
+        raise error

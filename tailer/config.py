@@ -1,0 +1,206 @@
+"""The configuration: TOML and the environment in, checked settings out, before the first byte of I/O.
+
+::
+
+    state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
+    drain_s = 30                  # after SIGTERM or Ctrl-C: how long a transaction may take to finish
+
+    [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
+    table = "/data/orders"        # the folder that contains _delta_log
+    start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
+                                  # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
+    columns = ["id", "amount"]    # default: all
+    poll_interval_s = 1.0         # how long a new version may go unnoticed at most
+
+    [pipelines.orders.sink]
+    kind = "delta"                # an installed kind; the other keys are that sink's options
+    path = "/data/orders_changes"
+
+Paths are relative to the file's folder; `~` is the home folder. `TAILER_DRAIN_S=5` or
+`TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to
+case, `-` and `.` in a pipeline's name as `_`. That is the place for secrets. A value that reads as JSON is
+taken as JSON, so a sink option that is text but looks like a number needs quotes (`'"12345"'`).
+
+`examine` finds all that is wrong at once, as `tailer check` prints it; `load` gives settings or fails.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tailer.config_file import MISSING, FileShape, Key, PipelineShape, Problem, read_file
+from tailer.errors import ConfigError
+from tailer.plan import Start
+from tailer.sink import AtLeastOnceSink, Sink, configure_sink
+
+__all__ = ["Findings", "PipelineSettings", "Settings", "examine", "load", "local_folder"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """One table followed into one sink. `sink_options` may hold secrets and is never shown."""
+
+    name: str
+    table: Path
+    start: Start
+    columns: tuple[str, ...]
+    poll_interval_s: float
+    sink_kind: str
+    sink_options: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def target(self) -> Path | None:
+        """The folder the sink writes, where it has one."""
+        path = self.sink_options.get("path")
+        return Path(path) if isinstance(path, str) and Path(path).is_absolute() else None
+
+    def make_sink(self) -> Sink | AtLeastOnceSink:
+        """The sink; no I/O. Raises `ConfigError`."""
+        return configure_sink(self.name, self.sink_kind, self.sink_options)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds."""
+
+    path: Path
+    state_table: Path | None
+    drain_s: float
+    pipelines: tuple[PipelineSettings, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What there is to say about a configuration: its pipelines' names; `settings`, or all that is wrong."""
+
+    path: Path
+    names: tuple[str, ...]
+    settings: Settings | None
+    problems: tuple[Problem, ...]
+
+
+def load(path: Path) -> Settings:
+    """The checked settings of the file at `path`.
+
+    Raises an `ExceptionGroup` with a `ConfigError` for every problem.
+    """
+    findings = examine(path)
+    if findings.settings is None:
+        raise ExceptionGroup(f"{path} cannot be used", [problem.error for problem in findings.problems])
+    return findings.settings
+
+
+def examine(path: Path) -> Findings:
+    """Read the file at `path` and check all of it; nothing else is read, and nothing is written."""
+    reading = read_file(path)
+    if reading.shape is None:
+        return Findings(path, reading.names, None, reading.problems)
+    checks = _Checks(path, list(reading.problems))
+    settings = checks.settings(reading.shape)
+    return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems))
+
+
+def local_folder(text: str, beside: Path, where: str) -> Path:
+    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`."""
+    if not text:
+        raise ConfigError(where, "is empty", "Give the path of a folder.")
+    if "://" in text:
+        raise ConfigError(where, f"{text!r} is not a local path", "Give a folder of this machine.")
+    return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
+
+
+class _Checks:
+    """From shape to settings; collects what is wrong, so that one problem does not hide the next."""
+
+    def __init__(self, path: Path, problems: list[Problem]) -> None:
+        self.path = path
+        self.problems = problems
+
+    def settings(self, shape: FileShape) -> Settings:
+        """The settings `shape` stands for, without the pipelines that cannot be."""
+        state_table = None
+        if shape.state_table is not None:
+            state_table = self._attempt(("state_table",), self._folder(shape.state_table))
+        if not shape.pipelines:
+            self._problem(("pipelines",), "is empty", MISSING["pipelines"])
+        candidates = (self._pipeline(name, pipeline) for name, pipeline in shape.pipelines.items())
+        pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
+        settings = Settings(self.path, state_table, shape.drain_s, pipelines)
+        for pipeline in pipelines:
+            self._sink(pipeline, keeps_state=shape.state_table is not None)
+        self._overlaps(settings)
+        return settings
+
+    def _pipeline(self, name: str, shape: PipelineShape) -> PipelineSettings | None:
+        key = ("pipelines", name)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
+            self._problem(key, "is not a name for a pipeline", remedy)
+        if len(set(shape.columns)) < len(shape.columns):
+            self._problem((*key, "columns"), "names a column twice", "Name each column once.")
+        if "columns" in shape.model_fields_set and not shape.columns:
+            self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
+        table = self._attempt((*key, "table"), self._folder(shape.table))
+        start = self._attempt((*key, "start"), lambda: Start.parse(shape.start))
+        options = shape.sink.options
+        if isinstance(target := options.get("path"), str) and "://" not in target:
+            options["path"] = str(self._attempt((*key, "sink", "path"), self._folder(target)))
+        if table is None or start is None:
+            return None
+        return PipelineSettings(
+            name, table, start, tuple(shape.columns), shape.poll_interval_s, shape.sink.kind, options
+        )
+
+    def _sink(self, pipeline: PipelineSettings, keeps_state: bool) -> None:
+        key = ("pipelines", pipeline.name, "sink")
+        sink = self._attempt(key, pipeline.make_sink)
+        if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and not keeps_state:
+            reason = f"a {pipeline.sink_kind} sink cannot keep its progress, and there is no state_table"
+            self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
+
+    def _overlaps(self, settings: Settings) -> None:
+        """A written folder must not be, contain or lie in another: a VACUUM of the outer deletes the inner.
+
+        One pipeline may follow what another writes, and several may follow one table.
+        """
+        read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
+        written = list(_written(settings))
+        for index, (key, folder) in enumerate(written):
+            for other_key, other in [*read, *written[:index]]:
+                chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
+                if folder == other and not chained:
+                    self._problem(
+                        key, f"{folder} is {'.'.join(other_key)} too", "Give it a folder of its own."
+                    )
+                elif folder != other and (folder.is_relative_to(other) or other.is_relative_to(folder)):
+                    reason = f"{folder} and {'.'.join(other_key)} ({other}) lie one inside the other"
+                    self._problem(key, reason, "Give it a folder of its own.")
+
+    def _folder(self, text: str) -> Callable[[], Path]:
+        return lambda: local_folder(text, self.path.parent, "")
+
+    def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
+        """What `work` gives; its `ConfigError` becomes a problem at `key`."""
+        try:
+            return work()
+        except ConfigError as error:
+            # A sink puts the option at fault behind its name.
+            option = error.where.partition(".")[2]
+            self._problem((*key, option) if option else key, error.reason, error.remedy)
+            return None
+
+    def _problem(self, key: Key, reason: str, remedy: str) -> None:
+        self.problems.append(Problem.at(self.path, key, reason, remedy))
+
+
+def _written(settings: Settings) -> Iterator[tuple[Key, Path]]:
+    if settings.state_table is not None:
+        yield ("state_table",), settings.state_table
+    for pipeline in settings.pipelines:
+        if pipeline.target is not None:
+            yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

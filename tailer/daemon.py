@@ -1,0 +1,161 @@
+"""Pipelines in one task group, and signals turned into a drain: what `tailer run` and `tailer tail` share.
+
+A pipeline that stops with an error takes nobody else with it: the others go on, and when the last has ended
+the errors are raised together. SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that
+are not done after `drain_s` are cancelled, and so they are at once by a second signal; either way nothing is
+half committed (invariant 1), and the next run delivers what was not (invariant 2).
+
+Messages go to standard error, since standard output belongs to the stdout sink.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+from tailer.delta.state import StateTable
+
+from tailer.config import PipelineSettings, Settings
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.pipeline import Limits, Pipeline
+from tailer.sink import Recorded, Sink
+from tailer.storage import LocalStore
+from tailer.watch import LocalWake
+
+__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_sink", "run_all", "serve"]
+
+CLOSE_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Drainable(Protocol):
+    """What can be run and asked to stop: a pipeline."""
+
+    async def run(self) -> None:
+        """Work until the end, an error, or `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Make `run` return after the transaction it is in."""
+        ...
+
+
+async def serve(settings: Settings) -> None:
+    """Run every pipeline of `settings` until all have ended or a signal came and they are drained.
+
+    Raises an `ExceptionGroup` of what stopped pipelines, each with a note that names its pipeline.
+    """
+    sinks: list[Sink] = []
+    try:
+        pipelines: dict[str, Drainable] = {}
+        for each in settings.pipelines:
+            sinks.append(open_sink(settings, each))
+            pipelines[each.name] = _pipeline(each, sinks[-1])
+        _log.info("running %s; SIGTERM or Ctrl-C to stop", ", ".join(pipelines))
+        failures = await run_all(pipelines, settings.drain_s)
+    finally:
+        await close_sinks(sinks)
+    for name, error in failures.items():
+        error.add_note(name)
+    if failures:
+        raise ExceptionGroup("pipelines stopped", list(failures.values()))
+
+
+def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
+    """The pipeline's sink, with its progress in the state table if it cannot keep it; no I/O yet."""
+    sink = pipeline.make_sink()
+    if isinstance(sink, Sink):
+        return sink
+    assert settings.state_table is not None, "checked by tailer.config"
+    return Recorded(sink, StateTable(LocalStore(settings.state_table)))
+
+
+async def close_sinks(sinks: Sequence[Sink]) -> None:
+    """Close every sink, also while being cancelled; one that does not answer is left after `CLOSE_S`."""
+    with anyio.move_on_after(CLOSE_S, shield=True):
+        for sink in sinks:
+            await sink.aclose()
+
+
+async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[str, Exception]:
+    """Run pipelines, given by name, until all have ended; what stopped those that failed, by name.
+
+    After SIGTERM or SIGINT they have `drain_s` seconds to finish; a second signal cancels them.
+    """
+    runs = _Runs(pipelines, drain_s)
+    async with anyio.create_task_group() as group:
+        await group.start(runs.obey_signals)
+        await runs.run()
+        group.cancel_scope.cancel()
+    return runs.failures
+
+
+class _Runs:
+    def __init__(self, pipelines: Mapping[str, Drainable], drain_s: float) -> None:
+        self.failures: dict[str, Exception] = {}
+        self._running = dict(pipelines)
+        self._drain_s = drain_s
+        self._scope = anyio.CancelScope()
+
+    async def run(self) -> None:
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                for name, pipeline in self._running.items():
+                    group.start_soon(self._run_one, name, pipeline)
+        if self._scope.cancelled_caught:
+            _log.warning("cancelled %s; the next run delivers what was not committed", self._names())
+
+    async def obey_signals(self, *, task_status: TaskStatus[None]) -> None:
+        """The first signal starts the drain and its deadline, the second ends it."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            draining = False
+            async for number in signals:
+                if draining:
+                    self._scope.cancel()
+                    continue
+                draining = True
+                self._scope.deadline = anyio.current_time() + self._drain_s
+                word = signal.Signals(number).name
+                _log.info("%s: draining %s, %g s at most", word, self._names(), self._drain_s)
+                for pipeline in self._running.values():
+                    pipeline.stop()
+
+    async def _run_one(self, name: str, pipeline: Drainable) -> None:
+        try:
+            await pipeline.run()
+        except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised when all have ended
+            self.failures[name] = error
+            if len(self._running) > 1:
+                _log.error("%s stopped: %s; the others go on", name, error)
+        del self._running[name]
+
+    def _names(self) -> str:
+        return ", ".join(self._running)
+
+
+def _pipeline(settings: PipelineSettings, sink: Sink) -> Pipeline:
+    return Pipeline(
+        settings.name,
+        DeltaTableLog(LocalStore(settings.table)),
+        sink,
+        LocalEngine(),
+        LocalWake(settings.table / "_delta_log"),
+        settings.start,
+        columns=settings.columns,
+        limits=Limits(poll_interval_s=settings.poll_interval_s),
+    )
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """One line an event, as plain text with UTC time."""
+    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    stream = logging.StreamHandler()
+    stream.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[stream], force=True)

@@ -1,0 +1,139 @@
+"""Deletion vectors: from a descriptor to the physical row positions it marks (PROTOCOL.md, "Deletion Vectors").
+
+Three steps, each checked, none guessing: find the bytes (a slice of a file, or Z85 text in the log), unwrap them
+(size, CRC-32), decode the bitmap (magic, portable 64-bit Roaring, cardinality). A vector that fails a check stops the
+version with `DataCorrupt`; one whose file is gone, with `FileVacuumed`.
+
+Two facts about the world the specification does not tell: the inline text of some Rust writers pads its last block
+with '#', which no legal Z85 block begins with; and the first Delta writers used another magic number and layout.
+"""
+
+import struct
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from pyroaring import BitMap64
+
+from tailer.delta.actions import DeletionVector
+from tailer.errors import DataCorrupt
+from tailer.plan import ChangeTask, DeletionVectorRef
+
+__all__ = ["ReadSlice", "load", "resolve", "z85_decode"]
+
+# (uri, offset, length) -> bytes; fewer bytes than asked for mean that the file ends there.
+ReadSlice = Callable[[str, int, int], bytes]
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_DIGITS: Final = {character: digit for digit, character in enumerate(_ALPHABET)}
+_PORTABLE_MAGIC: Final = 1681511377
+_NATIVE_MAGIC: Final = 1681511376
+_VERSION: Final = 1
+_UUID_CHARACTERS: Final = 20
+
+
+def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -> DeletionVectorRef:
+    """Make a descriptor independent of its table. `absolute` turns a log path into a location, as for data files.
+
+    Raises `ValueError` where the descriptor is not one the protocol knows.
+    """
+    size, count = vector.size_in_bytes, vector.cardinality
+    if size < 0 or count < 0:
+        raise ValueError("negative size or cardinality")
+    match vector.storage_type:
+        case "i":
+            return DeletionVectorRef(None, vector.path_or_inline_dv, None, size, count)
+        case "p":
+            return DeletionVectorRef(absolute(vector.path_or_inline_dv), None, vector.offset, size, count)
+        case "u":
+            text = vector.path_or_inline_dv
+            prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
+            name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded, 16))}.bin"
+            return DeletionVectorRef("/".join(filter(None, (root, prefix, name))), None, vector.offset, size, count)
+    raise ValueError(f"unknown storage type {vector.storage_type!r}")
+
+
+def load(ref: DeletionVectorRef, task: ChangeTask, read: ReadSlice) -> BitMap64:
+    """The positions `ref` marks. Raises `DataCorrupt`; what `read` raises passes through."""
+    name = ref.uri if ref.uri is not None else "inline deletion vector"
+    try:
+        data = _framed(ref, ref.uri, read) if ref.uri is not None else z85_decode(ref.inline or "", ref.size_bytes)
+        return _decode(data, ref.cardinality)
+    except (ValueError, struct.error) as error:
+        raise DataCorrupt(task.table, task.version, name, f"deletion vector of {task.uri}: {error}") from error
+
+
+def z85_decode(text: str, size: int) -> bytes:
+    """The first `size` bytes of a Z85 text whose last block may be padded, with zeros or the way '#' counts them.
+
+    Raises `ValueError` for characters outside the alphabet, blocks that overflow, and texts of another length.
+    """
+    if len(text) % 5 or len(text) // 5 * 4 < size:
+        raise ValueError(f"{len(text)} characters of Z85 cannot hold {size} bytes")
+    decoded = bytearray()
+    for start in range(0, len(text), 5):
+        decoded += _z85_block(text[start : start + 5], last=start + 5 == len(text))
+    if len(decoded) < size or len(decoded) - size >= 4:
+        raise ValueError(f"Z85 text holds {len(decoded)} bytes, the log says {size}")
+    return bytes(decoded[:size])
+
+
+def _z85_block(block: str, last: bool) -> bytes:
+    padding = len(block) - len(block.lstrip("#")) if last else 0
+    try:
+        value = 0
+        for character in block[padding:]:
+            value = value * 85 + _DIGITS[character]
+    except KeyError:
+        raise ValueError(f"{block!r} is not Z85") from None
+    kept = 4 - padding
+    if kept <= 0 or value >= 1 << (8 * kept):
+        raise ValueError(f"Z85 block {block!r} overflows")
+    return value.to_bytes(kept, "big")
+
+
+def _framed(ref: DeletionVectorRef, uri: str, read: ReadSlice) -> bytes:
+    """The bitmap's bytes from a deletion vector file: version byte at 0; size, data and CRC-32 at the offset."""
+    offset = 1 if ref.offset is None else ref.offset
+    version = read(uri, 0, 1)
+    if version != bytes([_VERSION]):
+        raise ValueError(f"deletion vector file version {version.hex() or 'missing'}, expected 01")
+    framed = read(uri, offset, ref.size_bytes + 8)
+    if len(framed) != ref.size_bytes + 8:
+        raise ValueError(f"the file ends before the vector at offset {offset} does")
+    (size,) = struct.unpack_from(">i", framed)
+    if size != ref.size_bytes:
+        raise ValueError(f"the file says {size} bytes, the log {ref.size_bytes}")
+    data = framed[4:-4]
+    (checksum,) = struct.unpack_from(">I", framed, len(framed) - 4)
+    if zlib.crc32(data) != checksum:
+        raise ValueError("CRC-32 does not match")
+    return data
+
+
+def _decode(data: bytes, cardinality: int) -> BitMap64:
+    (magic,) = struct.unpack_from("<i", data)
+    if magic not in (_PORTABLE_MAGIC, _NATIVE_MAGIC):
+        raise ValueError(f"magic number {magic} is not a deletion vector's")
+    portable = data[4:] if magic == _PORTABLE_MAGIC else _native_to_portable(data[4:])
+    bitmap = BitMap64.deserialize(portable)
+    if len(bitmap) != cardinality:
+        raise ValueError(f"holds {len(bitmap)} positions, the log says {cardinality}")
+    return bitmap
+
+
+def _native_to_portable(data: bytes) -> bytes:
+    """The old layout, little-endian: a count, then per bitmap its size and its bytes; its key is its ordinal."""
+    (count,) = struct.unpack_from("<i", data)
+    if not 0 <= count <= len(data) // 4:
+        raise ValueError(f"{count} bitmaps in {len(data)} bytes")
+    portable = bytearray(struct.pack("<Q", count))
+    at = 4
+    for key in range(count):
+        (size,) = struct.unpack_from("<i", data, at)
+        if size < 0 or at + 4 + size > len(data):
+            raise ValueError("a bitmap ends after its deletion vector")
+        portable += struct.pack("<I", key) + data[at + 4 : at + 4 + size]
+        at += 4 + size
+    return bytes(portable)

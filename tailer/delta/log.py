@@ -1,0 +1,172 @@
+"""The files of a `_delta_log`: their names, and the segment of them that makes up a state.
+
+Names follow PROTOCOL.md ("File Types"); everything else in the folder (checksums, hidden files, staged commits, other
+tools' leftovers) is not ours to read. Log compaction files are recognised and left out: they drop `cdc` and
+`commitInfo` actions, so they can never stand for the commits they cover.
+
+`LogSegment` guarantees, checked when it is made:
+  1. commits are strictly consecutive;
+  2. they begin right after the checkpoint, or at version 0 where there is none;
+  3. the checkpoint is whole: one file, or all parts of a multi-part one, all of one version;
+  4. the segment ends at `version`, so that state there can be built from nothing else.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+from typing import Final, Self
+
+from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.storage import ObjectMeta
+
+__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name"]
+
+LOG: Final = "_delta_log"
+
+
+class LogFileKind(IntEnum):
+    """Kinds of log files; of two checkpoints of one version the greater kind is preferred."""
+
+    COMMIT = 0
+    CHECKPOINT = 1
+    CHECKPOINT_PART = 2
+    CHECKPOINT_V2 = 3
+
+
+_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_NAMES: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
+    (LogFileKind.COMMIT, re.compile(r"(\d{20})\.json")),
+    (LogFileKind.CHECKPOINT, re.compile(r"(\d{20})\.checkpoint\.parquet")),
+    (LogFileKind.CHECKPOINT_PART, re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")),
+    (LogFileKind.CHECKPOINT_V2, re.compile(rf"(\d{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)", re.IGNORECASE)),
+)
+
+
+def commit_name(version: int) -> str:
+    """The object name of a version's commit file."""
+    return f"{LOG}/{version:020d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """A file of the log that we read: a commit or (a part of) a checkpoint."""
+
+    version: int
+    kind: LogFileKind
+    name: str
+    modified_ms: int
+    part: int = 1
+    parts: int = 1
+
+    @classmethod
+    def parse(cls, meta: ObjectMeta) -> Self | None:
+        """What the file's name says, or None for a file that is not for us."""
+        base = meta.name.rpartition("/")[2]
+        for kind, pattern in _NAMES:
+            match = pattern.fullmatch(base)
+            if match:
+                numbers = [int(group) for group in match.groups()]
+                part, parts = numbers[1:] if kind is LogFileKind.CHECKPOINT_PART else (1, 1)
+                return cls(numbers[0], kind, meta.name, meta.modified_ms, part, parts)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """The files that make up the state at `version`: a checkpoint (none, one file or all its parts), then commits."""
+
+    table: str
+    version: int
+    checkpoint: tuple[LogPath, ...]
+    commits: tuple[LogPath, ...]
+
+    def __post_init__(self) -> None:
+        expected = self.checkpoint[0].version + 1 if self.checkpoint else 0
+        for part, path in enumerate(self.checkpoint, start=1):
+            if path.version != expected - 1 or path.part != part or path.parts != len(self.checkpoint):
+                raise ValueError(f"{path.name} does not belong to the checkpoint of version {expected - 1}")
+        for path in self.commits:
+            if path.version != expected:
+                raise VersionGone(self.table, expected, self.commits[0].version, self.commits[-1].version)
+            expected += 1
+        if expected != self.version + 1:
+            raise VersionGone(self.table, expected, None, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """One listing of the log, ordered: what is there to begin from."""
+
+    table: str
+    commits: tuple[LogPath, ...]
+    checkpoints: tuple[tuple[LogPath, ...], ...]
+
+    @classmethod
+    def of(cls, table: str, objects: Iterable[ObjectMeta]) -> Self:
+        """Sort a folder's objects out. Incomplete multi-part checkpoints are left out.
+
+        Raises `NotATable` where neither a commit nor a checkpoint is there.
+        """
+        paths = [path for path in map(LogPath.parse, objects) if path is not None]
+        commits = sorted((p for p in paths if p.kind is LogFileKind.COMMIT), key=lambda p: p.version)
+        checkpoints = _whole_checkpoints([p for p in paths if p.kind is not LogFileKind.COMMIT])
+        if not commits and not checkpoints:
+            raise NotATable(table)
+        return cls(table, tuple(commits), checkpoints)
+
+    @property
+    def latest(self) -> int:
+        """The newest version there is."""
+        return max([path.version for path in self.commits[-1:]] + [files[0].version for files in self.checkpoints[-1:]])
+
+    @property
+    def earliest(self) -> int:
+        """The first version whose changes can be read: state at it is known and its commit is there.
+
+        Raises `VersionGone` where no commit is left.
+        """
+        roots = {0} | {offset + files[0].version for files in self.checkpoints for offset in (0, 1)}
+        starts = [path.version for path in self.commits if path.version in roots]
+        if not starts:
+            first = self.commits[0].version if self.commits else self.latest
+            raise VersionGone(self.table, 0, first, self.latest)
+        return starts[0]
+
+    def segment(self, version: int) -> LogSegment:
+        """The files that make up the state at `version`, from the nearest checkpoint.
+
+        Raises `VersionAhead` beyond the latest version and `VersionGone` where files of it are missing.
+        """
+        if version > self.latest:
+            raise VersionAhead(self.table, version, self.latest)
+        usable = [files for files in self.checkpoints if files[0].version <= version]
+        checkpoint = usable[-1] if usable else ()
+        after = checkpoint[0].version if checkpoint else -1
+        commits = tuple(path for path in self.commits if after < path.version <= version)
+        return LogSegment(self.table, version, checkpoint, commits)
+
+    def check_contiguous(self, first: int) -> None:
+        """Raise `VersionGone` if a commit is missing between `first` and the latest version."""
+        versions = [path.version for path in self.commits if path.version >= first]
+        for expected, found in enumerate(versions, start=first):
+            if found != expected:
+                raise VersionGone(self.table, expected, self.commits[0].version, self.latest)
+
+
+def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], ...]:
+    """Checkpoints by version; where a version has several, the preferred one last."""
+    whole: list[tuple[LogPath, ...]] = []
+    single = [path for path in paths if path.kind is not LogFileKind.CHECKPOINT_PART]
+    whole.extend((path,) for path in single)
+    several = sorted((p for p in paths if p.kind is LogFileKind.CHECKPOINT_PART), key=_part_order)
+    for (_, parts), group in groupby(several, key=lambda path: (path.version, path.parts)):
+        files = tuple(group)
+        if [path.part for path in files] == list(range(1, parts + 1)):
+            whole.append(files)
+    return tuple(sorted(whole, key=lambda files: (files[0].version, files[0].kind, len(files), files[0].name)))
+
+
+def _part_order(path: LogPath) -> tuple[int, int, int]:
+    return path.version, path.parts, path.part

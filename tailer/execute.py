@@ -1,0 +1,219 @@
+"""`execute`: a task becomes change rows. One synchronous function for worker threads, Spark executors and readers.
+
+Rows stream: a row group is read in batches sized to `BATCH_BYTES`, so a file of any size passes through in bounded
+memory (invariant 7). Row positions are counted over the whole file, across row groups, and selected by the task's
+deletion vectors; row groups in which nothing is selected are not read. The same task always yields the same rows in
+the same order (invariant 4), and a row that cannot be read as what the table says it is stops the task (invariant 5).
+
+Columns are found by field id or physical name; one that a file does not have is null, as it was added to the table
+later. Partition columns come from the log, never from the file.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from tailer.columns import Projection
+from tailer.delta import deletion_vector
+from tailer.errors import DataCorrupt, FileVacuumed, StorageUnavailable
+from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
+from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind, output_schema
+
+__all__ = ["BATCH_BYTES", "execute"]
+
+BATCH_BYTES: Final = 8 * 2**20
+_MAX_ROWS: Final = 65_536
+_MIN_ROWS: Final = 256
+_BUFFER_BYTES: Final = 2**20
+
+
+def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+    """Yield the task's change rows whose physical position is greater than `after_row`, in ascending order.
+
+    Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
+    `StorageUnavailable` where it cannot be read for now.
+    """
+    with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+        selection = _Selection(task, file.metadata.num_rows)
+        projection = Projection(task, file.schema_arrow)
+        position = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if position + rows > after_row + 1 and selection.touches(position, rows, file, group):
+                yield from _row_group(task, file, group, position, selection, projection, after_row)
+            position += rows
+
+
+_READER: Final = {"coerce_int96_timestamp_unit": "us", "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+
+
+def _row_group(
+    task: ChangeTask,
+    file: pq.ParquetFile,
+    group: int,
+    position: int,
+    selection: "_Selection",
+    projection: Projection,
+    after_row: int,
+) -> Iterator[ChangeBatch]:
+    batches = file.iter_batches(
+        batch_size=_batch_rows(file.metadata.row_group(group)),
+        row_groups=[group],
+        columns=projection.columns,
+        use_threads=False,
+    )
+    end = position + file.metadata.row_group(group).num_rows
+    for batch in batches:
+        indices = selection.pick(batch, position, after_row)
+        rows = batch if indices is None else batch.take(indices)
+        if rows.num_rows > 0:
+            change_rows = _with_metadata(task, projection.apply(rows), selection.change_types(rows))
+            row_index = pc.add(_counting().slice(0, batch.num_rows) if indices is None else indices, position)
+            yield ChangeBatch(task.table_id, task.version, task.index, change_rows, row_index)
+        position += batch.num_rows
+    if position != end:
+        raise DataCorrupt(task.table, task.version, task.uri, f"row group {group} ends {end - position} rows early")
+
+
+@cache
+def _counting() -> pa.Array:
+    return pa.array(range(_MAX_ROWS), pa.int64())
+
+
+def _with_metadata(task: ChangeTask, columns: list[pa.Array], types: pa.Array) -> pa.RecordBatch:
+    schema = output_schema(task.schema)
+    count = len(types)
+    version = pa.repeat(pa.scalar(task.version, pa.int64()), count)
+    timestamp = pa.repeat(pa.scalar(task.timestamp_ms * 1000, schema.types[-1]), count)
+    return pa.RecordBatch.from_arrays([*columns, types, version, timestamp], schema=schema)
+
+
+def _batch_rows(group: pq.RowGroupMetaData) -> int:
+    """Rows a batch, so that decoded batches stay near `BATCH_BYTES`."""
+    average = max(group.total_byte_size // max(group.num_rows, 1), 1)
+    return int(min(max(BATCH_BYTES // average, _MIN_ROWS), _MAX_ROWS))
+
+
+class _Selection:
+    """Which rows of the file the task is about."""
+
+    def __init__(self, task: ChangeTask, num_rows: int) -> None:
+        self._task = task
+        self._include = self._load(task.include, num_rows)
+        self._exclude = self._load(task.exclude, num_rows)
+        constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
+        self._constant = None if task.kind in _CDC else pa.repeat(constant.value, _MAX_ROWS)
+
+    def touches(self, position: int, rows: int, file: pq.ParquetFile, group: int) -> bool:
+        """Whether any row of a row group may be selected."""
+        if self._include is not None and self._include.range_cardinality(position, position + rows) == 0:
+            return False
+        if self._constant is None:
+            return _may_hold(file, group, deletes=self._task.kind is TaskKind.CDC_DELETES)
+        return True
+
+    def pick(self, batch: pa.RecordBatch, position: int, after_row: int) -> pa.Array | None:
+        """Indices of the selected rows of a batch that begins at `position`; None: all of them."""
+        first, end = max(position, after_row + 1), position + batch.num_rows
+        if self._constant is None:
+            wanted = self._by_type(batch)
+            return wanted if first == position else wanted.filter(pc.greater_equal(wanted, first - position))
+        if (
+            first == position
+            and not self._marks(self._include, first, end)
+            and not self._marks(self._exclude, first, end)
+        ):
+            return None if self._include is None else pa.array([], pa.int64())
+        kept = BitMap64()
+        kept.add_range(first, max(end, first))
+        if self._include is not None:
+            kept &= self._include
+        if self._exclude is not None:
+            kept -= self._exclude
+        return _indices(kept, position)
+
+    def change_types(self, batch: pa.RecordBatch) -> pa.Array:
+        """The change type of every row of the batch."""
+        if self._constant is None:
+            return batch.column(CHANGE_TYPE).cast(pa.string())
+        return self._constant.slice(0, batch.num_rows)
+
+    def _by_type(self, batch: pa.RecordBatch) -> pa.Array:
+        types = batch.column(CHANGE_TYPE)
+        if types.null_count:
+            raise DataCorrupt(
+                self._task.table, self._task.version, self._task.uri, f"{CHANGE_TYPE} is null in some row"
+            )
+        deletes = pc.equal(types, ChangeType.DELETE.value)
+        mask = deletes if self._task.kind is TaskKind.CDC_DELETES else pc.invert(deletes)
+        return pc.indices_nonzero(mask).cast(pa.int64())
+
+    def _marks(self, bitmap: BitMap64 | None, first: int, end: int) -> bool:
+        return bitmap is not None and bitmap.range_cardinality(first, end) > 0
+
+    def _load(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
+        if ref is None:
+            return None
+        with _translated(self._task, ref.uri or self._task.uri):
+            bitmap = deletion_vector.load(ref, self._task, _read_slice)
+        if len(bitmap) > 0 and bitmap.max() >= num_rows:
+            reason = f"its deletion vector marks row {bitmap.max()}, the file has {num_rows} rows"
+            raise DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
+        return bitmap
+
+
+_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+
+
+def _indices(positions: BitMap64, start: int) -> pa.Array:
+    """Bitmap positions as indices relative to `start`, without a Python object per row."""
+    raw = positions.to_array()
+    absolute = pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(raw)])
+    return pc.subtract(absolute, start)
+
+
+def _may_hold(file: pq.ParquetFile, group: int, deletes: bool) -> bool:
+    """Whether a row group of a change file may hold deletes (or anything else), by its statistics."""
+    metadata = file.metadata.row_group(group)
+    for index in range(metadata.num_columns):
+        column = metadata.column(index)
+        if column.path_in_schema == CHANGE_TYPE:
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max or statistics.null_count:
+                return True
+            low, high = statistics.min, statistics.max
+            if deletes:
+                return bool(low <= ChangeType.DELETE.value <= high)
+            return not low == high == ChangeType.DELETE.value
+    return True
+
+
+def _read_slice(uri: str, offset: int, length: int) -> bytes:
+    with pa.OSFile(uri) as file:
+        if offset >= file.size():
+            return b""
+        file.seek(offset)
+        data: bytes = file.read(length)
+        return data
+
+
+@contextmanager
+def _translated(task: ChangeTask, path: str) -> Iterator[None]:
+    """Say in our own terms what went wrong while reading `path`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileVacuumed(task.table, task.version, path) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        raise DataCorrupt(task.table, task.version, path, str(error)) from error
+    except OSError as error:
+        # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
+        if error.errno is None:
+            raise DataCorrupt(task.table, task.version, path, str(error)) from error
+        raise StorageUnavailable(path, str(error)) from error

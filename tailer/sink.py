@@ -1,0 +1,221 @@
+"""The ports of a destination, and the one adapter every non-transactional destination needs.
+
+A sink is the only authority on which changes it has (invariant 2): the pipeline asks it for `progress`, hands it rows
+and commits rows and progress together (invariant 1). Life of a transaction::
+
+    async with sink.begin(app_id, schema) as transaction:      # leaving without commit aborts
+        await transaction.write(batch)                         # any number of times, in position order
+        await transaction.commit(Progress(app_id, position))   # all of it becomes visible, or none
+
+A destination that cannot commit rows and progress atomically (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`
+and says so by its type; `Recorded` makes it usable by the pipeline with progress kept in a `ProgressStore`.
+
+Sinks are found through the entry-point group `tailer.sinks`, ours and third parties' alike. An entry names a class
+with a classmethod `configure(name, options)` that validates without any I/O.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol, Self, runtime_checkable
+
+import pyarrow as pa
+
+from tailer.errors import ConfigError
+from tailer.events import ChangeBatch
+from tailer.plan import Position
+
+__all__ = [
+    "AtLeastOnceSink",
+    "Progress",
+    "ProgressStore",
+    "Recorded",
+    "Sink",
+    "SinkFactory",
+    "SinkTransaction",
+    "configure_sink",
+    "sink_kinds",
+]
+
+ENTRY_POINTS: Final = "tailer.sinks"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a sink has of one stream: everything up to and including `position`.
+
+    `app_id` is `<pipeline>/<table id>`; Delta's `txn` idea (PROTOCOL.md, "Transaction Identifiers") everywhere.
+    """
+
+    app_id: str
+    position: Position
+
+
+class SinkTransaction(Protocol):
+    """Rows on their way into a sink, invisible until `commit`."""
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """Take rows. Batches come in position order, all of the schema given to `begin`.
+
+        Raises `SinkUnavailable` or `SinkRejected`; the transaction is lost then.
+        """
+        ...
+
+    async def commit(self, progress: Progress) -> None:
+        """Make the rows and the progress visible together. May be called once, also without any row.
+
+        Raises `CommitUnknown` where the outcome cannot be told, `SinkFenced` where another instance has committed for
+        this app_id since `begin`.
+        """
+        ...
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """A place for changes, and the only authority on which of them it has."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def splits_versions(self) -> bool:
+        """Whether `commit` takes a position in the middle of a version; False: only positions that close one."""
+        ...
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What was committed last for `app_id`, asked anew from the destination; None if nothing was."""
+        ...
+
+    async def reset(self, progress: Progress) -> None:
+        """Set progress without rows, forward or back: the operator's tool. Rows that are there stay there."""
+        ...
+
+    def begin(self, app_id: str, schema: pa.Schema) -> AbstractAsyncContextManager[SinkTransaction]:
+        """Open a transaction for rows of `schema` (`tailer.plan.output_schema`). One at a time per app_id."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and locks."""
+        ...
+
+
+@runtime_checkable
+class AtLeastOnceSink(Protocol):
+    """A destination without transactions: rows may be repeated after a failure, never lost."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """Hand rows over."""
+        ...
+
+    async def flush(self) -> None:
+        """Return when everything written has left our hands."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class ProgressStore(Protocol):
+    """Where progress is kept for sinks that cannot keep it themselves."""
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What was recorded last for `app_id`."""
+        ...
+
+    async def record(self, progress: Progress) -> None:
+        """Replace what is recorded. Raises `SinkFenced` where another instance has written since it was read."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of the store."""
+        ...
+
+
+class Recorded:
+    """An `AtLeastOnceSink` with its progress in a `ProgressStore`: rows are flushed, then progress is recorded."""
+
+    splits_versions: Final = True
+
+    def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
+        self._sink = sink
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        """The wrapped sink's name."""
+        return self._sink.name
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What the store recorded."""
+        return await self._store.progress(app_id)
+
+    async def reset(self, progress: Progress) -> None:
+        """Record `progress`."""
+        await self._store.progress(progress.app_id)
+        await self._store.record(progress)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        """A transaction in name only: rows are handed over at once."""
+        yield _RecordedTransaction(self._sink, self._store)
+
+    async def aclose(self) -> None:
+        """Close sink and store."""
+        await self._sink.aclose()
+        await self._store.aclose()
+
+
+class _RecordedTransaction:
+    def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
+        self._sink = sink
+        self._store = store
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self._sink.write(batch)
+
+    async def commit(self, progress: Progress) -> None:
+        await self._sink.flush()
+        await self._store.record(progress)
+
+
+class SinkFactory(Protocol):
+    """What an entry point of the group `tailer.sinks` names."""
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Validate `options` (the sink's table of the configuration without `kind`) and build the sink; no I/O.
+
+        Raises `ConfigError` naming the option.
+        """
+        ...
+
+
+def sink_kinds() -> list[str]:
+    """The kinds of sinks that are installed."""
+    return sorted(entry_points(group=ENTRY_POINTS).names)
+
+
+def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | AtLeastOnceSink:
+    """The sink of `kind`, configured as `name`; no I/O.
+
+    Raises `ConfigError` for an unknown kind, a missing client library or a bad option.
+    """
+    found = entry_points(group=ENTRY_POINTS, name=kind)
+    if not found:
+        raise ConfigError(name, f"no sink of kind {kind!r}", f"Installed kinds: {', '.join(sink_kinds())}.")
+    try:
+        factory = next(iter(found)).load()
+    except ImportError as error:
+        remedy = f"Install its client: pip install 'lake-tailer[{kind}]'."
+        raise ConfigError(name, f"the {kind} sink cannot be loaded: {error}", remedy) from error
+    sink: Sink | AtLeastOnceSink = factory.configure(name, options)
+    return sink

@@ -1,0 +1,222 @@
+"""Where logs lie: the `ObjectStore` port of six verbs, a local directory and an in-memory store behind it.
+
+Log reading is asynchronous at this edge and pure behind it: `read` fetches an object and decodes it in one worker
+thread, so parsing never blocks the event loop. Names are `/`-separated and relative to the store's root; `list` is in
+lexicographic order, as object stores do it, which makes zero-padded versions come in numeric order.
+
+`put_if_absent` is what commits are made of: it writes all of an object or none, and fails with `ObjectAlreadyExists`
+where there is one.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from anyio import to_thread
+
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable
+
+__all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "StoredObject", "in_thread"]
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[..., T], *args: object) -> T:
+    """Run blocking or long work in a worker thread. Not cancelled once begun: it may be writing."""
+    return await to_thread.run_sync(work, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """An object's name, size and time of last modification (milliseconds since 1970)."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object's content."""
+
+    meta: ObjectMeta
+    data: bytes
+
+
+# In a class with a verb called `list` the built-in has no name of its own.
+Objects = list[ObjectMeta]
+
+
+class ObjectStore(Protocol):
+    """A flat space of named objects below one root."""
+
+    @property
+    def uri(self) -> str:
+        """The root, as tasks and messages name it: no trailing slash."""
+        ...
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """Fetch an object and decode it in a worker thread. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        ...
+
+    async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+        """Give an object, as a seekable file, to `work` in a worker thread: for objects too large to hold.
+
+        Raises `ObjectNotFound`, `StorageUnavailable`.
+        """
+        ...
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """Objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
+
+        A folder that is not there is empty.
+        """
+        ...
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """Create an object, durably. Raises `ObjectAlreadyExists`."""
+        ...
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Create or replace an object; readers see the old or the new one whole."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove an object; one that is not there is no error."""
+        ...
+
+
+class LocalStore:
+    """A directory. Commits are durable: data and directory are synced before success is reported."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def uri(self) -> str:
+        """The directory's absolute path."""
+        return str(self.root)
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """See `ObjectStore.read`."""
+        return await to_thread.run_sync(lambda: decode(self._fetch(name)))
+
+    async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+        """See `ObjectStore.scan`."""
+        return await to_thread.run_sync(self._open, name, work)
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """See `ObjectStore.list`."""
+        return await to_thread.run_sync(self._scan, prefix, start_after)
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`; a hard link is what creates the name."""
+        await to_thread.run_sync(self._write, name, data, os.link)
+
+    async def put(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        await to_thread.run_sync(self._write, name, data, os.replace)
+
+    async def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        await to_thread.run_sync(lambda: (self.root / name).unlink(missing_ok=True))
+
+    def _fetch(self, name: str) -> StoredObject:
+        def whole(file: BinaryIO) -> StoredObject:
+            data = file.read()
+            return StoredObject(ObjectMeta(name, len(data), os.fstat(file.fileno()).st_mtime_ns // 1_000_000), data)
+
+        return self._open(name, whole)
+
+    def _open(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+        path = self.root / name
+        try:
+            with path.open("rb") as file:
+                return work(file)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectNotFound(str(path)) from None
+        except OSError as error:
+            raise StorageUnavailable(str(path), str(error.strerror or error)) from error
+
+    def _scan(self, prefix: str, start_after: str) -> Objects:
+        found: Objects = []
+        try:
+            with os.scandir(self.root / prefix) as entries:
+                for entry in entries:
+                    name = f"{prefix}/{entry.name}"
+                    if name > start_after and entry.is_file():
+                        stat = entry.stat()
+                        found.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StorageUnavailable(str(self.root / prefix), str(error.strerror)) from error
+        return sorted(found, key=lambda meta: meta.name)
+
+    def _write(self, name: str, data: bytes, publish: Callable[[Path, Path], None]) -> None:
+        path = self.root / name
+        part = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            publish(part, path)
+            _sync_directory(path.parent)
+        except FileExistsError:
+            raise ObjectAlreadyExists(str(path)) from None
+        except OSError as error:
+            raise StorageUnavailable(str(path), str(error.strerror)) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class MemoryStore:
+    """Objects in a dictionary: for tests, and the plainest statement of what the port promises."""
+
+    def __init__(self, uri: str = "memory:") -> None:
+        self.uri = uri
+        self.objects: dict[str, StoredObject] = {}
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """See `ObjectStore.read`."""
+        if name not in self.objects:
+            raise ObjectNotFound(f"{self.uri}/{name}")
+        return await to_thread.run_sync(decode, self.objects[name])
+
+    async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+        """See `ObjectStore.scan`."""
+        return await self.read(name, lambda stored: work(BytesIO(stored.data)))
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """See `ObjectStore.list`."""
+        names = sorted(name for name in self.objects if name.rpartition("/")[0] == prefix and name > start_after)
+        return [self.objects[name].meta for name in names]
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`."""
+        if name in self.objects:
+            raise ObjectAlreadyExists(f"{self.uri}/{name}")
+        await self.put(name, data)
+
+    async def put(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        self.objects[name] = StoredObject(ObjectMeta(name, len(data), time.time_ns() // 1_000_000), data)
+
+    async def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        self.objects.pop(name, None)
