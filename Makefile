@@ -3,51 +3,53 @@
 .PHONY: demo test check bench soak setup
 
 UV_VERSION := 0.13.9
-PYTHON     ?= python3
-BIN        := .venv/bin
+PYTHON ?= python3
+BIN := .venv/bin
 
-# uv brings its own certificates; a machine behind a proxy has the right ones where pip and curl look.
+# uv brings certificates of its own; a machine behind a proxy keeps the right ones where pip and curl look.
 export UV_SYSTEM_CERTS := 1
-export LAKE_TAILER_JARS := $(shell $(PYTHON) tests/jars/where.py 2>/dev/null)
+export LAKE_TAILER_JARS := $(or $(shell $(PYTHON) tests/jars/where.py 2>/dev/null),no-jars)
 
-need = command -v $(1) >/dev/null 2>&1 || { echo "lake-tailer needs $(2): install it and run make again." >&2; exit 1; }
+lacks = { echo "lake-tailer needs $(1): install it and run make again." >&2; exit 1; }
+PYTHON_FITS = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
 demo: setup
-	$(BIN)/tailer demo
+	@$(BIN)/tailer demo
 
 test: setup
 	$(BIN)/pytest tests --ignore=tests/bench -m "not soak"
 
 check: .venv/.synced
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/pytest tests/bench
+	$(BIN)/pytest tests/bench --timeout=0
 
 soak: setup
 	$(BIN)/pytest tests -m soak --timeout=0
 
 setup: .venv/.synced $(LAKE_TAILER_JARS)
-	@$(call need,java,Java 17 or newer)
+	@command -v java >/dev/null || $(call lacks,Java 17 or newer)
 
 .venv/.uv-$(UV_VERSION):
-	@$(call need,$(PYTHON),Python 3.11 or newer)
-	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "lake-tailer needs Python 3.11 or newer with its venv module (python3-venv): install it and run make again." >&2; exit 1; }
+	@$(PYTHON) -c '$(PYTHON_FITS)' 2>/dev/null || $(call lacks,Python 3.11 or newer with its venv module)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@touch $@
 
-# --inexact leaves uv itself where it is: it is a tool of this file, not a dependency of the project.
+# --inexact leaves uv where it is: a tool of this file, not a dependency of the project.
 .venv/.synced: .venv/.uv-$(UV_VERSION) pyproject.toml uv.lock
 	$(BIN)/uv sync --quiet --frozen --all-extras --inexact
 	@touch $@
 
-# Named after the pom's content and renamed into place when complete: if the directory exists it is the right one.
-$(LAKE_TAILER_JARS):
-	@$(call need,java,Java 17 or newer)
-	@$(call need,mvn,Maven)
-	@mkdir -p $(@D) && rm -rf $@.partial
-	mvn -q -B -f tests/jars/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$@.partial
-	@mv $@.partial $@
+# Named after the pom's content and moved into place when complete: if the directory exists, it is the right one.
+$(LAKE_TAILER_JARS): | .venv/.synced
+	@[ "0$$($(JAVA_MAJOR))" -ge 17 ] || $(call lacks,Java 17 or newer)
+	@command -v mvn >/dev/null || $(call lacks,Maven)
+	@mkdir -p $(@D)
+	partial=$$(mktemp -d $@.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
+	mvn -q -B -Dstyle.color=never -f tests/jars/pom.xml dependency:copy-dependencies -DoutputDirectory=$$partial/jars && \
+	mv $$partial/jars $@

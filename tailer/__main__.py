@@ -38,8 +38,15 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        result = tailer.main(prog_name="tailer", standalone_mode=False)
+        # Not `tailer.main`: it has an exit code of its own for a closed pipe.
+        with tailer.make_context("tailer", sys.argv[1:]) as context:
+            result = tailer.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tailer"
         _say("error", error.format_message().replace("\n", " "), "red")

@@ -158,7 +158,13 @@ class _Checks:
 
     def _sink(self, pipeline: PipelineSettings, keeps_state: bool) -> None:
         key = ("pipelines", pipeline.name, "sink")
-        sink = self._attempt(key, pipeline.make_sink)
+        try:
+            sink = pipeline.make_sink()
+        except ConfigError as error:
+            # A sink puts the option at fault behind its name.
+            option = error.where.removeprefix(pipeline.name).removeprefix(".")
+            self._problem((*key, option) if option else key, error.reason, error.remedy)
+            return
         if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and not keeps_state:
             reason = f"a {pipeline.sink_kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
@@ -189,9 +195,7 @@ class _Checks:
         try:
             return work()
         except ConfigError as error:
-            # A sink puts the option at fault behind its name.
-            option = error.where.partition(".")[2]
-            self._problem((*key, option) if option else key, error.reason, error.remedy)
+            self._problem(key, error.reason, error.remedy)
             return None
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:

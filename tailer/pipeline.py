@@ -11,8 +11,8 @@ commit now: batching never adds latency.
 
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from tailer.engine import Engine
-from tailer.errors import CommitUnknown, Retry, TailerError
+from tailer.errors import CommitUnknown, ConfigError, Retry, TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position, Start, StartKind, TableLog, output_schema
 from tailer.sink import Progress, Sink, SinkTransaction
@@ -129,19 +129,22 @@ class Pipeline:
         app_id = f"{self._name}/{await self._table.table_id()}"
         progress = await self._sink.progress(app_id)
         last = await self._table.resolve_end(self._until) if self._until is not None else None
-        async with _Delivery(self._name, app_id, self._sink, self._limits) as delivery:
-            commits = self._commits
-            async for plan, after in self._plans(delivery, progress, last):
-                await self._deliver(delivery, plan, after)
-                self._commits = commits + delivery.commits
+        async with _Delivery(self._name, app_id, self._sink, self._limits, self._note_commit) as delivery:
+            async with aclosing(self._plans(delivery, progress, last)) as plans:
+                async for plan, after in plans:
+                    await self._deliver(delivery, plan, after)
             await delivery.commit()
-            self._commits = commits + delivery.commits
+
+    def _note_commit(self) -> None:
+        self._commits += 1
 
     async def _plans(
         self, delivery: "_Delivery", progress: Progress | None, last: int | None
-    ) -> AsyncIterator[tuple[ChangePlan, Position | None]]:
+    ) -> AsyncGenerator[tuple[ChangePlan, Position | None], None]:
         """What is to be delivered, with the position already delivered; ends at `last` or when stopping."""
         snapshot, version, after = await self._begin(delivery, progress)
+        if progress is None and last is not None and version > last + 1:
+            raise ConfigError("start", f"version {version} comes after the end, version {last}", "Give a later end.")
         if snapshot is not None:
             yield snapshot, after
             after = None
@@ -193,7 +196,7 @@ class Pipeline:
 class _Delivery:
     """The sink's side of a session: at most one open transaction, and how full it is."""
 
-    def __init__(self, name: str, app_id: str, sink: Sink, limits: Limits) -> None:
+    def __init__(self, name: str, app_id: str, sink: Sink, limits: Limits, committed: Callable[[], None]) -> None:
         self._name = name
         self._app_id = app_id
         self._sink = sink
@@ -204,7 +207,7 @@ class _Delivery:
         self._position: Position | None = None
         self._versions = self._rows = self._bytes = 0
         self._since = 0.0
-        self.commits = 0
+        self._committed = committed
 
     async def __aenter__(self) -> "_Delivery":
         return self
@@ -269,5 +272,5 @@ class _Delivery:
             raise CommitUnknown(self._sink.name, reason) from error
         self._transaction = None
         await self._stack.aclose()
-        self.commits += 1
+        self._committed()
         _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)

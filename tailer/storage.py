@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -149,9 +150,11 @@ class LocalStore:
             with os.scandir(self.root / prefix) as entries:
                 for entry in entries:
                     name = f"{prefix}/{entry.name}"
-                    if name > start_after and entry.is_file():
-                        stat = entry.stat()
-                        found.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+                    # A file may go between being listed and being looked at; that must not hide the others.
+                    with suppress(FileNotFoundError):
+                        if name > start_after and entry.is_file():
+                            stat = entry.stat()
+                            found.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:

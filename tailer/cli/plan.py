@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -50,7 +51,9 @@ def _summarise(plan: ChangePlan) -> None:
     operation = plan.operation or "unnamed operation"
     title = f"version {plan.version}, {operation}: {plan.regime.value}, {plan.size_bytes:,} bytes to read"
     caption = "columns: " + ", ".join(f"{field.name} {field.type}" for field in plan.schema)
-    tasks = Table("task", "kind", "rows", "bytes", "partition", "file", title=title, caption=caption)
+    tasks = Table(title=title, caption=caption, box=box.SIMPLE)
+    for column in ("task", "kind", "rows", "bytes", "partition", "file"):
+        tasks.add_column(column, overflow="fold")
     for task in plan.tasks:
         partition = ", ".join(f"{name}={value}" for name, value in task.partition_values)
         size = f"{task.size_bytes:,}"

@@ -7,6 +7,7 @@ from typing import Final
 
 import anyio
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -51,13 +52,15 @@ def command() -> None:
 def show(config: Path) -> None:
     """Show how far each pipeline of CONFIG is, as its sink tells it.
 
-    Delivered is the last version the sink has, latest the newest of the table, and lag the versions between. On a
-    terminal a table, else lines with tabs between the columns.
+    Delivered is the last version the sink has, latest the newest of the table, lag the versions between. On a
+    terminal a table; else lines, with tabs between the columns.
     """
     standings, errors = anyio.run(survey, load(config))
     rows = [_row(standing) for standing in standings]
     if sys.stdout.isatty():
-        table = Table(*COLUMNS)
+        table = Table(box=box.SIMPLE)
+        for column in COLUMNS:
+            table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*row)
         Console().print(table)
@@ -82,8 +85,9 @@ def show(config: Path) -> None:
 def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
     """Make a pipeline go on behind another version.
 
-    The sink's record is set, its rows stay as they are: going back delivers versions again, going forward leaves
-    versions out. A daemon that runs the pipeline meanwhile is stopped by its sink.
+    The sink's record is set, its rows stay as they are: going back delivers versions again, going forward
+    leaves versions out. A sink that still has rows of versions to be delivered again refuses, and says how to
+    remove them. A daemon that runs the pipeline meanwhile is stopped by its sink.
     """
     settings = load(config)
     pipeline = _choose(settings, name)
@@ -91,7 +95,7 @@ def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
 
 
 async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
-    """Ask every table and every sink of `settings`: where pipelines are, and what stood in the way of knowing.
+    """Ask every table and sink of `settings`: where pipelines are, and what stood in the way of knowing.
 
     An error bears a note that names its pipeline.
     """
@@ -142,9 +146,8 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
             await sink.reset(Progress(before.app_id, Position.end(version)))
         finally:
             await close_sinks([sink])
-    click.echo(
-        f"{pipeline.name}: next version to be delivered: {version + 1}{_consequence(before.position, version)}"
-    )
+    consequence = _consequence(before.position, version)
+    click.echo(f"{pipeline.name}: next version to be delivered: {version + 1}{consequence}")
     if dry_run:
         click.echo("dry run: nothing was set")
 

@@ -104,4 +104,5 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 async def _follow(pipeline: Pipeline) -> None:
     for error in (await run_all({"tail": pipeline}, drain_s=2.0)).values():
-        raise error
+        # The sink's word for a reader that went away, which to `tail | head` is a good end.
+        raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error

@@ -1,0 +1,85 @@
+"""Sinks: the places changes are delivered to, and what a new one must do.
+
+    stdout     lines or a table for people; at least once
+    files      JSON Lines or Parquet, one directory per stream; exactly once
+    delta      a Delta table; exactly once
+    memory     lists in this process, for tests and embedding; exactly once
+    encoding   from Arrow rows to text, for those that are not typed
+    testing    the contract below as a test suite, and a sink with faults for testing what stands before it
+
+The ports are in `tailer.sink`. This page says what they mean; `sinks.testing.SinkTests` says it in code, and passing
+it is what "a sink" means.
+
+Writing one
+-----------
+A class with the six methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry
+point of the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
+(`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `sinks` and `sinks.encoding`. Import
+your client library at the top of your module: it is loaded only when somebody configures your kind.
+
+1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. Whoever looks at
+   the destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in
+   the same transaction, commit, file name.
+2. **The destination knows where we are; you do not.** `progress` asks it anew each time. Keep nothing across an error.
+3. **Leaving the block without `commit` leaves nothing**, whether by an exception, by cancellation or just so. What a
+   killed process leaves must be invisible, and be cleaned up later.
+4. **One writer per app_id.** A transaction builds on what this instance last saw: what `progress` said, or what it
+   committed itself. If another instance has committed since, raise `SinkFenced`, in `begin`, `write` or `commit`.
+5. **The outcome of a commit is known or named.** Raise `CommitUnknown` if the answer was lost: the pipeline then asks
+   for `progress` and goes on from there. Raise `SinkRejected` or `SinkUnavailable` from `commit` only if nothing of
+   it took place.
+6. **Nothing is altered.** A value arrives as it is, or `SinkRejected` names the column. Never cast, cut or round
+   without an option that says so. Order is kept.
+7. **Memory is bounded by the batches in flight.** A batch may be large; cut it if what you make of it is larger. A
+   transaction may hold any number of batches: do not collect them.
+8. **Never block the event loop.** Blocking clients run in worker threads (`anyio.to_thread`). A commit that has begun
+   is not abandoned when the task is cancelled: finish it, or know that it did not take place.
+
+`splits_versions` is True if you can store a whole `Position`. Otherwise you are only given positions that close a
+version. `reset` sets progress without rows, durably, in either direction; refuse (`SinkRejected`) what would deliver
+twice or leave a hole that cannot be told.
+
+A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write` and `flush`, no
+progress. `tailer.sink.Recorded` makes it usable, and its users read in its type what they get.
+
+Errors: translate your client's exceptions in the module that imports it. Name the sink by `name`, say what failed in
+`reason`; no secrets in texts. `SinkUnavailable` if trying again may help, `SinkRejected` with a `remedy` if a person
+must act.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from tailer.errors import ConfigError
+
+__all__ = ["read_options"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read_options(name: str, options: Mapping[str, Any], shape: type[S]) -> S:
+    """The options of the sink called `name` as a `shape`: a msgspec struct, one field per option.
+
+    Raises `ConfigError` naming `<name>.<option>` for an option that is unknown, missing or of the wrong type; values
+    are not converted.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(shape)}
+    known = ", ".join(fields) or "none"
+    if unknown := sorted(options.keys() - fields.keys()):
+        raise ConfigError(f"{name}.{unknown[0]}", "no such option", f"The options are: {known}.")
+    for field in fields.values():
+        if field.name in options:
+            _check(f"{name}.{field.name}", options[field.name], field.type)
+        elif field.required:
+            raise ConfigError(f"{name}.{field.name}", "is missing", f"The options are: {known}.")
+    return shape(**options)
+
+
+def _check(where: str, value: Any, kind: Any) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        choices = ", ".join(map(repr, get_args(kind))) if get_origin(kind) is Literal else ""
+        raise ConfigError(where, str(error), f"Give one of: {choices}." if choices else "") from None

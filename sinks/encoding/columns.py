@@ -1,0 +1,300 @@
+"""Whole columns at a time: the same JSON texts as `sinks.encoding.values`, built by Arrow's own kernels.
+
+`writer_for` turns a type into a function from a column to its texts, once per schema; a type without a rule
+is refused there, before any row. Nested columns are composed: the texts of a struct's fields are joined row
+by row, those of a list's items list by list, so only what is in the slice at hand is ever encoded.
+
+Each writer has a fast way that is exact for nearly all values, and *knows* which values it is not exact
+for: dates and timestamps outside years 0000 to 9999 (Arrow prints them otherwise, or not at all), strings
+that need escapes, decimals that Arrow prints with an exponent, floats that are not finite. Those values are
+written one by one by the reference and put in place of the fast text (`_patched`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encoding.values import (
+    US_PER_DAY,
+    base64_text,
+    date_text,
+    decimal_text,
+    escape,
+    float_text,
+    is_binary,
+    is_float,
+    is_list,
+    is_plain_string,
+    is_string,
+    is_timestamp,
+    string_text,
+    timestamp_text,
+)
+
+__all__ = ["TEXT", "NoText", "Texts", "Writer", "whole", "writer_for"]
+
+TEXT: Final = pa.large_string()
+NULL: Final = pa.scalar("null", TEXT)
+EMPTY: Final = pa.scalar("", TEXT)
+# Scalars, as everything compared with whole columns here: a Python number would be converted on every call.
+FIRST_DAY: Final = pa.scalar(-719_528, pa.int32())  # 0000-01-01
+LAST_DAY: Final = pa.scalar(2_932_896, pa.int32())  # 9999-12-31
+FIRST_MOMENT: Final = pa.scalar(-719_528 * US_PER_DAY, pa.int64())
+LAST_MOMENT: Final = pa.scalar(2_932_897 * US_PER_DAY - 1, pa.int64())
+MUST_ESCAPE: Final = r'["\\\x00-\x1f]'
+QUOTE: Final = '"'
+
+
+class NoText(ValueError):
+    """There is no JSON text: of a type without a rule, or of a string that is not UTF-8.
+
+    `where` is the column, dotted where nested.
+    """
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        super().__init__(f"column {where} {reason}")
+        self.reason = reason
+        self.where = where
+
+    def below(self, name: str) -> "NoText":
+        """The same, seen from the outside of the column `name`."""
+        return NoText(self.reason, f"{name}.{self.where}" if self.where else name)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """One JSON text per row: `before + middle[i] + after`; `middle` is of type `TEXT` and has no nulls.
+
+    What is the same around every row is kept apart, because it then costs nothing when rows are joined.
+    """
+
+    middle: pa.Array
+    before: str = ""
+    after: str = ""
+
+
+Writer = Callable[[pa.Array], Texts]
+
+
+def whole(texts: Texts) -> pa.Array:
+    """The texts as one array."""
+    return _joined(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
+
+
+def writer_for(kind: pa.DataType) -> Writer:
+    """The writer of columns of type `kind`. Raises `NoText`."""
+    for applies, write in _WRITERS:
+        if applies(kind):
+            return write
+    for applies, make in _MAKERS:
+        if applies(kind):
+            return make(kind)
+    raise NoText(f"has type {kind}, which has no JSON form")
+
+
+def _joined(*parts: pa.Array | str) -> pa.Array:
+    """The concatenation of the parts row by row; a string is the same in every row; a null makes a null."""
+    arrays = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*arrays, EMPTY)
+
+
+def _closed(middle: pa.Array, before: str = "", after: str = "") -> Texts:
+    """Texts with `before` and `after` around them, except nulls."""
+    if middle.null_count == 0:
+        return Texts(middle, before, after)
+    return Texts(pc.fill_null(whole(Texts(middle, before, after)), NULL))
+
+
+def _patched(texts: pa.Array, odd: pa.Array, column: pa.Array, exact: Callable[[pa.Scalar], str]) -> pa.Array:
+    """`texts`, with `exact` of the column's value wherever `odd`."""
+    if not pc.any(odd).as_py():
+        return texts
+    odd = pc.fill_null(odd, pa.scalar(False))
+    return pc.replace_with_mask(texts, odd, pa.array([exact(value) for value in column.filter(odd)], TEXT))
+
+
+def _outside(numbers: pa.Array, first: pa.Scalar, last: pa.Scalar) -> pa.Array:
+    return pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+
+
+def _nothing(column: pa.Array) -> Texts:
+    return Texts(pa.repeat(NULL, len(column)))
+
+
+def _plain(column: pa.Array) -> Texts:
+    return _closed(pc.cast(column, TEXT))
+
+
+def _floats(column: pa.Array) -> Texts:
+    texts = pc.cast(column, TEXT)
+    integral = pc.equal(pc.floor(column), column)
+    if pc.any(integral).as_py():
+        bare = pc.and_not(integral, pc.match_substring(texts, "e"))
+        texts = _joined(texts, pc.if_else(bare, pa.scalar(".0", TEXT), EMPTY))
+    return _closed(_patched(texts, pc.invert(pc.is_finite(column)), column, float_text))
+
+
+def _decimals(column: pa.Array) -> Texts:
+    texts = pc.cast(column, TEXT)
+    # Arrow turns to an exponent where a scale is negative, or more than six zeros follow the point.
+    if not 0 <= column.type.scale <= 6:
+        texts = _patched(texts, pc.match_substring(texts, "E"), column, decimal_text)
+    return _closed(texts, QUOTE, QUOTE)
+
+
+def _dates(column: pa.Array) -> Texts:
+    odd = _outside(column.view(pa.int32()), FIRST_DAY, LAST_DAY)
+    return _closed(_patched(pc.cast(column, TEXT), odd, column, date_text), QUOTE, QUOTE)
+
+
+def _timestamps(column: pa.Array) -> Texts:
+    odd = _outside(column.view(pa.int64()), FIRST_MOMENT, LAST_MOMENT)
+    # An Arrow zone is only how to show an instant, which is UTC; without it no zone data base is asked.
+    plain = column.view(pa.timestamp("us"))
+    texts = pc.binary_replace_slice(pc.cast(plain, TEXT), 10, 11, "T")
+    zone = "" if column.type.tz is None else "Z"
+    return _closed(_patched(texts, odd, plain, timestamp_text), QUOTE, zone + QUOTE)
+
+
+def _strings(column: pa.Array) -> Texts:
+    try:  # only the way from binary to text is checked
+        texts = pc.cast(pc.cast(pc.cast(column, TEXT), pa.large_binary()), TEXT)
+    except pa.ArrowInvalid as error:
+        raise NoText("holds a string that is not UTF-8") from error
+    if _may_need_escapes(texts):
+        odd = pc.match_substring_regex(texts, MUST_ESCAPE)
+        texts = _patched(texts, odd, texts, lambda value: string_text(value)[1:-1])
+    return _closed(texts, QUOTE, QUOTE)
+
+
+def _may_need_escapes(texts: pa.Array) -> bool:
+    """Whether a byte of the strings needs an escape; a look at all bytes at once is much faster than a regex."""
+    _, offsets, data = texts.buffers()
+    if data is None or len(texts) == 0:
+        return False
+    positions = memoryview(offsets).cast("q")
+    start = positions[texts.offset]
+    data = data.slice(start, positions[texts.offset + len(texts)] - start)
+    if data.size == 0:
+        return False
+    if pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py() < 0x20:
+        return True
+    content = data.to_pybytes()
+    return b'"' in content or b"\\" in content
+
+
+def _binaries(column: pa.Array) -> Texts:
+    texts = [None if value is None else base64_text(value) for value in column.to_pylist()]
+    return _closed(pa.array(texts, TEXT), QUOTE, QUOTE)
+
+
+def _dictionaries(kind: pa.DataType) -> Writer:
+    write_values = writer_for(kind.value_type)
+
+    def write(column: pa.Array) -> Texts:
+        if len(column.dictionary) > len(column):
+            return write_values(column.dictionary_decode())
+        return _closed(whole(write_values(column.dictionary)).take(column.indices))
+
+    return write
+
+
+def _structs(kind: pa.DataType) -> Writer:
+    writers: dict[str, Writer] = {}
+    for field in kind:
+        if field.name in writers:
+            raise NoText("is there twice", field.name)
+        try:
+            writers[field.name] = writer_for(field.type)
+        except NoText as error:
+            raise error.below(field.name) from None
+
+    def write(column: pa.Array) -> Texts:
+        texts = _objects(writers, column)
+        if column.null_count == 0:
+            return texts
+        return Texts(pc.if_else(column.is_valid(), whole(texts), NULL))
+
+    return write
+
+
+def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
+    """The objects that a struct column's fields make, where the struct is null as well."""
+    if not writers:
+        return Texts(pa.repeat(EMPTY, len(column)), "{", "}")
+    parts: list[pa.Array | str] = []
+    literal = "{"
+    for index, (name, write) in enumerate(writers.items()):
+        try:
+            texts = write(column.field(index))
+        except NoText as error:
+            raise error.below(name) from error
+        parts += [f"{literal}{escape(name)}:{texts.before}", texts.middle]
+        literal = f"{texts.after},"
+    return Texts(_joined(*parts[1:]), str(parts[0]), f"{literal[:-1]}}}")
+
+
+def _lists(kind: pa.DataType) -> Writer:
+    write_items = writer_for(kind.value_type)
+
+    def write(column: pa.Array) -> Texts:
+        offsets, start, length = _extent(column)
+        return _sequences(column, offsets, whole(write_items(column.values.slice(start, length))), "[", "]")
+
+    return write
+
+
+def _maps(kind: pa.DataType) -> Writer:
+    write_keys, write_items = writer_for(kind.key_type), writer_for(kind.item_type)
+    as_object = is_string(kind.key_type)
+
+    def write(column: pa.Array) -> Texts:
+        offsets, start, length = _extent(column)
+        keys = whole(write_keys(column.keys.slice(start, length)))
+        items = whole(write_items(column.items.slice(start, length)))
+        if as_object:
+            return _sequences(column, offsets, _joined(keys, ":", items), "{", "}")
+        entries = _joined('{"key":', keys, ',"value":', items, "}")
+        return _sequences(column, offsets, entries, "[", "]")
+
+    return write
+
+
+def _extent(column: pa.Array) -> tuple[pa.Array, int, int]:
+    """Where the lists of a column end, counted from its first item; where that is; how many items there are."""
+    if pa.types.is_fixed_size_list(column.type):
+        size = column.type.list_size
+        ends = [index * size for index in range(len(column) + 1)]
+        return pa.array(ends, pa.int64()), column.offset * size, len(column) * size
+    offsets = pc.cast(column.offsets, pa.int64())
+    start = offsets[0].as_py()
+    return pc.subtract(offsets, start), start, offsets[-1].as_py() - start
+
+
+def _sequences(column: pa.Array, offsets: pa.Array, items: pa.Array, before: str, after: str) -> Texts:
+    """The items' texts list by list, with commas between; null where the column is."""
+    mask = column.is_null() if column.null_count else None
+    lists = pa.LargeListArray.from_arrays(offsets, items, mask=mask)
+    return _closed(pc.binary_join(lists, pa.scalar(",", TEXT)), before, after)
+
+
+_WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
+    (pa.types.is_null, _nothing),
+    (pa.types.is_boolean, _plain),
+    (pa.types.is_integer, _plain),
+    (is_float, _floats),
+    (pa.types.is_decimal, _decimals),
+    (is_plain_string, _strings),
+    (is_binary, _binaries),
+    (pa.types.is_date32, _dates),
+    (is_timestamp, _timestamps),
+)
+_MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Writer]], ...]] = (
+    (pa.types.is_dictionary, _dictionaries),
+    (is_list, _lists),
+    (pa.types.is_struct, _structs),
+    (pa.types.is_map, _maps),
+)

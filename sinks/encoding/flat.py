@@ -1,0 +1,67 @@
+"""Flat JSON Lines: each change row as one JSON object, the table's columns first, then the metadata columns.
+
+`FlatEncoder` is made once per schema and gives the texts either as an Arrow array with one per row (for a
+producer of messages) or as one block of lines (for a file). It holds nothing between calls; how much memory
+a call takes is up to the caller, who cuts batches into `slices` first.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encoding.columns import TEXT, NoText, Texts, whole, writer_for
+from tailer.errors import SinkRejected
+
+__all__ = ["FlatEncoder", "slices"]
+
+REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
+SLICE_ROWS: Final = 8192
+SLICE_BYTES: Final = 4 << 20
+
+
+class FlatEncoder:
+    """Encodes batches of one schema as `sinks.encoding.values` says.
+
+    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`).
+    Raises `SinkRejected` for a column whose type has no JSON form.
+    """
+
+    def __init__(self, sink: str, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._sink = sink
+        try:
+            self._writer = writer_for(pa.struct(schema))
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    def rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """One JSON text per row, as UTF-8 bytes (`large_binary`, no nulls). Raises `SinkRejected`."""
+        return pc.cast(whole(self._texts(rows)), pa.large_binary())
+
+    def lines(self, rows: pa.RecordBatch) -> pa.Buffer:
+        """All rows as one block of UTF-8 text, each ended by a newline. Raises `SinkRejected`."""
+        texts = self._texts(rows)
+        if len(rows) == 0:
+            return pa.py_buffer(b"")
+        lines = whole(Texts(texts.middle, texts.before, f"{texts.after}\n"))
+        _, _, data = lines.buffers()
+        return data
+
+    def _texts(self, rows: pa.RecordBatch) -> Texts:
+        if not rows.schema.equals(self.schema):
+            raise SinkRejected(self._sink, f"rows of another schema than was announced: {rows.schema.names}")
+        if len(rows) == 0:
+            return Texts(pa.array([], TEXT))
+        try:
+            return self._writer(rows.to_struct_array())
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error), REMEDY) from error
+
+
+def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`rows` in pieces of at most 8,192 rows and, where rows are of like size, 4 MiB of Arrow memory."""
+    step = max(1, min(SLICE_ROWS, SLICE_BYTES * len(rows) // max(1, rows.nbytes)))
+    for start in range(0, len(rows), step):
+        yield rows.slice(start, step)

@@ -1,0 +1,264 @@
+"""One value at a time: the plain statement of what every Arrow value is in JSON.
+
+This is the reference. It is slow, has no cases for speed, and works on Arrow's own integers, so that dates
+and timestamps beyond what `datetime` holds come out right. `sinks.encoding.columns` must give the same text
+for whole columns; it calls the functions here for the few values that its fast ways do not cover, and
+property tests compare the two.
+
+===============  ===========================================================================================
+Arrow            JSON
+===============  ===========================================================================================
+null, any null   `null`
+bool, integers   as they are, with every digit
+float, double    the shortest text that reads back as the same value *of that width*, always with a point or
+                 an exponent (`1.0`, `-0.0`, `1e+10`); otherwise the strings "NaN", "Infinity", "-Infinity"
+decimal          a string with all digits of its scale, never an exponent
+string           a string; only what JSON demands is escaped
+binary           a string, base64
+date             a string, `2026-03-01`
+timestamp        a string, `2026-03-01T12:00:00.000000Z`, without a time zone no `Z`; always six digits
+list             an array
+struct           an object
+map              an object where keys are strings, otherwise an array of {"key": ..., "value": ...}
+dictionary       what its value is
+===============  ===========================================================================================
+
+Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000 to 9999 carry a sign
+(`+10000-01-01`, `-0001-12-31`), which is ISO 8601's expanded form and what Java's readers expect. Any other
+type has no rule and is refused, not guessed.
+"""
+
+import math
+import struct
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from json import JSONEncoder
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = [
+    "US_PER_DAY",
+    "base64_text",
+    "date_text",
+    "decimal_text",
+    "escape",
+    "float_text",
+    "is_binary",
+    "is_float",
+    "is_list",
+    "is_plain_string",
+    "is_string",
+    "is_timestamp",
+    "row_texts",
+    "string_text",
+    "timestamp_text",
+    "value_text",
+]
+
+US_PER_DAY: Final = 86_400_000_000
+DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
+DAYS_TO_EPOCH: Final = 719_468  # from 0000-03-01 to 1970-01-01
+LARGEST_SINGLE: Final = 0x7F7F_FFFF  # the bits of the greatest finite float32
+
+escape: Final = JSONEncoder(ensure_ascii=False).encode
+
+
+def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
+    """Each row as a JSON object, in column order."""
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    for index in range(rows.num_rows):
+        yield _members((name, column[index]) for name, column in columns.items())
+
+
+def value_text(value: pa.Scalar) -> str:
+    """The JSON text of `value`. Raises `TypeError` for a type without a rule."""
+    if not value.is_valid:
+        return "null"
+    for applies, text in _RULES:
+        if applies(value.type):
+            return text(value)
+    raise TypeError(f"no JSON form for {value.type}")
+
+
+def is_string(kind: pa.DataType) -> bool:
+    """Whether values of `kind` are text, directly or by way of a dictionary."""
+    return is_plain_string(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def is_plain_string(kind: pa.DataType) -> bool:
+    """Whether values of `kind` are text, in one of Arrow's layouts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether values of `kind` are bytes."""
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def is_float(kind: pa.DataType) -> bool:
+    """Whether `kind` is a float with a rule; half floats have none."""
+    return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def is_timestamp(kind: pa.DataType) -> bool:
+    """Whether `kind` is a timestamp with a rule: microseconds, the only unit a Delta table has."""
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "us")
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of `kind` are lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _members(members: Iterable[tuple[str, pa.Scalar]]) -> str:
+    return "{" + ",".join(f"{escape(name)}:{value_text(value)}" for name, value in members) + "}"
+
+
+def _struct(value: pa.Scalar) -> str:
+    return _members((field.name, value[index]) for index, field in enumerate(value.type))
+
+
+def _list(value: pa.Scalar) -> str:
+    return "[" + ",".join(value_text(item) for item in value.values) + "]"
+
+
+def _map(value: pa.Scalar) -> str:
+    entries = [(value_text(entry[0]), value_text(entry[1])) for entry in value.values]
+    if is_string(value.type.key_type):
+        return "{" + ",".join(f"{key}:{item}" for key, item in entries) + "}"
+    return "[" + ",".join(f'{{"key":{key},"value":{item}}}' for key, item in entries) + "]"
+
+
+def string_text(value: pa.Scalar) -> str:
+    """A string in quotes, escaped. Raises `UnicodeDecodeError` where its bytes are not UTF-8."""
+    return escape(value.as_py())
+
+
+def base64_text(value: bytes) -> str:
+    """Bytes in base64, with padding."""
+    return b2a_base64(value, newline=False).decode("ascii")
+
+
+def decimal_text(value: pa.Scalar) -> str:
+    """A decimal with all digits of its scale."""
+    return format(value.as_py(), "f")
+
+
+def date_text(value: pa.Scalar) -> str:
+    """A date32, year-month-day."""
+    return _day(value.value)
+
+
+def timestamp_text(value: pa.Scalar) -> str:
+    """A timestamp in microseconds, without a zone."""
+    days, us = divmod(value.value, US_PER_DAY)
+    seconds, fraction = divmod(us, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    return f"{_day(days)}T{minutes // 60:02}:{minutes % 60:02}:{second:02}.{fraction:06}"
+
+
+def _day(days: int) -> str:
+    """The date `days` after 1970-01-01.
+
+    Years are counted from March: the leap day ends a year, and the lengths of months follow one formula.
+    """
+    era, day_of_era = divmod(days + DAYS_TO_EPOCH, DAYS_PER_ERA)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
+    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
+    year = era * 400 + year_of_era + (month <= 2)
+    sign = "+" if year > 9999 else "-" if year < 0 else ""
+    return f"{sign}{abs(year):04}-{month:02}-{day:02}"
+
+
+def float_text(value: pa.Scalar) -> str:
+    """A float or double in its shortest form; NaN and the infinities as strings."""
+    number: float = value.as_py()
+    if math.isnan(number):
+        return '"NaN"'
+    if math.isinf(number):
+        return '"Infinity"' if number > 0 else '"-Infinity"'
+    return _plain_or_scientific(repr(number) if pa.types.is_float64(value.type) else _shortest_single(number))
+
+
+def _plain_or_scientific(text: str) -> str:
+    """The digits of `text`, plain from 1e-6 up to 1e10 and with an exponent elsewhere."""
+    mantissa, _, power = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = int(power or 0) + len(digits) - len(fraction)  # the value is 0.DIGITS times ten to this power
+    digits = digits.rstrip("0")
+    sign = "-" if text.startswith("-") else ""
+    if not digits:
+        return f"{sign}0.0"
+    if point > 10 or point < -5:
+        tail = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    return f"{sign}{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
+
+
+def _shortest_single(number: float) -> str:
+    """The fewest digits that read back as the float32 `number`, and of those the nearest."""
+    if number == 0:
+        return repr(number)
+    exact = Fraction(abs(number))
+    low, high, ends_included = _single_interval(exact)
+    leading = int(f"{abs(number):.17e}".partition("e")[2])
+    for precision in range(1, 10):  # nine digits always suffice
+        power = leading - precision + 1
+        unit = Fraction(10) ** power
+        near = (exact // unit, exact // unit + 1)
+        fits = [
+            digits for digits in near if low < digits * unit < high or (ends_included and digits * unit in (low, high))
+        ]
+        if fits:
+            nearest = min(fits, key=lambda digits: (abs(digits * unit - exact), digits % 2))
+            return f"{'-' if number < 0 else ''}{nearest}e{power}"
+    raise AssertionError(number)
+
+
+def _single_interval(number: Fraction) -> tuple[Fraction, Fraction, bool]:
+    """The decimals between which all read as the positive float32 `number`, and whether they do themselves."""
+    bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
+    below = _single(bits - 1)
+    above = 2 * number - below if bits == LARGEST_SINGLE else _single(bits + 1)
+    return (below + number) / 2, (above + number) / 2, bits % 2 == 0
+
+
+def _single(bits: int) -> Fraction:
+    return Fraction(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+def _quoted(text: Callable[[pa.Scalar], str]) -> Callable[[pa.Scalar], str]:
+    return lambda value: f'"{text(value)}"'
+
+
+def _moment(value: pa.Scalar) -> str:
+    return timestamp_text(value) + ("Z" if value.type.tz is not None else "")
+
+
+_RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar], str]], ...]] = (
+    (pa.types.is_dictionary, lambda value: value_text(value.value)),
+    (pa.types.is_boolean, lambda value: "true" if value.as_py() else "false"),
+    (pa.types.is_integer, lambda value: str(value.as_py())),
+    (is_float, float_text),
+    (pa.types.is_decimal, _quoted(decimal_text)),
+    (is_plain_string, string_text),
+    (is_binary, lambda value: f'"{base64_text(value.as_py())}"'),
+    (pa.types.is_date32, _quoted(date_text)),
+    (is_timestamp, _quoted(_moment)),
+    (is_list, _list),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+)

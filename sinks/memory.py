@@ -1,0 +1,145 @@
+"""Change rows in this process: the plainest sink that keeps the whole contract, for tests and for embedding.
+
+`MemoryDestination` is what would be a server elsewhere: it outlives the sinks that write to it, and several may. A
+`MemorySink` is one instance of a writer. `MemoryProgressStore` keeps progress for sinks that cannot
+(`tailer.sink.Recorded`), over records that likewise may be shared.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+from anyio.lowlevel import checkpoint
+
+from sinks import read_options
+from tailer.errors import SinkFenced, SinkRejected
+from tailer.events import ChangeBatch
+from tailer.sink import Progress
+
+__all__ = ["MemoryDestination", "MemoryProgressStore", "MemorySink"]
+
+
+@dataclass(slots=True)
+class MemoryDestination:
+    """What was committed, by app_id: the batches in order, and the progress that came with them."""
+
+    batches: dict[str, list[ChangeBatch]] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
+    _writers: dict[str, object] = field(default_factory=dict)
+
+    def rows(self, app_id: str) -> list[dict[str, Any]]:
+        """All rows of `app_id` in order, as Python values."""
+        return [row for batch in self.batches.get(app_id, []) for row in batch.rows.to_pylist()]
+
+    def enter(self, app_id: str) -> object:
+        """Become the one writer of `app_id`; the token that says so is void when another enters."""
+        token = object()
+        self._writers[app_id] = token
+        return token
+
+    def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> bool:
+        """Add rows and progress in one step (invariant 1); False if `token` is void."""
+        if self._writers.get(progress.app_id) is not token:
+            return False
+        self.batches.setdefault(progress.app_id, []).extend(batches)
+        self.progress[progress.app_id] = progress
+        return True
+
+
+class _Options(msgspec.Struct, frozen=True):
+    """There are none."""
+
+
+class MemorySink:
+    """A `Sink` that writes to a `MemoryDestination`, its own if none is given."""
+
+    splits_versions: Final = True
+
+    def __init__(self, name: str, destination: MemoryDestination | None = None) -> None:
+        self.name = name
+        self.destination = MemoryDestination() if destination is None else destination
+        self._seen: dict[str, Progress | None] = {}
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Takes no options. Raises `ConfigError`."""
+        read_options(name, options, _Options)
+        return cls(name)
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What the destination has."""
+        await checkpoint()
+        self._seen[app_id] = self.destination.progress.get(app_id)
+        return self._seen[app_id]
+
+    async def reset(self, progress: Progress) -> None:
+        """Set the destination's progress; whoever is writing is fenced."""
+        await checkpoint()
+        self.destination.commit(self.destination.enter(progress.app_id), [], progress)
+        self._seen[progress.app_id] = progress
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MemoryTransaction"]:
+        """Fence every other writer of `app_id`. Raises `SinkFenced` if one has committed since we last looked."""
+        found = self.destination.progress.get(app_id)
+        if self._seen.setdefault(app_id, found) != found:
+            raise SinkFenced(self.name, f"{app_id} is at {found} now")
+        yield _MemoryTransaction(self, self.destination.enter(app_id), schema)
+
+    def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> None:
+        """What `_MemoryTransaction.commit` does. Raises `SinkFenced`."""
+        if not self.destination.commit(token, batches, progress):
+            raise SinkFenced(self.name, f"{progress.app_id} has another writer")
+        self._seen[progress.app_id] = progress
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class _MemoryTransaction:
+    """Batches in a list until `commit`."""
+
+    def __init__(self, sink: MemorySink, token: object, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._token = token
+        self._schema = schema
+        self._batches: list[ChangeBatch] = []
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await checkpoint()
+        if not batch.rows.schema.equals(self._schema):
+            raise SinkRejected(self._sink.name, f"rows of another schema than was announced: {batch.rows.schema.names}")
+        self._batches.append(batch)
+
+    async def commit(self, progress: Progress) -> None:
+        await checkpoint()
+        self._sink.commit(self._token, self._batches, progress)
+
+
+class MemoryProgressStore:
+    """A `ProgressStore` over a dictionary, which may be shared by several instances."""
+
+    def __init__(self, name: str = "memory", records: dict[str, Progress] | None = None) -> None:
+        self._name = name
+        self._records = {} if records is None else records
+        self._seen: dict[str, Progress | None] = {}
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What was recorded last."""
+        await checkpoint()
+        self._seen[app_id] = self._records.get(app_id)
+        return self._seen[app_id]
+
+    async def record(self, progress: Progress) -> None:
+        """Replace what is recorded. Raises `SinkFenced` if that is not what this instance saw last."""
+        await checkpoint()
+        found = self._records.get(progress.app_id)
+        if found != self._seen.get(progress.app_id):
+            raise SinkFenced(self._name, f"{progress.app_id} is at {found} now")
+        self._records[progress.app_id] = self._seen[progress.app_id] = progress
+
+    async def aclose(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,126 @@
+"""The `stdout` sink: changes on standard output, as JSON Lines for programs or a table for people.
+
+What is printed cannot be taken back, so this is an `AtLeastOnceSink`: it keeps no progress, and what uses it keeps
+progress elsewhere or none at all.
+
+Whoever reads us may be slow, or gone. Writes therefore happen in a worker thread, in pieces that a pipe takes at once
+when it takes any, so that cancellation never waits for a reader. A reader that is gone (`| head`) ends the stream with
+`SinkRejected`, whose cause is the `BrokenPipeError`: a command takes that as a clean end.
+"""
+
+import io
+import os
+import select
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, Self, TextIO
+
+import msgspec
+from anyio import from_thread, to_thread
+from rich.console import Console
+
+from sinks import read_options
+from sinks.encoding.flat import FlatEncoder, slices
+from sinks.encoding.terminal import TerminalView
+from tailer.errors import SinkRejected
+from tailer.events import ChangeBatch
+
+__all__ = ["StdoutSink"]
+
+Format = Literal["auto", "jsonl", "table"]
+PIECE_BYTES: Final = 4096  # PIPE_BUF: a pipe that is ready at all takes this much without blocking
+LOOK_UP_S: Final = 0.1
+
+# Several streams may share the output; their lines must not mix.
+_turn: Final = threading.Lock()
+
+
+class _Options(msgspec.Struct, frozen=True):
+    format: Format = "auto"
+
+
+class StdoutSink:
+    """An `AtLeastOnceSink` that writes to `stream`, standard output by default.
+
+    `form`: "jsonl", one line per change (`sinks.encoding.flat`); "table" (`sinks.encoding.terminal`); "auto", a table
+    where the stream is a terminal.
+    """
+
+    def __init__(self, name: str, form: Format = "auto", stream: TextIO | None = None) -> None:
+        self.name = name
+        self._form = form
+        self._stream = sys.stdout if stream is None else stream
+        self._encoder: FlatEncoder | None = None
+        self._view: TerminalView | None = None
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Options: `format`, "auto" (default), "jsonl" or "table". Raises `ConfigError`."""
+        return cls(name, read_options(name, options, _Options).format)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """Print rows. Raises `SinkRejected` where the output is closed or full, or a column has no JSON form.
+
+        Cancelled, it may leave the last line incomplete.
+        """
+        await to_thread.run_sync(self._print, batch)
+
+    async def flush(self) -> None:
+        """Nothing is held back, except a table's counts of the version: they follow now."""
+        await to_thread.run_sync(self._print_counts)
+
+    async def aclose(self) -> None:
+        """The stream is not ours to close."""
+
+    def _print(self, batch: ChangeBatch) -> None:
+        for text in self._texts(batch):
+            self._send(text)
+
+    def _print_counts(self) -> None:
+        if self._view is not None:
+            self._send(self._encoded(self._view.counts()))
+
+    def _texts(self, batch: ChangeBatch) -> Iterator[memoryview]:
+        if self._form == "table" or (self._form == "auto" and self._stream.isatty()):
+            if self._view is None:
+                self._view = TerminalView(self.name, Console(file=self._stream, highlight=False, markup=False))
+            yield from map(self._encoded, self._view.rows(batch))
+            return
+        if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
+            self._encoder = FlatEncoder(self.name, batch.rows.schema)
+        for rows in slices(batch.rows):
+            yield memoryview(self._encoder.lines(rows))
+
+    def _encoded(self, text: str) -> memoryview:
+        return memoryview(text.encode(self._stream.encoding or "utf-8", "replace"))
+
+    def _send(self, text: memoryview) -> None:
+        while not _turn.acquire(timeout=LOOK_UP_S):
+            from_thread.check_cancelled()
+        try:
+            self._stream.flush()
+            try:
+                _send_in_pieces(self._stream.fileno(), text)
+            except io.UnsupportedOperation:  # a stream in memory
+                self._stream.buffer.write(text)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise SinkRejected(self.name, "standard output was closed") from error
+            remedy = "Start again when it can take more; its last line may be incomplete."
+            raise SinkRejected(self.name, f"standard output: {error.strerror}", remedy) from error
+        finally:
+            _turn.release()
+
+
+def _send_in_pieces(handle: int, text: memoryview) -> None:
+    """Write all of `text`, looking up for cancellation while the reader is slow."""
+    ready = select.poll()
+    ready.register(handle, select.POLLOUT)
+    while text:
+        from_thread.check_cancelled()
+        if ready.poll(LOOK_UP_S * 1000):
+            try:
+                text = text[os.write(handle, text[:PIECE_BYTES]) :]
+            except BlockingIOError:
+                continue  # somebody made the pipe non-blocking and filled it first

@@ -1,0 +1,27 @@
+"""The contract of a sink as a test suite, and `FaultySink`: what the makers of sinks, ours and others, test with.
+
+Passing `SinkTests` is what "a sink" means. Subclass it in a test module; pytest with anyio's plugin does the rest::
+
+    class TestMySink(SinkTests):
+        @pytest.fixture(autouse=True)
+        def destination(self, tmp_path: Path) -> None:
+            self.path = tmp_path                                       # empty, and the test's own
+
+        def make_sink(self) -> MySink:
+            return MySink("mine", self.path)                           # a new instance over that destination
+
+        async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+            return flat_rows(...)                                      # read back, not through the sink
+
+A sink that is an `AtLeastOnceSink` is tested inside `tailer.sink.Recorded`, with `exactly_once = False`: its rows may
+be early or repeated then, and all else holds. For asserts that explain themselves say
+`pytest.register_assert_rewrite("sinks.testing.contract")` in your `conftest.py`.
+
+Rows are compared as flat JSON values (`sinks.encoding`), which tell any two values apart, whatever library read them.
+"""
+
+from sinks.testing.contract import SinkTests
+from sinks.testing.faults import Fault, FaultySink, Kind, Step
+from sinks.testing.rows import DELTA_TYPES, change_batch, flat_rows
+
+__all__ = ["DELTA_TYPES", "Fault", "FaultySink", "Kind", "SinkTests", "Step", "change_batch", "flat_rows"]

@@ -1,0 +1,170 @@
+"""A sink that fails on purpose, at a place that is written down: for testing whatever stands before a sink.
+
+    sink = FaultySink(MemorySink("m"), Fault(Step.WRITE, Kind.FAIL, nth=2), Fault(Step.COMMIT, Kind.FAIL, after=True))
+
+The script is deterministic: a fault fires once, at the `nth` time its step is taken on this instance, before the step
+or after it. A commit that fails after it took place is the answer that got lost.
+"""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import anyio
+import pyarrow as pa
+
+from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
+from tailer.events import ChangeBatch
+from tailer.sink import Progress, Sink, SinkTransaction
+
+__all__ = ["Fault", "FaultySink", "Kind", "Step", "every_fault"]
+
+
+class Step(StrEnum):
+    """Where a fault may strike."""
+
+    PROGRESS = "progress"
+    BEGIN = "begin"
+    WRITE = "write"
+    COMMIT = "commit"
+
+
+class Kind(StrEnum):
+    """What happens there."""
+
+    REJECT = "reject"  # SinkRejected
+    FAIL = "fail"  # SinkUnavailable; of a commit, CommitUnknown
+    HOLD = "hold"  # nothing, until `FaultySink.release` or cancellation
+    SLOW = "slow"  # a pause of `Fault.seconds`
+    CRASH = "crash"  # SIGKILL to this very process
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One line of the script. `seconds` is for `Kind.SLOW`."""
+
+    step: Step
+    kind: Kind
+    nth: int = 1
+    after: bool = False
+    seconds: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind is Kind.REJECT and self.step is Step.COMMIT and self.after:
+            raise ValueError("a rejected commit did not take place")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'after' if self.after else 'before'} {self.step} {self.nth}"
+
+
+def every_fault() -> list[Fault]:
+    """Each fault that an error or a pause can be, at the first and the second time of each step."""
+    return [
+        Fault(step, kind, nth, after, seconds=0.01)
+        for step in Step
+        for kind in (Kind.REJECT, Kind.FAIL, Kind.SLOW)
+        for nth in (1, 2)
+        for after in (False, True)
+        if (step, kind, after) != (Step.COMMIT, Kind.REJECT, True)
+    ]
+
+
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FaultySink:
+    """`sink`, with `faults`. A `Sink` like any other; `crash` may be replaced where dying would be too much."""
+
+    def __init__(self, sink: Sink, *faults: Fault, crash: Callable[[], None] = _kill_this_process) -> None:
+        self.fired: list[Fault] = []
+        self.holding = anyio.Event()
+        self._sink = sink
+        self._faults = faults
+        self._crash = crash
+        self._taken: Counter[Step] = Counter()
+        self._released = anyio.Event()
+
+    @property
+    def name(self) -> str:
+        """The name of the sink behind."""
+        return self._sink.name
+
+    @property
+    def splits_versions(self) -> bool:
+        """What the sink behind says."""
+        return self._sink.splits_versions
+
+    def release(self) -> None:
+        """End the holding; `holding` tells when it has begun."""
+        self._released.set()
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """See `Sink.progress`."""
+        async with self.step(Step.PROGRESS):
+            return await self._sink.progress(app_id)
+
+    async def reset(self, progress: Progress) -> None:
+        """See `Sink.reset`. Has no faults."""
+        await self._sink.reset(progress)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        """See `Sink.begin`."""
+        await self._strike(Step.BEGIN, after=False)
+        async with self._sink.begin(app_id, schema) as transaction:
+            await self._strike(Step.BEGIN, after=True)
+            yield _FaultyTransaction(self, transaction)
+
+    async def aclose(self) -> None:
+        """See `Sink.aclose`. Has no faults."""
+        await self._sink.aclose()
+
+    @asynccontextmanager
+    async def step(self, step: Step) -> AsyncIterator[None]:
+        """A step between its two occasions to fail."""
+        await self._strike(step, after=False)
+        yield
+        await self._strike(step, after=True)
+
+    async def _strike(self, step: Step, *, after: bool) -> None:
+        self._taken[step] += not after
+        for fault in self._faults:
+            if (fault.step, fault.nth, fault.after) == (step, self._taken[step], after) and fault not in self.fired:
+                self.fired.append(fault)
+                await self._suffer(fault)
+
+    async def _suffer(self, fault: Fault) -> None:
+        reason = f"on purpose: {fault}"
+        match fault.kind:
+            case Kind.REJECT:
+                raise SinkRejected(self.name, reason)
+            case Kind.FAIL if fault.step is Step.COMMIT:
+                raise CommitUnknown(self.name, reason)
+            case Kind.FAIL:
+                raise SinkUnavailable(self.name, reason)
+            case Kind.HOLD:
+                self.holding.set()
+                await self._released.wait()
+            case Kind.SLOW:
+                await anyio.sleep(fault.seconds)
+            case Kind.CRASH:
+                self._crash()
+
+
+class _FaultyTransaction:
+    def __init__(self, sink: FaultySink, transaction: SinkTransaction) -> None:
+        self._sink = sink
+        self._transaction = transaction
+
+    async def write(self, batch: ChangeBatch) -> None:
+        async with self._sink.step(Step.WRITE):
+            await self._transaction.write(batch)
+
+    async def commit(self, progress: Progress) -> None:
+        async with self._sink.step(Step.COMMIT):
+            await self._transaction.commit(progress)

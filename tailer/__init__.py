@@ -1,0 +1,53 @@
+"""lake-tailer: every row-level change of a Delta Lake table, in order, exactly once.
+
+The flow
+========
+::
+
+    _delta_log                                                                    destination
+        |                                                                              ^
+     storage -> LogSegment -> Commit -> Snapshot.advance -> ChangePlan[ChangeTask]     |
+                 (async I/O at the edge, pure in the middle)         |                 |
+                                                        execute(task): sync, pyarrow   |
+                                                    LocalEngine: threads | Spark: executors
+                                                                     |                 |
+                                                               ChangeBatch -> SinkTransaction.commit(progress)
+    wake-up (watch) -> pipeline <---------------------------------------- Sink.progress(app_id)
+
+Nothing flows back except progress. A wake-up carries no data: the timer is the truth, a notification only shortens the
+wait. Planning a version is cheap, deterministic and does no row I/O; it yields self-contained tasks that survive pickle
+and JSON; `execute` is one synchronous function that every engine runs, so engines cannot disagree.
+
+The parts
+=========
+`storage`, `delta/`     where a log lies, and how it becomes plans; `plan` holds the `TableLog` port between them
+`execute`, `columns`    a task's file becomes change rows
+`events`, `plan`        the change row and its place in the stream
+`engine`                running the tasks of a plan, in order, in bounded memory
+`sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point
+`watch`, `pipeline`     the loop of one (table, sink): wait -> plan -> run -> commit
+`config`, `daemon`, `cli/`   settings, several pipelines in one process, one file per verb
+
+Invariants (cited by number in comments)
+========================================
+1. Rows and their progress become visible together or not at all.
+2. Where we are is what the sink says; nothing else is remembered across an error or a restart.
+3. Versions are delivered in order, once, without gaps; a gap stops the pipeline with a named error and a way on.
+4. The same version always yields the same plan, and the same task the same rows in the same order.
+5. Nothing is dropped or coerced silently: an unknown feature, type or row stops with a named error.
+6. At most one instance writes for an `app_id`.
+7. Memory is bounded by batches in flight, not by a commit, a file or a snapshot.
+8. `fold(changes of a+1..b) applied to table at a == table at b`, for every table we accept, feed enabled or not.
+
+Words
+=====
+A *change row* is a row of the table with `_change_type`, `_commit_version` and `_commit_timestamp`. A *plan* is what one
+version changed; a *task* is one file's part of it. A *position* (version, task, row) is a place in the stream, the same
+in every run. *Progress* is ours: what a sink has of one stream, under `app_id = <pipeline>/<table id>`. *Checkpoint*
+only means Delta's checkpoint files. A *sink transaction* is a span of positions made visible at once. `after_*` is
+exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
+
+To use it as a library, follow `tailer.pipeline.Pipeline`; to write a sink, `sinks` and `sinks.testing`.
+"""
+
+__all__: list[str] = []

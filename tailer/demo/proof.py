@@ -1,0 +1,69 @@
+"""Spark's verdict on what was delivered, by two independent questions.
+
+Are the delivered events, each as often, those of Spark's own change feed? And does folding them (every insert and every
+image after an update adds a row, every delete and every image before an update takes one away) give the table?
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+__all__ = ["Verdict", "judge"]
+
+CHANGE: Final = "_change_type"
+METADATA: Final = (CHANGE, "_commit_version", "_commit_timestamp")
+EFFECTS: Final = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Row counts. `missing` and `unexpected` are against Spark's feed, `lacking` and `left_over` against the table."""
+
+    events: Mapping[str, int]
+    missing: int
+    unexpected: int
+    rows: int
+    lacking: int
+    left_over: int
+
+    @property
+    def proved(self) -> bool:
+        """Whether every event was delivered once, and their fold is the table."""
+        wrong = self.missing or self.unexpected or self.lacking or self.left_over
+        return not wrong and self.events.keys() <= EFFECTS.keys()
+
+
+def judge(spark: SparkSession, table: Path, copy: Path) -> Verdict:
+    """Compare the change rows in the Delta table `copy` with the history of `table`."""
+    delivered = spark.read.format("delta").load(str(copy)).cache()
+    feed = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 0)
+        .load(str(table))
+    )
+    now = spark.read.format("delta").load(str(table))
+    kinds = {row[CHANGE]: row["count"] for row in delivered.groupBy(CHANGE).count().collect()}
+    missing, unexpected = _difference(_counted(feed, 1), _counted(delivered.select(*feed.columns), -1))
+    effect = f.create_map(*[f.lit(part) for pair in EFFECTS.items() for part in pair])[f.col(CHANGE)]
+    folded = delivered.withColumn("n", -effect).drop(*METADATA)
+    lacking, left_over = _difference(_counted(now, 1), folded)
+    return Verdict(kinds, missing, unexpected, now.count(), lacking, left_over)
+
+
+def _counted(rows: DataFrame, n: int) -> DataFrame:
+    return rows.withColumn("n", f.lit(n))
+
+
+def _difference(wanted: DataFrame, found: DataFrame) -> tuple[int, int]:
+    """Rows, each as often, that are wanted and not found, and found and not wanted; `found` has negative counts."""
+    columns = [column for column in wanted.columns if column != "n"]
+    sums = wanted.unionByName(found).groupBy(*columns).agg(f.sum("n").alias("n"))
+    more = f.coalesce(f.sum(f.greatest(f.col("n"), f.lit(0))), f.lit(0))
+    less = f.coalesce(f.sum(f.greatest(-f.col("n"), f.lit(0))), f.lit(0))
+    result = sums.agg(more.alias("more"), less.alias("less")).collect()[0]
+    return int(result["more"]), int(result["less"])

@@ -1,0 +1,91 @@
+"""What happens in the demonstration: a shop whose orders are taken, paid, corrected, imported and struck off."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+__all__ = ["COMMITS", "Commit", "Shop"]
+
+ROUNDS: Final = 6
+COMMITS: Final = 3 + 5 * ROUNDS
+
+_ORDER: Final = """
+    id,
+    concat('customer ', id % 97) AS customer,
+    element_at(array('DE', 'FR', 'JP', 'BR', 'US'), CAST(id % 5 AS INT) + 1) AS country,
+    'new' AS status,
+    CAST(id % 400 + 0.99 AS DECIMAL(10, 2)) AS amount
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that was made: the version it became, what it was, and how many rows it touched."""
+
+    version: int
+    operation: str
+    rows: int | None
+
+
+class Shop:
+    """The table `orders` at `path`, with change feed and deletion vectors, and what is done to it."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._spark = spark
+        self._path = path
+        self._table = f"delta.`{path}`"
+        self.operations: Counter[str] = Counter()
+
+    def open(self) -> Commit:
+        """Create the table, empty."""
+        return self._commit(
+            "create",
+            f"""CREATE TABLE {self._table}
+            (id BIGINT, customer STRING, country STRING, status STRING, amount DECIMAL(10, 2)) USING delta
+            TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')""",
+        )
+
+    def trade(self) -> Iterator[Commit]:
+        """Everything that follows, a commit at a time."""
+        yield self._insert(0, 400)
+        for number in range(ROUNDS):
+            yield self._insert(400 + 100 * number, 500 + 100 * number)
+            yield self._commit(
+                "update",
+                f"UPDATE {self._table} SET status = 'paid', amount = amount + 1 WHERE id % 11 = {number}",
+            )
+            yield self._merge(350 + 100 * number, 520 + 100 * number)
+            yield self._commit("delete", f"DELETE FROM {self._table} WHERE id % 29 = {number}")
+            if number % 2:
+                # The same rows once more: a table is a multiset, and its copy must be one too.
+                yield self._insert(400 + 100 * number, 410 + 100 * number)
+            else:
+                moved = f"UPDATE {self._table} SET country = 'NL' WHERE customer LIKE '% {number}%'"
+                yield self._commit("update", moved)
+        yield self._commit("optimize", f"OPTIMIZE {self._table}")
+
+    def _insert(self, first: int, end: int) -> Commit:
+        return self._commit(
+            "insert", f"INSERT INTO {self._table} SELECT {_ORDER} FROM range({first}, {end}, 1, 1)"
+        )
+
+    def _merge(self, first: int, end: int) -> Commit:
+        return self._commit(
+            "merge",
+            f"""MERGE INTO {self._table} AS target
+            USING (SELECT {_ORDER} FROM range({first}, {end}, 3, 1)) AS source ON target.id = source.id
+            WHEN MATCHED AND target.id % 5 = 0 THEN DELETE
+            WHEN MATCHED THEN UPDATE SET status = 'imported', amount = target.amount * 2
+            WHEN NOT MATCHED THEN INSERT *""",
+        )
+
+    def _commit(self, operation: str, statement: str) -> Commit:
+        found = self._spark.sql(statement).collect()
+        rows = found[0].asDict().get("num_affected_rows") if found else None
+        self.operations[operation] += 1
+        version = max(int(commit.stem) for commit in (self._path / "_delta_log").glob("*.json"))
+        return Commit(version, operation, rows)

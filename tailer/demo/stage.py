@@ -1,0 +1,182 @@
+"""The order of events of the demonstration, and what is shown of them while they happen."""
+
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import anyio
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from tailer.cli.progress import survey
+from tailer.config import Settings, load
+from tailer.demo.follower import DaemonDied, Event, Follower
+from tailer.demo.proof import EFFECTS, Verdict, judge
+from tailer.demo.shop import COMMITS, Commit, Shop
+from tailer.demo.spark import local_spark
+
+__all__ = ["play"]
+
+KILL_AT: Final = COMMITS * 2 // 5
+RESTART_AT: Final = KILL_AT + 4
+SHOWN_EACH: Final = 2
+CATCH_UP_S: Final = 60.0
+
+CONFIG: Final = """\
+state_table = "state"
+
+[pipelines.copy]
+table = "orders"
+start = "earliest"
+[pipelines.copy.sink]
+kind = "delta"
+path = "orders_changes"
+
+[pipelines.screen]
+table = "orders"
+start = "earliest"
+[pipelines.screen.sink]
+kind = "stdout"
+format = "jsonl"
+"""
+
+SIGNS: Final = {
+    "insert": ("+", "green"),
+    "delete": ("-", "red"),
+    "update_preimage": ("~-", "yellow dim"),
+    "update_postimage": ("~+", "yellow"),
+}
+
+
+def play(console: Console) -> bool:
+    """Perform the demonstration; whether it proved what it claims. Everything it made is gone afterwards.
+
+    Raises `ConfigError` where something must be installed first.
+    """
+    show = _Show(console)
+    with ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(TemporaryDirectory(prefix="lake-tailer-demo-", ignore_cleanup_errors=True))
+        )
+        config = folder / "demo.toml"
+        config.write_text(CONFIG)
+        settings = load(config)
+        show.say("demo", f"in {folder}, which is removed at the end; Ctrl-C ends it earlier")
+        with show.waiting("starting Spark"):
+            spark = stack.enter_context(local_spark(folder))
+        shop = Shop(spark, folder / "orders")
+        with show.waiting("creating the table orders, with change feed and deletion vectors"):
+            show.commit(shop.open())
+        follower = Follower(config, folder / "daemon.log", show.event)
+        try:
+            _trade(shop, stack.enter_context(follower), show)
+            with show.waiting("waiting until everything is delivered"):
+                _catch_up(settings, follower)
+            follower.finish()
+        except DaemonDied as death:
+            show.say("demo", str(death), "red")
+            return False
+        with show.waiting("asking Spark whether the events are right"):
+            verdict = judge(spark, folder / "orders", folder / "orders_changes")
+        show.verdict(verdict, shop)
+        return verdict.proved
+
+
+def _trade(shop: Shop, follower: Follower, show: "_Show") -> None:
+    """Let the shop make its commits while the daemon follows, is killed, and comes back."""
+    show.say("tailer", "the daemon runs: orders -> a Delta table (exactly once), orders -> this screen")
+    for number, commit in enumerate(shop.trade(), start=1):
+        show.commit(commit)
+        if number == KILL_AT:
+            # At no moment in particular: the commit just made is being delivered, or is not.
+            time.sleep(random.uniform(0, 0.3))
+            follower.kill()
+            show.say("tailer", "kill -9; Spark goes on without it", "bold red")
+        elif number == RESTART_AT:
+            pid = follower.start()
+            show.say("tailer", f"started again (process {pid}): it asks each sink what it has", "bold green")
+        follower.check()
+
+
+def _catch_up(settings: Settings, follower: Follower) -> None:
+    deadline = time.monotonic() + CATCH_UP_S
+    while time.monotonic() < deadline:
+        standings, errors = anyio.run(survey, settings)
+        if not errors and all(standing.lag == 0 for standing in standings):
+            return
+        follower.check()
+        time.sleep(0.3)
+    raise DaemonDied(f"the daemon did not catch up within {CATCH_UP_S:g} s")
+
+
+class _Show:
+    """Lines on the screen: what Spark did, what arrived, what it came to."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._shown: Counter[int] = Counter()
+
+    def say(self, who: str, what: str, style: str = "") -> None:
+        """A line with the seconds since the beginning and who it is about."""
+        elapsed = time.monotonic() - self._began
+        self._console.print(
+            Text.assemble((f"{elapsed:6.1f} s  ", "dim"), (f"{who:<7}", "bold"), (what, style))
+        )
+
+    def waiting(self, what: str) -> Status:
+        """Say what takes a while, and on a terminal show that it is being done."""
+        self.say("demo", what)
+        return self._console.status(what)
+
+    def commit(self, commit: Commit) -> None:
+        """A commit that Spark made."""
+        rows = "" if commit.rows is None else f", {commit.rows} rows"
+        self.say("Spark", f"version {commit.version}: {commit.operation}{rows}", "cyan")
+
+    def event(self, event: Event) -> None:
+        """An event that arrived: the first few of every version; called from the thread that reads the daemon."""
+        version, kind = event.pop("_commit_version"), event.pop("_change_type")
+        del event["_commit_timestamp"]
+        self._shown[version] += 1
+        if self._shown[version] > SHOWN_EACH:
+            return
+        sign, style = SIGNS.get(kind, ("?", "magenta"))
+        values = "  ".join(f"{name}={value}" for name, value in event.items())
+        more = "  ..." if self._shown[version] == SHOWN_EACH else ""
+        self.say("tailer", f"version {version}: {sign:<2} {values}{more}", style)
+
+    def verdict(self, verdict: Verdict, shop: Shop) -> None:
+        """What it all came to."""
+        commits = ", ".join(f"{count} {operation}" for operation, count in shop.operations.items())
+        events = ", ".join(f"{verdict.events.get(kind, 0)} {kind}" for kind in EFFECTS)
+        lines = (
+            ("commits by Spark", f"{shop.operations.total()} ({commits})"),
+            (
+                "events delivered",
+                f"{sum(verdict.events.values())} ({events}), the daemon killed once on the way",
+            ),
+            (
+                "against Spark's change feed",
+                f"{verdict.missing} missing, {verdict.unexpected} doubled or wrong",
+            ),
+            (
+                "their fold against the table",
+                f"{verdict.rows} rows: {verdict.lacking} lacking, {verdict.left_over} left over",
+            ),
+        )
+        self._console.print()
+        for name, value in lines:
+            self._console.print(Text.assemble((f"{name:<30}", "bold"), value))
+        style, word = (
+            ("bold green", "PROVED: every change once, none missing")
+            if verdict.proved
+            else ("bold red", "FAILED")
+        )
+        elapsed = time.monotonic() - self._began
+        self._console.print(Text(f"{word} ({elapsed:.0f} s)", style))

@@ -1,0 +1,32 @@
+"""What every suite shares: the reference Spark, the asyncio backend and a guard over every event loop."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.event_loop import watch_event_loops
+from tests.spark import build_spark
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Async tests run on asyncio: it is what the daemon runs on."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark with Delta for the whole run, started by the first test that asks."""
+    session = build_spark(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def event_loop_stays_free() -> Iterator[None]:
+    """Fail any test during which one callback kept an event loop from all others (`tests.event_loop`)."""
+    with watch_event_loops() as blocked:
+        yield
+    if blocked:
+        pytest.fail("\n".join(map(str, blocked)), pytrace=False)

@@ -1,0 +1,20 @@
+"""The contract of a sink, kept by `memory`."""
+
+from typing import Any
+
+import pytest
+
+from sinks.memory import MemoryDestination, MemorySink
+from sinks.testing import SinkTests, flat_rows
+
+
+class TestMemorySink(SinkTests):
+    @pytest.fixture(autouse=True)
+    def destination(self) -> None:
+        self.memory = MemoryDestination()
+
+    def make_sink(self) -> MemorySink:
+        return MemorySink("memory", self.memory)
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        return [row for batch in self.memory.batches.get(app_id, []) for row in flat_rows(batch.rows)]

@@ -1,0 +1,30 @@
+"""The contract of a sink, as far as `stdout` can keep it."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from sinks.memory import MemoryProgressStore
+from sinks.stdout import StdoutSink
+from sinks.testing import SinkTests
+from tailer.sink import Progress, Recorded
+
+
+class TestStdoutSink(SinkTests):
+    exactly_once = False
+
+    @pytest.fixture(autouse=True)
+    def destination(self) -> None:
+        self.outputs: dict[str, io.TextIOWrapper] = {}
+        self.output = io.TextIOWrapper(io.BytesIO())
+        self.records: dict[str, Progress] = {}
+
+    def make_sink(self) -> Recorded:
+        return Recorded(StdoutSink("stdout", "jsonl", self.output), MemoryProgressStore("progress", self.records))
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        buffer = self.output.buffer
+        assert isinstance(buffer, io.BytesIO)
+        return [json.loads(line) for line in buffer.getvalue().splitlines()]

@@ -1,0 +1,150 @@
+"""A detector for code that blocks an event loop, for a machine where everything else is busy too.
+
+One callback of a loop that runs for long is the symptom, but wall time alone convicts the innocent: a thread
+that waits for a processor looks the same as one that sleeps in a system call. Two witnesses are better:
+
+- the loop's thread itself knows how much processor time the callback burnt; being preempted costs none;
+- a watchdog thread looks in at a fixed pace. Time counts only as it sees it, at most one interval per look,
+  so when the whole machine is starved the watchdog starves along and counts nothing. From that, the time the
+  loop's thread stood in the run queue is taken off, where the kernel tells.
+
+Either beyond the limit is a block, and the lines the watchdog saw most often say where. Time spent importing
+is let off: it is spent once in a process, and how long it takes is up to the page cache.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+from unittest.mock import patch
+
+__all__ = ["BlockedLoop", "watch_event_loops"]
+
+INTERVAL_S: Final = 0.02
+LIMIT_S: Final = 0.2
+BENIGN_LOOKS: Final = 2
+STACK_DEPTH: Final = 12
+
+_run_callback: Final = asyncio.Handle._run
+
+
+@dataclass(frozen=True)
+class BlockedLoop:
+    """One callback that kept its loop from everything else."""
+
+    blocked_s: float
+    stack: str
+
+    def __str__(self) -> str:
+        return f"the event loop was blocked for {self.blocked_s:.2f} s; most often seen in:\n{self.stack}"
+
+
+@dataclass
+class _Running:
+    """A callback under way, in the thread `ident`; the watchdog fills in what it saw."""
+
+    ident: int
+    native_id: int
+    burnt_s: float
+    queued_s: float | None = None
+    first_queued_s: float | None = None
+    looks: int = 0
+    importing: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def blocked_s(self, burnt_s: float) -> float:
+        """How long this callback demonstrably held its thread, importing aside."""
+        queued_s = (self.queued_s or 0.0) - (self.first_queued_s or 0.0)
+        watched_s = self.looks * INTERVAL_S - queued_s
+        return max(burnt_s - self.burnt_s, watched_s) - self.importing * INTERVAL_S
+
+
+def _queued_s(native_id: int) -> float:
+    """How long a thread has waited for a processor so far; 0 where the kernel does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Watch:
+    """The callbacks under way in every thread, and a thread that looks at them."""
+
+    def __init__(self) -> None:
+        self.found: list[BlockedLoop] = []
+        self._running: dict[int, _Running] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look_often, name="event loop watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def run(self, handle: asyncio.Handle) -> None:
+        """Run a callback in the loop's thread, as `asyncio.Handle._run` does, and judge it."""
+        ident = threading.get_ident()
+        running = _Running(ident, threading.get_native_id(), time.thread_time())
+        self._running[ident] = running
+        try:
+            _run_callback(handle)
+        finally:
+            del self._running[ident]
+            blocked_s = running.blocked_s(time.thread_time())
+            if blocked_s > LIMIT_S:
+                self.found.append(BlockedLoop(blocked_s, self._where(running, handle)))
+
+    def _look_often(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            for running in list(self._running.values()):
+                self._look(running)
+
+    def _look(self, running: _Running) -> None:
+        running.queued_s = _queued_s(running.native_id)
+        if running.first_queued_s is None:
+            running.first_queued_s = running.queued_s
+        running.looks += 1
+        if running.looks <= BENIGN_LOOKS:  # nearly every callback is gone by now: do not pay for its stack
+            return
+        frame = sys._current_frames().get(running.ident)
+        running.importing += _is_importing(frame)
+        running.seen["".join(traceback.format_stack(frame, STACK_DEPTH))] += 1
+
+    @staticmethod
+    def _where(running: _Running, handle: asyncio.Handle) -> str:
+        """The stack seen most; code that never let the watchdog run is known by its callback only."""
+        return running.seen.most_common(1)[0][0] if running.seen else f"  {handle!r}"
+
+
+@contextmanager
+def watch_event_loops() -> Iterator[list[BlockedLoop]]:
+    """Watch every asyncio loop of this process, alone; the list fills while the block runs."""
+    watch = _Watch()
+
+    def run(handle: asyncio.Handle) -> None:
+        watch.run(handle)
+
+    watch.start()
+    try:
+        # The one place every callback of every loop passes through; there is no public one.
+        with patch.object(asyncio.Handle, "_run", run):
+            yield watch.found
+    finally:
+        watch.stop()

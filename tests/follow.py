@@ -1,0 +1,102 @@
+"""lake-tailer as the suites call it: a table's versions followed to rows, outside any pipeline.
+
+Tests that also ask Spark are synchronous (Spark blocks), so these functions bring their own event loop.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import Engine, LocalEngine
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position, output_schema
+from tailer.storage import LocalStore
+
+__all__ = ["Followed", "follow", "follow_until_error", "plans", "run_plan", "snapshot"]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One version as lake-tailer gives it."""
+
+    plan: ChangePlan
+    batches: tuple[ChangeBatch, ...]
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows of the version, in delivery order."""
+        return pa.Table.from_batches([batch.rows for batch in self.batches], output_schema(self.plan.schema))
+
+    @property
+    def positions(self) -> list[Position]:
+        """The place of every row, in delivery order."""
+        return [
+            Position(batch.version, batch.task, row) for batch in self.batches for row in batch.row_index.to_pylist()
+        ]
+
+
+async def _run(plan: ChangePlan, engine: Engine, after: Position | None = None) -> Followed:
+    async with engine.run(plan, after) as batches:
+        return Followed(plan, tuple([batch async for batch in batches]))
+
+
+async def _plans(path: Path, first: int, last: int | None, take: Callable[[ChangePlan], None]) -> None:
+    log = DeltaTableLog(LocalStore(path))
+    await log.seek(first)
+    plan = await log.next_plan()
+    while plan is not None and (last is None or plan.version <= last):
+        take(plan)
+        plan = await log.next_plan()
+
+
+async def _follow(path: Path, first: int, last: int | None, engine: Engine, found: list[Followed]) -> None:
+    log = DeltaTableLog(LocalStore(path))
+    await log.seek(first)
+    plan = await log.next_plan()
+    while plan is not None and (last is None or plan.version <= last):
+        found.append(await _run(plan, engine))
+        plan = await log.next_plan()
+
+
+async def _snapshot(path: Path, version: int | None) -> Followed:
+    log = DeltaTableLog(LocalStore(path))
+    newest = await log.latest() if version is None else version
+    return await _run(await log.snapshot_plan(newest), LocalEngine())
+
+
+def plans(path: Path, first: int = 0, last: int | None = None) -> list[ChangePlan]:
+    """The plans of versions `first` to `last` (None: the latest)."""
+    found: list[ChangePlan] = []
+    anyio.run(_plans, path, first, last, found.append)
+    return found
+
+
+def run_plan(plan: ChangePlan, engine: Engine | None = None, after: Position | None = None) -> Followed:
+    """The rows of one plan after a position (None: all of them)."""
+    return anyio.run(_run, plan, engine or LocalEngine(), after)
+
+
+def follow(path: Path, first: int = 0, last: int | None = None, engine: Engine | None = None) -> list[Followed]:
+    """The changes of versions `first` to `last` (None: the latest)."""
+    found: list[Followed] = []
+    anyio.run(_follow, path, first, last, engine or LocalEngine(), found)
+    return found
+
+
+def follow_until_error(path: Path, first: int = 0) -> tuple[list[Followed], Exception | None]:
+    """The versions that could be followed, and what stopped us, if anything did."""
+    found: list[Followed] = []
+    try:
+        anyio.run(_follow, path, first, None, LocalEngine(), found)
+    except Exception as error:  # the caller judges it
+        return found, error
+    return found, None
+
+
+def snapshot(path: Path, version: int | None = None) -> Followed:
+    """All rows of `version` (None: the latest)."""
+    return anyio.run(_snapshot, path, version)

@@ -1,0 +1,61 @@
+"""A process that follows an imaginary table into a `DeltaSink`, to be killed and raced: arguments PATH, APP, LAST.
+
+Version v has `v % 5` rows, so some have none. Being fenced is not the end here, unlike in the daemon: the process asks
+for progress again and goes on, which makes two of them race until the last version. Prints how often it was fenced.
+"""
+
+import sys
+import time
+
+import anyio
+import pyarrow as pa
+
+from sinks.delta import DeltaSink
+from tailer.errors import SinkFenced, SinkUnavailable
+from tailer.events import ChangeBatch
+from tailer.plan import Position, output_schema
+from tailer.sink import Progress
+
+__all__ = ["SCHEMA", "batch", "expected_rows"]
+
+SCHEMA = output_schema(pa.schema([("app", pa.string()), ("n", pa.int64())]))
+
+
+def expected_rows(app: str, version: int) -> list[tuple[str, int, int]]:
+    """The rows of one version: app, n, version."""
+    return [(app, n, version) for n in range(version % 5)]
+
+
+def batch(app: str, version: int) -> ChangeBatch:
+    """The same rows as the pipeline would hand them over."""
+    numbers = range(version % 5)
+    rows = pa.RecordBatch.from_pylist(
+        [
+            {"app": app, "n": n, "_change_type": "insert", "_commit_version": version, "_commit_timestamp": version}
+            for n in numbers
+        ],
+        schema=SCHEMA,
+    )
+    return ChangeBatch(app, version, 0, rows, pa.array(numbers, pa.int64()))
+
+
+async def deliver(path: str, app: str, last: int) -> int:
+    """Bring the sink to version `last`; return how often another process was faster."""
+    sink = DeltaSink("target", path)
+    fenced = 0
+    while True:
+        done = await sink.progress(app)
+        version = done.position.version + 1 if done else 0
+        if version > last:
+            return fenced
+        try:
+            async with sink.begin(app, SCHEMA) as transaction:
+                await transaction.write(batch(app, version))
+                await transaction.commit(Progress(app, Position.end(version)))
+        except (SinkFenced, SinkUnavailable):
+            fenced += 1
+
+
+if __name__ == "__main__":
+    print(f"started {time.time()}", flush=True)
+    print(anyio.run(deliver, sys.argv[1], sys.argv[2], int(sys.argv[3])))

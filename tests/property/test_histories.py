@@ -1,0 +1,87 @@
+"""Random histories made by Spark: our rows are Spark's own change feed, and the fold holds with and without a feed.
+
+With a feed, our rows (and their time of commit) must be what `readChangeFeed` gives, and must turn delta-rs's snapshot
+of each version into the next one; without a feed, Spark's own snapshots are asked. A failure says the seed, the version
+and what differs.
+
+`make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 400) were checked, beginning at
+`LAKE_TAILER_SOAK_SEED`.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.follow import follow, snapshot
+from tests.histories import SHAPES, History, Shape
+from tests.oracle import METADATA, Rows, assert_same, delta_rs_snapshot, fold, rows_of, spark_feed, spark_snapshot, type_name
+
+SEED: Final = 20260801
+STEPS: Final = 8
+SIDE_BY_SIDE: Final = 2
+
+
+def check(spark: SparkSession, history: History) -> int:
+    """Judge every version of a history; returns how many there are."""
+    versions = follow(history.path)
+    assert [version.plan.version for version in versions] == list(range(history.latest + 1))
+    feed = spark_feed(spark, history.path) if history.shape.feed else None
+    before: Rows = Rows()
+    for version in versions:
+        at = version.plan.version
+        where = history.describe(at)
+        if feed is None or at == history.latest:
+            after = spark_snapshot(spark, history.path, at)
+        else:
+            after = delta_rs_snapshot(history.path, at)
+        assert_same(fold(before, version.table, where), after, f"fold, {where}")
+        if feed is not None:
+            expected = rows_of(feed[at]) if at in feed else Rows()
+            assert_same(rows_of(version.table), expected, f"feed, {where}")
+        before = after
+    ours = snapshot(history.path)
+    assert_same(rows_of(ours.table, METADATA), before, f"snapshot, {history.describe()}")
+    if feed:
+        theirs = next(iter(feed.values())).schema
+        assert [(field.name, type_name(field.type)) for field in ours.table.schema] == [
+            (field.name, type_name(field.type)) for field in theirs
+        ]
+    return len(versions)
+
+
+def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape) -> int:
+    """One history, made and judged."""
+    return check(spark, History(spark, folder / f"{seed}-{shape}", seed, shape).run(STEPS))
+
+
+@pytest.mark.parametrize("feed", [True, False], ids=["feed", "no feed"])
+def test_random_histories(spark: SparkSession, tmp_path: Path, feed: bool) -> None:
+    shapes = [shape for shape in SHAPES if shape.feed == feed]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        done = pool.map(lambda numbered: make_and_check(spark, tmp_path, SEED + numbered[0], numbered[1]), enumerate(shapes))
+        assert sum(done) >= len(shapes) * STEPS // 2
+
+
+@pytest.mark.soak
+def test_random_histories_for_long(spark: SparkSession, tmp_path: Path) -> None:
+    wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "400"))
+    seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
+
+    def histories() -> Iterator[int]:
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            while True:
+                round_of = [(seed, shape) for shape, seed in zip(SHAPES, seeds, strict=False)]
+                yield sum(pool.map(lambda one: make_and_check(spark, tmp_path, *one), round_of))
+
+    checked = 0
+    for versions in histories():
+        checked += versions
+        print(f"{checked} versions checked")
+        if checked >= wanted:
+            return

@@ -1,0 +1,73 @@
+"""The reference implementation as a test oracle: one local Spark with Delta, built alike for every suite.
+
+The jars are the ones `make` fetched and are named to Spark file by file. Spark's own resolver is never asked:
+it needs the network at every start and trips over a local Maven repository that holds a pom without its jar.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.jars.where import jars_dir
+
+__all__ = ["build_spark", "delta_jars"]
+
+_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Tests vacuum files that are seconds old, on purpose.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# What matters comes as exceptions. Without an appender Spark falls back to its own chatty defaults.
+_LOG4J = """\
+rootLogger.level = fatal
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+"""
+
+
+class MissingJarsError(RuntimeError):
+    """The Java side of Delta has not been fetched."""
+
+
+def delta_jars() -> list[Path]:
+    """Every jar Spark needs for Delta beyond its own."""
+    jars = sorted(jars_dir().glob("*.jar"))
+    if not jars:
+        message = f"no jars in {jars_dir()}: `make test` fetches them"
+        raise MissingJarsError(message)
+    return jars
+
+
+def build_spark(scratch: Path, master: str = "local[2]") -> SparkSession:
+    """A Spark session whose every file lies under `scratch`. The caller stops it."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
+    quiet = scratch / "log4j2.properties"
+    quiet.write_text(_LOG4J)
+    builder = SparkSession.builder.master(master).appName("lake-tailer tests")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    return (
+        builder.config("spark.jars", ",".join(str(jar) for jar in delta_jars()))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-Dderby.system.home={scratch / 'derby'} -Dlog4j2.configurationFile={quiet.as_uri()}",
+        )
+        .getOrCreate()
+    )

@@ -1,0 +1,251 @@
+"""The README is a promise: every block of it runs, in order, in one folder, as a reader would try it.
+
+The folder holds a Delta table `orders` (columns `id`, `customer`, `amount`; versions 0 to 3: created, appended to,
+updated, deleted from). What the README may contain:
+
+- ```toml: valid TOML. One with a `[pipelines...]` table is a configuration: it must pass `tailer check`, and is
+  saved as `tailer.toml` for the blocks after it.
+- ```console: lines `$ tailer ...` are run by bash and must end with 0; one that follows is sent what Ctrl-C sends
+  after a while. `$ make target` must name a target. Other commands are not for this kind of block. A line that ends
+  in `\\` goes on in the next one; a line without `$` is output, and not compared.
+- ```python: runs as a script.
+- ```json: one document, or one per line.
+- ```bash: parses; not run. ```text, ```sql and ```mermaid: for the eye. No other language.
+- `tests/<file>.py::<test>` anywhere, as in the table of guarantees: that test exists.
+"""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PROSE: Final = ("mermaid", "sql", "text")
+FOLLOW_S: Final = 8
+END_S: Final = 60
+
+FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+RUNS_TAILER: Final = re.compile(r"(?:\w+=\S+ )*tailer\b")
+NAMED_TEST: Final = re.compile(r"(tests/[\w/]+\.py)::(?:\w+::)?(\w+)")
+
+
+class BrokenPromiseError(AssertionError):
+    """Something the README says is not so."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text and the line where it starts."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(readme: str) -> Iterator[Block]:
+    """Every fenced block that names a language."""
+    for found in FENCE.finditer(readme):
+        indent, language, text = found.groups()
+        plain = "".join(line.removeprefix(indent) for line in text.splitlines(keepends=True))
+        yield Block(language, plain, readme.count("\n", 0, found.start()) + 1)
+
+
+def make_orders(folder: Path) -> None:
+    """The table the README's commands follow."""
+    path = str(folder / "orders")
+    for ids in ([1, 2, 3], [4, 5]):
+        rows = {"id": ids, "customer": [f"customer-{i}" for i in ids], "amount": [10.0 * i for i in ids]}
+        write_deltalake(path, pa.table(rows), mode="append")
+    DeltaTable(path).update(updates={"amount": "amount + 1"}, predicate="id = 2")
+    DeltaTable(path).delete("id = 4")
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run a command to its end, asking it to end with Ctrl-C's signal once it has had its time."""
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": search},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=FOLLOW_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+            try:
+                output, _ = process.communicate(timeout=END_S)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise BrokenPromiseError(f"`{command[-1]}` does not end") from error
+    if process.returncode:
+        text = output.decode(errors="replace")
+        raise BrokenPromiseError(f"`{command[-1]}` ended with {process.returncode}:\n{text}")
+
+
+def run_console(text: str, folder: Path) -> None:
+    """Run the lines after a `$`."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if not line.startswith("$ "):
+            continue
+        command = line.removeprefix("$ ")
+        if command.startswith("make "):
+            require_targets(command.split()[1:])
+        elif RUNS_TAILER.match(command):
+            run(["bash", "-o", "pipefail", "-c", command], folder)
+        else:
+            raise BrokenPromiseError(f"`{command}` is not run by anyone: a console block is for tailer and make")
+
+
+def require_targets(targets: list[str]) -> None:
+    """Each is something the Makefile makes."""
+    known = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    if missing := set(targets) - known:
+        raise BrokenPromiseError(f"the Makefile has no target {', '.join(sorted(missing))}")
+
+
+def run_toml(text: str, folder: Path) -> None:
+    """Parse it; if it is a configuration, check it and keep it."""
+    if "pipelines" in tomllib.loads(text):
+        (folder / "tailer.toml").write_text(text)
+        run(["bash", "-c", "tailer check tailer.toml"], folder)
+
+
+def run_python(text: str, folder: Path) -> None:
+    """Run it as a script."""
+    script = folder / "readme_block.py"
+    script.write_text(text)
+    run([sys.executable, script.name], folder)
+
+
+def run_json(text: str, _folder: Path) -> None:
+    """Parse it, whole or line by line."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        for line in text.splitlines():
+            json.loads(line)
+
+
+def run_bash(text: str, folder: Path) -> None:
+    """Parse it."""
+    run(["bash", "-n", "-c", text], folder)
+
+
+RUNNERS: Final[dict[str, Callable[[str, Path], None]]] = {
+    "bash": run_bash,
+    "console": run_console,
+    "json": run_json,
+    "python": run_python,
+    "toml": run_toml,
+}
+
+
+def run_block(block: Block, folder: Path) -> None:
+    """Hold a block to what its language promises."""
+    if block.language in RUNNERS:
+        RUNNERS[block.language](block.text, folder)
+    elif block.language not in PROSE:
+        raise BrokenPromiseError(f"no one runs {block.language}")
+
+
+def missing_tests(readme: str) -> Iterator[str]:
+    """Every test the README names that is not there."""
+    for path, name in NAMED_TEST.findall(readme):
+        source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        if not any(isinstance(node, functions) and node.name == name for node in ast.walk(ast.parse(source))):
+            yield f"there is no test {path}::{name}"
+
+
+def broken_promises(readme: str, folder: Path) -> list[str]:
+    """All that a README says and is not so, each with its line."""
+    make_orders(folder)
+    broken = list(missing_tests(readme))
+    for block in blocks(readme):
+        try:
+            run_block(block, folder)
+        except (BrokenPromiseError, ValueError) as error:
+            broken.append(f"line {block.line} ({block.language}): {error}")
+    return broken
+
+
+def test_every_block_of_the_readme_runs(tmp_path: Path) -> None:
+    broken = broken_promises((ROOT / "README.md").read_text(), tmp_path)
+    assert not broken, "\n".join(broken)
+
+
+KEPT = """
+```toml
+[project]
+name = "not a configuration"
+```
+
+| guarantee | test |
+|---|---|
+| blocks run | `tests/test_readme.py::test_every_block_of_the_readme_runs` |
+
+1. As part of a list:
+   ```console
+   $ make demo test
+   this is output
+   $ tailer --version | \\
+     grep lake-tailer
+   ```
+
+```python
+from deltalake import DeltaTable
+
+assert DeltaTable("orders").version() == 3
+```
+
+```json
+{"a": 1}
+{"a": 2}
+```
+
+```bash
+for table in a b; do echo "$table"; done
+```
+"""
+
+
+def test_a_readme_that_keeps_its_word(tmp_path: Path) -> None:
+    assert broken_promises(KEPT, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("readme", "complaint"),
+    [
+        ("```console\n$ make sense\n```", "no target sense"),
+        ("```console\n$ tailer no-such-verb\n```", "`tailer no-such-verb` ended with 2"),
+        ("```console\n$ curl example.org\n```", "not run by anyone"),
+        ('```toml\n[pipelines.x]\ntable = ""\n```', "`tailer check tailer.toml` ended with 2"),
+        ("```toml\n= 1\n```", "line 1 (toml)"),
+        ("```python\nassert False\n```", "AssertionError"),
+        ('```json\n{"a": }\n```', "line 1 (json)"),
+        ("```sh\nls\n```", "no one runs sh"),
+        ("```bash\nfor x in\n```", "line 1 (bash)"),
+        ("see `tests/test_readme.py::test_nothing`", "no test tests/test_readme.py::test_nothing"),
+        ("see `tests/nowhere.py::test_nothing`", "no test tests/nowhere.py::test_nothing"),
+    ],
+)
+def test_a_readme_that_does_not(readme: str, complaint: str, tmp_path: Path) -> None:
+    broken = broken_promises(readme, tmp_path)
+    assert len(broken) == 1
+    assert complaint in broken[0]

@@ -1,0 +1,93 @@
+"""The guard over event loops: it must catch what blocks, name the line, and let everything else be."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from tests.event_loop import BlockedLoop, watch_event_loops
+
+pytest_plugins = "pytester"
+
+
+def watched(function: Callable[[], Awaitable[None]]) -> list[BlockedLoop]:
+    """What the detector finds while `function` runs on a loop of its own."""
+    with watch_event_loops() as blocked:
+        anyio.run(function)
+    return blocked
+
+
+async def sleeps() -> None:
+    """Block in a system call."""
+    time.sleep(0.5)  # noqa: ASYNC251 - the point of it
+
+
+async def computes() -> None:
+    """Block by working, in Python."""
+    end = time.thread_time() + 0.4
+    while time.thread_time() < end:
+        hash(end)
+
+
+async def computes_without_a_line() -> None:
+    """Block by working, in one call of C that is one line of Python."""
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)
+
+
+async def waits_for_a_lock() -> None:
+    """Block on a thread that never answers in time."""
+    threading.Event().wait(0.5)
+
+
+@pytest.mark.parametrize("function", [sleeps, computes, computes_without_a_line, waits_for_a_lock])
+def test_blocking_is_caught_and_its_line_named(function: Callable[[], Awaitable[None]]) -> None:
+    blocked = watched(function)
+    assert len(blocked) == 1
+    assert blocked[0].blocked_s > 0.2
+    assert function.__name__ in str(blocked[0])
+
+
+async def in_a_thread() -> None:
+    """Sleep where sleeping is free."""
+    await anyio.to_thread.run_sync(time.sleep, 0.5)
+
+
+async def in_many_steps() -> None:
+    """Work for long, but let others in between."""
+    for _ in range(50):
+        end = time.thread_time() + 0.01
+        while time.thread_time() < end:
+            hash(end)
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("function", [in_a_thread, in_many_steps])
+def test_what_yields_is_left_alone(function: Callable[[], Awaitable[None]]) -> None:
+    assert watched(function) == []
+
+
+def test_the_fixture_fails_the_test_that_blocks(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("from tests.conftest import anyio_backend, event_loop_stays_free")
+    pytester.makepyfile(
+        """
+        import time
+        import anyio.to_thread
+        import pytest
+
+        @pytest.mark.anyio
+        async def test_blocks():
+            time.sleep(0.5)
+
+        @pytest.mark.anyio
+        async def test_does_not():
+            await anyio.to_thread.run_sync(time.sleep, 0.5)
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*the event loop was blocked for*", "*time.sleep(0.5)*"])

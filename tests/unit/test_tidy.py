@@ -1,0 +1,255 @@
+"""The house rules as tests: who may import what, how long things may be, what they may be called.
+
+`BOUNDARIES` is the architecture as data. A module without a row fails, so a new one is placed before it is written.
+"""
+
+import ast
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+MODULE_LINES: Final = 400
+FUNCTION_LINES: Final = 70
+FUNCTION_LINES_P90: Final = 30
+
+VAGUE_WORDS: Final = frozenset(["manager", "helper", "util", "common", "base", "handler", "processor", "info"])
+TERMS_OF_THE_FORMATS: Final = frozenset(["CommitInfo"])
+UNFINISHED: Final = re.compile(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b")
+REGISTRY: Final = re.compile(
+    r"pypi\.org|pythonhosted\.org|repo1?\.maven|npmjs\.(?:org|com)|golang\.org|crates\.io|deb\.debian\.org"
+    r"|conda\.anaconda\.org|(?<![\w.])(?:ghcr|docker|quay|gcr)\.io"
+)
+MACHINE_PATH: Final = re.compile(r"(?<![\w.~-])/(?:root\b|work\b|home/)")
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What the modules that match `modules` may import besides the standard library."""
+
+    modules: str
+    ours: str = ""
+    theirs: str = ""
+
+
+PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
+
+# The first row that matches a module is its row. Patterns are separated by blanks; `x.*` does not include `x`.
+BOUNDARIES: Final = (
+    Boundary("tailer.errors"),
+    Boundary("tailer.events tailer.variant", "tailer.errors", "pyarrow"),
+    Boundary("tailer.plan", "tailer.errors tailer.events", "pyarrow"),
+    Boundary("tailer.columns", "tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"),
+    Boundary("tailer.pairing", "tailer.errors tailer.events tailer.plan", "pyarrow"),
+    Boundary("tailer.storage", "tailer.errors", "anyio"),
+    Boundary("tailer.s3", "tailer.errors tailer.storage", "anyio aiobotocore botocore"),
+    Boundary(
+        "tailer.delta.state",
+        "tailer.delta.* tailer.errors tailer.events tailer.plan tailer.sink tailer.storage",
+        "pyarrow pyroaring msgspec",
+    ),
+    Boundary(
+        "tailer.delta tailer.delta.*",
+        "tailer.delta.* tailer.errors tailer.events tailer.plan tailer.storage",
+        "pyarrow pyroaring msgspec",
+    ),
+    Boundary(
+        "tailer.lance tailer.lance.*",
+        "tailer.lance.* tailer.errors tailer.events tailer.plan tailer.storage",
+        "pyarrow pyroaring msgspec",
+    ),
+    Boundary(
+        "tailer.execute",
+        "tailer.errors tailer.events tailer.plan tailer.columns tailer.pairing tailer.variant"
+        " tailer.delta.deletion_vector tailer.delta.schema tailer.lance.fragment",
+        "pyarrow pyroaring",
+    ),
+    Boundary("tailer.background", "", "anyio"),
+    Boundary(
+        "tailer.engine", "tailer.background tailer.errors tailer.events tailer.execute tailer.plan", "anyio pyarrow"
+    ),
+    Boundary(
+        "tailer.spark",
+        "tailer.engine tailer.errors tailer.events tailer.execute tailer.plan",
+        "anyio pyarrow pyspark",
+    ),
+    Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan", "pyarrow"),
+    Boundary("tailer.watch", "tailer.background tailer.errors tailer.plan", "anyio watchfiles"),
+    Boundary(
+        "tailer.pipeline",
+        "tailer.engine tailer.errors tailer.events tailer.plan tailer.sink tailer.watch",
+        "anyio pyarrow tenacity",
+    ),
+    # The edge where everything is put together.
+    Boundary("tailer.cli.demo", "tailer tailer.*", "anyio click pyspark rich"),
+    Boundary("tailer tailer.__main__ tailer.cli tailer.cli.*", "tailer tailer.*", "anyio click rich"),
+    Boundary("tailer.config tailer.config_file", "tailer.*", "pydantic pydantic_core pydantic_settings"),
+    Boundary("tailer.daemon", "tailer.*", "anyio"),
+    # Sinks see the ports and nothing behind them, as a third party's would.
+    Boundary("sinks.delta_table", f"sinks.delta_* {PORTS}", "deltalake pyarrow"),
+    Boundary("sinks.delta sinks.delta_*", f"sinks.delta_* {PORTS}", "anyio pyarrow"),
+    Boundary("sinks.testing", PORTS, "anyio pyarrow pytest"),
+    Boundary("sinks sinks.*", f"sinks.encoding.* {PORTS}", "anyio pyarrow"),
+)
+
+# Ours to use nowhere: anyio is the one way to wait, and the dataset scanner's order and memory are its own.
+FORBIDDEN: Final = frozenset({"asyncio", "pyarrow.dataset"})
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a source file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES: Final = {
+    module_name(path): path for package in ("tailer", "sinks") for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+every_module = pytest.mark.parametrize("module", MODULES)
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    """The syntax of a module of ours."""
+    return ast.parse(MODULES[module].read_text())
+
+
+def matches(module: str, patterns: str) -> bool:
+    """Whether a module is one of those named."""
+    return any(fnmatchcase(module, pattern) for pattern in patterns.split())
+
+
+def boundary(module: str) -> Boundary:
+    """The row of a module."""
+    rows = [row for row in BOUNDARIES if matches(module, row.modules)]
+    assert rows, f"{module} has no row in BOUNDARIES: say what it may import"
+    return rows[0]
+
+
+def imports(module: str) -> Iterator[str]:
+    """Every module a module imports, at the top or inside a function; `from a import b` is `a.b` if that is one."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES or name in FORBIDDEN else str(node.module)
+
+
+def functions(module: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a module."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The length of a function, its signature and docstring included."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def words(name: str) -> set[str]:
+    """The words of a name in either case style, in the singular."""
+    return {word.lower().removesuffix("s") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+@every_module
+def test_imports_stay_within_the_boundaries(module: str) -> None:
+    row = boundary(module)
+    for name in imports(module):
+        package = name.partition(".")[0]
+        assert not any(name == bad or name.startswith(f"{bad}.") for bad in FORBIDDEN), name
+        if package in ("tailer", "sinks"):
+            assert matches(name, row.ours), f"{module} may not import {name}"
+        else:
+            assert package in sys.stdlib_module_names or package in row.theirs.split(), (
+                f"{module} may not import {name}"
+            )
+
+
+def test_tailer_does_not_know_the_sinks() -> None:
+    for row in BOUNDARIES:
+        if not matches(row.modules.split()[0], "sinks sinks.*"):
+            assert "sinks" not in row.ours
+
+
+@every_module
+def test_module_is_short_and_says_why_it_exists(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= MODULE_LINES
+    assert ast.get_docstring(tree(module))
+    assigned = {
+        target.id
+        for node in tree(module).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    assert "__all__" in assigned
+
+
+@every_module
+def test_functions_are_short_and_annotated(module: str) -> None:
+    for function in functions(module):
+        assert lines(function) <= FUNCTION_LINES, function.name
+        assert function.returns is not None, function.name
+
+
+def test_most_functions_are_very_short() -> None:
+    lengths = sorted(lines(function) for module in MODULES for function in functions(module))
+    assert lengths[math.ceil(0.9 * len(lengths)) - 1] <= FUNCTION_LINES_P90
+
+
+@every_module
+def test_names_say_something(module: str) -> None:
+    classes = [node.name for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
+    for name in [module.rpartition(".")[2], *classes]:
+        assert name in TERMS_OF_THE_FORMATS or not words(name) & VAGUE_WORDS, name
+
+
+@every_module
+def test_nothing_is_left_unfinished(module: str) -> None:
+    assert not UNFINISHED.search(MODULES[module].read_text())
+
+
+@every_module
+def test_only_the_command_line_prints(module: str) -> None:
+    calls = [node.func for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
+    printing = any(isinstance(func, ast.Name) and func.id == "print" for func in calls)
+    assert not printing or matches(module, "tailer.cli tailer.cli.*")
+
+
+def test_no_file_names_a_registry_or_a_machine() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in sorted(set(listing.splitlines()) - {"uv.lock"}):
+        path = ROOT / name
+        text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+        for number, line in enumerate(text.splitlines(), 1):
+            assert not REGISTRY.search(line), f"{name}:{number}"
+            assert not MACHINE_PATH.search(line), f"{name}:{number}"
+
+
+@pytest.mark.parametrize("arguments", [["-c", "import tailer.cli"], ["-m", "tailer", "--help"]])
+def test_the_command_line_starts_without_the_heavy_libraries(arguments: list[str]) -> None:
+    command = [sys.executable, "-X", "importtime", *arguments]
+    report = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stderr
+    imported = {line.rpartition("|")[2].strip() for line in report.splitlines()}
+    assert "tailer.cli" in imported
+    assert not imported & {"pyarrow", "pyspark", "deltalake"}
