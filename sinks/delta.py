@@ -4,7 +4,7 @@ A transaction is one Delta commit that adds the rows, of any number, and a `txn`
 Identifiers") whose version is the last source version the rows complete. Readers of the target therefore never see
 half a version, and progress is what the table says. The target gets the columns of the source and Delta's three
 metadata columns `_change_type`, `_commit_version` and `_commit_timestamp`; it is created by the first commit and grows
-with the source (`sinks.delta_schema`).
+with the source (`sinks.delta_schema`). The rows of a Delta table have no order: `_commit_version` tells it.
 
     delta_table   the table, through delta-rs: what makes an append exactly once
     delta_schema  which rows fit which table

@@ -146,6 +146,9 @@ class _FilesTransaction:
     async def commit(self, progress: Progress) -> None:
         last = _closed(self._name, progress)
         first = self._first(last)
+        end = await to_thread.run_sync(self._stream.end)
+        if end != self._end:
+            raise SinkFenced(self._name, f"{self._stream.path} ends with version {end} now")
         if first is None:
             # Nothing was ever delivered and nothing is now: no file would be true, the position alone is.
             await to_thread.run_sync(self._stream.put_reset, last)
@@ -277,8 +280,9 @@ class _Parquet:
 
     def _flush(self) -> None:
         if self._batches:
+            table = pa.Table.from_batches(self._batches, self._schema)
             with self._named():
-                self._writer.write_table(pa.Table.from_batches(self._batches, self._schema), ROW_GROUP_ROWS)
+                self._writer.write_table(table, max(1, len(table)))
             self._batches.clear()
             self._held_rows = self._held_bytes = 0
 

@@ -36,6 +36,7 @@ RESET: Final = re.compile(r"(\d{20})\.reset")
 LASTING: Final = frozenset(
     (
         errno.EACCES,
+        errno.EEXIST,
         errno.EISDIR,
         errno.ELOOP,
         errno.ENAMETOOLONG,

@@ -5,7 +5,7 @@ in the file is not one that reads as the table's type stops the task (invariant 
 `_reads_as`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -17,9 +17,12 @@ from tailer.plan import ChangeTask, TaskKind
 
 __all__ = ["Projection"]
 
+_Column = Callable[[int, Mapping[str, pa.Array]], pa.Array]
+_Corrupt = Callable[[str], DataCorrupt]
+
 
 class Projection:
-    """The way from batches of one file to the task's columns.
+    """The way from batches of one file to the task's columns. `columns` are the columns of the file it needs.
 
     Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
     """
@@ -27,11 +30,12 @@ class Projection:
     def __init__(self, task: ChangeTask, file: pa.Schema) -> None:
         self._task = task
         values = dict(task.partition_values)
-        self._sources: list[Callable[[pa.RecordBatch], pa.Array]] = []
+        there = _Fields(file, self._corrupt)
+        self._sources: list[_Column] = []
         self.columns: list[str] = []
         if task.kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS):
-            if CHANGE_TYPE not in file.names:
-                raise self._corrupt(f"a change file without a {CHANGE_TYPE} column")
+            if file.names.count(CHANGE_TYPE) != 1 or not _reads_as(file.field(CHANGE_TYPE).type, pa.string()):
+                raise self._corrupt(f"a change file must have one {CHANGE_TYPE} column, of text")
             self.columns.append(CHANGE_TYPE)
         for field in task.schema:
             name = physical_name(field)
@@ -39,91 +43,98 @@ class Projection:
                 value = partition_scalar(values[name], field.type, task.table, task.version, task.uri)
                 self._sources.append(_constant(value))
             else:
-                self._sources.append(self._column(field, file))
+                self._sources.append(self._column(field, there))
         if not self.columns:
             # Row counts come from batches, and a batch needs a column to have rows.
             self.columns.extend(file.names[:1])
 
     def apply(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The task's columns for the rows of `batch`."""
-        return [source(batch) for source in self._sources]
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        return [source(batch.num_rows, arrays) for source in self._sources]
 
-    def _column(self, field: pa.Field, file: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-        found = _find(field, list(file))
+    def _column(self, field: pa.Field, there: "_Fields") -> _Column:
+        found = there.find(field)
         if found is None or pa.types.is_null(field.type):
             return _constant(pa.scalar(None, field.type))
-        _check(field.type, found.type, field.name, self._corrupt)
         self.columns.append(found.name)
-        return _cast(found, field)
+        return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), field.type)
 
     def _corrupt(self, reason: str) -> DataCorrupt:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
 
 
-def _constant(value: pa.Scalar) -> Callable[[pa.RecordBatch], pa.Array]:
-    return lambda batch: pa.repeat(value, batch.num_rows)
+def _constant(value: pa.Scalar) -> _Column:
+    return lambda num_rows, _: pa.repeat(value, num_rows)
 
 
-def _cast(found: pa.Field, field: pa.Field) -> Callable[[pa.RecordBatch], pa.Array]:
-    in_file = _as_in_file(field.type, found.type)
-    name = found.name
-
-    def column(batch: pa.RecordBatch) -> pa.Array:
-        array = batch.column(batch.schema.get_field_index(name))
+def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
+    def column(_: int, arrays: Mapping[str, pa.Array]) -> pa.Array:
+        array = arrays[name]
         if not array.type.equals(in_file):
             array = array.cast(in_file)
         # From physical to logical names: another label for the same buffers.
-        return array if array.type.equals(field.type) else array.view(field.type)
+        return array if array.type.equals(wanted) else array.view(wanted)
 
     return column
 
 
-def _find(field: pa.Field, candidates: list[pa.Field]) -> pa.Field | None:
-    """The candidate that is `field`: by field id where the table says so, else by physical name.
+class _Fields:
+    """The fields of one level of a file, by what a table may know them by."""
 
-    Spark resolves names without regard to case, so a file whose only match differs in case has the column.
+    def __init__(self, fields: Iterable[pa.Field], corrupt: _Corrupt) -> None:
+        self._corrupt = corrupt
+        self._by_id: dict[bytes, list[pa.Field]] = {}
+        self._by_name: dict[str, list[pa.Field]] = {}
+        self._by_folded_name: dict[str, list[pa.Field]] = {}
+        for field in fields:
+            self._by_name.setdefault(field.name, []).append(field)
+            self._by_folded_name.setdefault(field.name.lower(), []).append(field)
+            if field.metadata and FIELD_ID in field.metadata:
+                self._by_id.setdefault(field.metadata[FIELD_ID], []).append(field)
+
+    def find(self, field: pa.Field) -> pa.Field | None:
+        """The one that is `field`: by field id where the table says so, else by physical name; None: there is none.
+
+        Spark resolves names without regard to case, so a file whose only match differs in case has the column.
+        """
+        name = physical_name(field)
+        wanted_id = (field.metadata or {}).get(FIELD_ID)
+        if wanted_id is None:
+            found = self._by_name.get(name) or self._by_folded_name.get(name.lower(), [])
+        elif self._by_name and not self._by_id:
+            raise self._corrupt(f"no field ids, by which the table knows column {field.name}")
+        else:
+            found = self._by_id.get(wanted_id, [])
+        if len(found) > 1:
+            raise self._corrupt(f"several columns may be {field.name}: {', '.join(match.name for match in found)}")
+        return found[0] if found else None
+
+
+def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Corrupt) -> pa.DataType:
+    """`wanted` with the names its fields have in the file, so that a cast can match them.
+
+    Raises unless values of `found` read as `wanted`, on every level.
     """
-    wanted_id = (field.metadata or {}).get(FIELD_ID)
-    if wanted_id is not None:
-        return next((found for found in candidates if (found.metadata or {}).get(FIELD_ID) == wanted_id), None)
-    name = physical_name(field)
-    exact = [found for found in candidates if found.name == name]
-    alike = exact or [found for found in candidates if found.name.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
-
-
-def _as_in_file(wanted: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """`wanted` with the names its fields have in the file, so that a cast can match them."""
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        there = list(found)
+        there = _Fields(found, corrupt)
         fields = []
         for field in wanted:
-            match = _find(field, there)
-            kind = field.type if match is None else _as_in_file(field.type, match.type)
-            fields.append(pa.field(physical_name(field) if match is None else match.name, kind))
+            match, name = there.find(field), f"{path}.{field.name}"
+            if match is None:
+                fields.append(pa.field(physical_name(field), field.type))
+            else:
+                fields.append(pa.field(match.name, _as_in_file(field.type, match.type, name, corrupt)))
         return pa.struct(fields)
     if pa.types.is_list(wanted) and _is_list(found):
-        return pa.list_(pa.field("element", _as_in_file(wanted.value_type, found.value_type)))
+        element = _as_in_file(wanted.value_type, found.value_type, f"{path}.element", corrupt)
+        return pa.list_(pa.field("element", element))
     if pa.types.is_map(wanted) and pa.types.is_map(found):
-        return pa.map_(_as_in_file(wanted.key_type, found.key_type), _as_in_file(wanted.item_type, found.item_type))
-    return wanted
-
-
-def _check(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: Callable[[str], DataCorrupt]) -> None:
-    """Raise unless values of `found` read as `wanted`, on every level."""
-    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        there = list(found)
-        for field in wanted:
-            match = _find(field, there)
-            if match is not None:
-                _check(field.type, match.type, f"{path}.{field.name}", corrupt)
-    elif pa.types.is_list(wanted) and _is_list(found):
-        _check(wanted.value_type, found.value_type, f"{path}.element", corrupt)
-    elif pa.types.is_map(wanted) and pa.types.is_map(found):
-        _check(wanted.key_type, found.key_type, f"{path}.key", corrupt)
-        _check(wanted.item_type, found.item_type, f"{path}.value", corrupt)
-    elif not _reads_as(found, wanted):
+        key = _as_in_file(wanted.key_type, found.key_type, f"{path}.key", corrupt)
+        return pa.map_(key, _as_in_file(wanted.item_type, found.item_type, f"{path}.value", corrupt))
+    if not _reads_as(found, wanted):
         raise corrupt(f"column {path} is {found} in the file, {wanted} in the table")
+    return wanted
 
 
 def _is_list(kind: pa.DataType) -> bool:

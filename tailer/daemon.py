@@ -16,9 +16,9 @@ from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskStatus
-from tailer.delta.state import StateTable
 
 from tailer.config import PipelineSettings, Settings
+from tailer.delta.state import StateTable
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import LocalEngine
 from tailer.pipeline import Limits, Pipeline

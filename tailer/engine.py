@@ -2,30 +2,35 @@
 
 An engine yields the batches of a plan in task order and, within a task, in row order, whatever runs side by side
 behind it; a task that fails does so at its place in that order, after the rows before it. Memory is bounded by the
-batches in flight (invariant 7): at most `threads` + 1 tasks are open, each at most one pull ahead of the consumer.
+batches in flight (invariant 7): at most `threads` + 1 files are open, each at most one pull ahead of the consumer.
 """
 
 import os
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Final, Protocol, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from itertools import islice
+from typing import Final, Protocol
 
-from anyio import CapacityLimiter, create_memory_object_stream, to_thread
+from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from tailer.background import background
-from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.execute import execute
 from tailer.plan import ChangePlan, ChangeTask, Position
 
 __all__ = ["Engine", "LocalEngine", "remaining"]
 
+# How much is read at a time, in bytes of Arrow memory; and how much lies in files that one thread reads one after the
+# other, in bytes of Parquet. Opening a file and changing threads count too, as so many bytes.
 PULL_BYTES: Final = 4 * 2**20
+STRETCH_BYTES: Final = 2**20
+_OPEN_BYTES: Final = 16 * 2**10
 
-_Pull = tuple[list[ChangeBatch], TailerError | None]
+_Tasks = list[tuple[ChangeTask, int]]
+
+# Some batches, whether there may be more, and what ended them.
+_Pull = tuple[list[ChangeBatch], bool, Exception | None]
 
 
 class Engine(Protocol):
@@ -41,7 +46,7 @@ class Engine(Protocol):
         ...
 
 
-def remaining(plan: ChangePlan, after: Position | None) -> list[tuple[ChangeTask, int]]:
+def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
     """The tasks that are not done at `after`, each with the row to go on behind (-1: from its beginning)."""
     if after is None or after < Position(plan.version, -1, -1):
         return [(task, -1) for task in plan.tasks]
@@ -63,49 +68,93 @@ class LocalEngine:
         """See `Engine.run`."""
         if self._limiter is None:
             self._limiter = CapacityLimiter(self._threads)
-        async with background() as group, aclosing(self._ordered(group, remaining(plan, after))) as batches:
-            yield batches
+        tasks = remaining(plan, after)
+        stretches = [_Stretch(stretch, self._limiter) for stretch in _split(tasks)]
+        async with AsyncExitStack() as stack:
+            for stretch in stretches:
+                stack.callback(stretch.close)
+            # For a single stretch of small files, looking ahead costs more than it gains.
+            group = await stack.enter_async_context(background()) if _weight(tasks) >= STRETCH_BYTES else None
+            yield await stack.enter_async_context(aclosing(self._ordered(stretches, group)))
 
     async def _ordered(
-        self, group: TaskGroup, tasks: list[tuple[ChangeTask, int]]
+        self, stretches: Sequence["_Stretch"], group: TaskGroup | None
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """Batches in order, while up to `threads` tasks behind the current one are worked on."""
-        ahead: deque[MemoryObjectReceiveStream[_Pull]] = deque()
-        waiting = iter(tasks)
-
-        def open_next() -> None:
-            for task, after_row in waiting:
-                send, receive = create_memory_object_stream[_Pull](0)
-                ahead.append(receive)
-                group.start_soon(self._work, task, after_row, send)
-                return
-
-        for _ in range(self._threads + 1):
-            open_next()
-        while ahead:
-            async with ahead.popleft() as pulls:
-                async for batches, error in pulls:
-                    for batch in batches:
-                        yield batch
-                    if error is not None:
-                        raise error
-            open_next()
-
-    async def _work(self, task: ChangeTask, after_row: int, send: MemoryObjectSendStream[_Pull]) -> None:
-        batches = cast(Generator[ChangeBatch, None, None], execute(task, after_row))
-        async with send:
-            try:
-                more = True
-                while more:
-                    found, more, error = await to_thread.run_sync(_pull, batches, limiter=self._limiter)
-                    if found or error is not None:
-                        await send.send((found, error))
-            finally:
-                batches.close()
+        """Batches in order, while `group`, if any, works on the current stretch and up to `threads` behind it."""
+        waiting = iter(stretches)
+        for ahead in islice(waiting, self._threads + 1):
+            ahead.start(group)
+        for stretch in stretches:
+            more = True
+            while more:
+                found, more, error = await stretch.take()
+                if more:
+                    stretch.start(group)
+                for batch in found:
+                    yield batch
+                if error is not None:
+                    raise error
+            for ahead in islice(waiting, 1):
+                ahead.start(group)
 
 
-def _pull(batches: Iterator[ChangeBatch]) -> tuple[list[ChangeBatch], bool, TailerError | None]:
-    """Some batches, whether there may be more, and the error that ended them."""
+def _weight(tasks: _Tasks) -> int:
+    return sum(max(task.size_bytes, _OPEN_BYTES) for task, _ in tasks)
+
+
+def _split(tasks: _Tasks) -> Iterator[_Tasks]:
+    """Consecutive tasks, as many together as make up `STRETCH_BYTES`."""
+    stretch: _Tasks = []
+    size = 0
+    for each in tasks:
+        stretch.append(each)
+        size += _weight([each])
+        if size >= STRETCH_BYTES:
+            yield stretch
+            stretch, size = [], 0
+    if stretch:
+        yield stretch
+
+
+class _Stretch:
+    """Some tasks, read one after the other on one thread at a time, at most one pull ahead of the consumer."""
+
+    def __init__(self, tasks: _Tasks, limiter: CapacityLimiter) -> None:
+        self._batches = _read(tasks)
+        self._limiter = limiter
+        self._pulled: list[_Pull] = []
+        self._arrived: Event | None = None
+
+    def start(self, group: TaskGroup | None) -> None:
+        """Pull in the background; without a group `take` does it."""
+        if group is not None:
+            self._arrived = Event()
+            group.start_soon(self._pull, self._arrived)
+
+    async def take(self) -> _Pull:
+        """What was pulled last."""
+        if self._arrived is None:
+            await self._pull(Event())
+        else:
+            await self._arrived.wait()
+        return self._pulled.pop()
+
+    async def _pull(self, arrived: Event) -> None:
+        self._pulled.append(await to_thread.run_sync(_pull, self._batches, limiter=self._limiter))
+        arrived.set()
+
+    def close(self) -> None:
+        """Close the file that is open. No thread may be pulling."""
+        self._batches.close()
+
+
+def _read(tasks: _Tasks) -> Generator[ChangeBatch, None, None]:
+    for task, after_row in tasks:
+        yield from execute(task, after_row)
+
+
+def _pull(batches: Iterator[ChangeBatch]) -> _Pull:
+    """Batches of `PULL_BYTES`. An error, also one that is not ours, is handed over: its place is behind those rows."""
     found: list[ChangeBatch] = []
     size = 0
     try:
@@ -114,6 +163,6 @@ def _pull(batches: Iterator[ChangeBatch]) -> tuple[list[ChangeBatch], bool, Tail
             size += batch.size_bytes
             if size >= PULL_BYTES:
                 return found, True, None
-    except TailerError as error:
+    except Exception as error:  # noqa: BLE001 - raised by whoever takes the rows
         return found, False, error
     return found, False, None

@@ -263,7 +263,10 @@ class TableReplaced(ChangeError):
     sentence: ClassVar[str] = (
         "{table}: at version {version} this is another table (id {found_id}, followed was {expected_id})"
     )
-    next_step: ClassVar[str] = "Start the pipeline again: the new table gets progress of its own."
+    next_step: ClassVar[str] = (
+        "Start the pipeline again: the new table gets progress of its own. `start` must not lie before the change; "
+        'start = "snapshot" gives all rows there are.'
+    )
 
 
 @dataclass(eq=False)

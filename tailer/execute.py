@@ -1,9 +1,10 @@
 """`execute`: a task becomes change rows. One synchronous function for worker threads, Spark executors and readers.
 
-Rows stream: a row group is read in batches sized to `BATCH_BYTES`, so a file of any size passes through in bounded
-memory (invariant 7). Row positions are counted over the whole file, across row groups, and selected by the task's
-deletion vectors; row groups in which nothing is selected are not read. The same task always yields the same rows in
-the same order (invariant 4), and a row that cannot be read as what the table says it is stops the task (invariant 5).
+Rows stream: a row group is read in batches of about `BATCH_BYTES`, so a file of any size passes through in bounded
+memory (invariant 7); the footer tells how many rows that may be. Row positions are counted over the whole file, across
+row groups, and selected by the task's deletion vectors; row groups in which nothing is selected are not read. The same
+task always yields the same rows in the same order (invariant 4), and a row that cannot be read as what the table says
+it is stops the task (invariant 5).
 
 Columns are found by field id or physical name; one that a file does not have is null, as it was added to the table
 later. Partition columns come from the log, never from the file.
@@ -21,15 +22,14 @@ from pyroaring import BitMap64
 
 from tailer.columns import Projection
 from tailer.delta import deletion_vector
-from tailer.errors import DataCorrupt, FileVacuumed, StorageUnavailable
+from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
 from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind, output_schema
 
 __all__ = ["BATCH_BYTES", "execute"]
 
 BATCH_BYTES: Final = 8 * 2**20
-_MAX_ROWS: Final = 65_536
-_MIN_ROWS: Final = 256
+_MAX_ROWS: Final = 32_768
 _BUFFER_BYTES: Final = 2**20
 
 
@@ -37,7 +37,7 @@ def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is greater than `after_row`, in ascending order.
 
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
-    `StorageUnavailable` where it cannot be read for now.
+    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path.
     """
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         selection = _Selection(task, file.metadata.num_rows)
@@ -50,7 +50,13 @@ def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
             position += rows
 
 
-_READER: Final = {"coerce_int96_timestamp_unit": "us", "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+# Without Arrow's extension types a column is what Parquet stores: JSON is text, a UUID is bytes.
+_READER: Final = {
+    "coerce_int96_timestamp_unit": "us",
+    "buffer_size": _BUFFER_BYTES,
+    "pre_buffer": False,
+    "arrow_extensions_enabled": False,
+}
 
 
 def _row_group(
@@ -70,12 +76,13 @@ def _row_group(
     )
     end = position + file.metadata.row_group(group).num_rows
     for batch in batches:
-        indices = selection.pick(batch, position, after_row)
-        rows = batch if indices is None else batch.take(indices)
-        if rows.num_rows > 0:
-            change_rows = _with_metadata(task, projection.apply(rows), selection.change_types(rows))
-            row_index = pc.add(_counting().slice(0, batch.num_rows) if indices is None else indices, position)
-            yield ChangeBatch(task.table_id, task.version, task.index, change_rows, row_index)
+        types = selection.change_types(batch)
+        indices = selection.pick(types, position, after_row)
+        if len(indices) > 0:
+            # Taken from the table's own types: some of those that files have cannot be taken from.
+            rows = _with_metadata(task, projection.apply(batch), types)
+            chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
+            yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, position))
         position += batch.num_rows
     if position != end:
         raise DataCorrupt(task.table, task.version, task.uri, f"row group {group} ends {end - position} rows early")
@@ -96,8 +103,24 @@ def _with_metadata(task: ChangeTask, columns: list[pa.Array], types: pa.Array) -
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
     """Rows a batch, so that decoded batches stay near `BATCH_BYTES`."""
-    average = max(group.total_byte_size // max(group.num_rows, 1), 1)
-    return int(min(max(BATCH_BYTES // average, _MIN_ROWS), _MAX_ROWS))
+    decoded = sum(_decoded_bytes(group.column(index)) for index in range(group.num_columns))
+    return int(min(max(BATCH_BYTES * group.num_rows // max(decoded, 1), 1), _MAX_ROWS))
+
+
+def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """What a column chunk may take in memory: what it takes in the file, and more where it repeats values there."""
+    known, count = chunk.statistics, int(chunk.num_values)
+    decoded = count * _WIDTH
+    if chunk.physical_type == "BYTE_ARRAY" and _REPEATING.intersection(chunk.encodings):
+        nulls = known.null_count or 0 if known is not None else 0
+        length = (len(known.min_raw) + len(known.max_raw)) // 2 if known is not None and known.has_min_max else _LONG
+        decoded += (count - nulls) * length
+    return max(decoded, int(chunk.total_uncompressed_size))
+
+
+_WIDTH: Final = 8
+_LONG: Final = 4096  # writers leave long texts out of their statistics
+_REPEATING: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_BYTE_ARRAY"})
 
 
 class _Selection:
@@ -118,18 +141,16 @@ class _Selection:
             return _may_hold(file, group, deletes=self._task.kind is TaskKind.CDC_DELETES)
         return True
 
-    def pick(self, batch: pa.RecordBatch, position: int, after_row: int) -> pa.Array | None:
-        """Indices of the selected rows of a batch that begins at `position`; None: all of them."""
-        first, end = max(position, after_row + 1), position + batch.num_rows
+    def pick(self, types: pa.Array, position: int, after_row: int) -> pa.Array:
+        """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
+        first, end = max(position, after_row + 1), position + len(types)
         if self._constant is None:
-            wanted = self._by_type(batch)
+            wanted = self._by_type(types)
             return wanted if first == position else wanted.filter(pc.greater_equal(wanted, first - position))
-        if (
-            first == position
-            and not self._marks(self._include, first, end)
-            and not self._marks(self._exclude, first, end)
-        ):
-            return None if self._include is None else pa.array([], pa.int64())
+        if first == position and self._include is None and not self._marks(self._exclude, first, end):
+            return _counting().slice(0, len(types))
+        if self._include is not None and not self._marks(self._include, first, end):
+            return _counting().slice(0, 0)
         kept = BitMap64()
         kept.add_range(first, max(end, first))
         if self._include is not None:
@@ -144,8 +165,7 @@ class _Selection:
             return batch.column(CHANGE_TYPE).cast(pa.string())
         return self._constant.slice(0, batch.num_rows)
 
-    def _by_type(self, batch: pa.RecordBatch) -> pa.Array:
-        types = batch.column(CHANGE_TYPE)
+    def _by_type(self, types: pa.Array) -> pa.Array:
         if types.null_count:
             raise DataCorrupt(
                 self._task.table, self._task.version, self._task.uri, f"{CHANGE_TYPE} is null in some row"
@@ -187,19 +207,18 @@ def _may_hold(file: pq.ParquetFile, group: int, deletes: bool) -> bool:
             statistics = column.statistics
             if statistics is None or not statistics.has_min_max or statistics.null_count:
                 return True
-            low, high = statistics.min, statistics.max
-            if deletes:
-                return bool(low <= ChangeType.DELETE.value <= high)
-            return not low == high == ChangeType.DELETE.value
+            low, delete, high = statistics.min_raw, ChangeType.DELETE.value.encode(), statistics.max_raw
+            return bool(low <= delete <= high) if deletes else not low == high == delete
     return True
 
 
 def _read_slice(uri: str, offset: int, length: int) -> bytes:
     with pa.OSFile(uri) as file:
-        if offset >= file.size():
+        size = file.size()
+        if offset >= size:
             return b""
         file.seek(offset)
-        data: bytes = file.read(length)
+        data: bytes = file.read(min(length, size - offset))
         return data
 
 
@@ -208,9 +227,11 @@ def _translated(task: ChangeTask, path: str) -> Iterator[None]:
     """Say in our own terms what went wrong while reading `path`."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        if "://" in path:
+            raise ChangesUnavailable(task.table, task.version, f"{path} is not a local path") from None
         raise FileVacuumed(task.table, task.version, path) from None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+    except (pa.ArrowException, UnicodeError) as error:
         raise DataCorrupt(task.table, task.version, path, str(error)) from error
     except OSError as error:
         # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.

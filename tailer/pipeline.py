@@ -18,12 +18,12 @@ from typing import Final
 
 import anyio
 import pyarrow as pa
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from tailer.engine import Engine
-from tailer.errors import CommitUnknown, ConfigError, Retry, TailerError
+from tailer.errors import CommitUnknown, ConfigError, Retry, TableReplaced, TailerError
 from tailer.events import ChangeBatch
-from tailer.plan import ChangePlan, Position, Start, StartKind, TableLog, output_schema
+from tailer.plan import ChangePlan, Position, Regime, Start, StartKind, StartPoint, TableLog, output_schema
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.watch import Wake
 
@@ -31,6 +31,7 @@ __all__ = ["Limits", "Pipeline"]
 
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
+_BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Limits:
 
     A transaction is closed when any of `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds` is
     reached. `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: how
-    long a commit may take before its outcome counts as unknown. `retry_for_s`: how long to try again without any
-    success before giving up.
+    long a commit may take before its outcome counts as unknown. `retry_for_s`: how long after a failure to try again
+    without any success before giving up.
     """
 
     max_versions: int = 1000
@@ -77,7 +78,8 @@ class Pipeline:
         self._columns = columns
         self._limits = limits or Limits()
         self._stopping = anyio.Event()
-        self._commits = 0
+        self._succeeded = False
+        self._failing_since = 0.0
 
     def stop(self) -> None:
         """Finish the version under way, commit it and return from `run`."""
@@ -94,8 +96,8 @@ class Pipeline:
             while again:
                 retrying = AsyncRetrying(
                     retry=retry_if_exception(self._may_pass),
-                    wait=wait_exponential_jitter(initial=0.2, max=30.0),
-                    stop=stop_after_delay(self._limits.retry_for_s),
+                    wait=wait_random_exponential(multiplier=0.5, max=30.0),
+                    stop=self._gives_up,
                     sleep=self._pause,
                     before_sleep=self._report,
                     reraise=True,
@@ -104,11 +106,13 @@ class Pipeline:
 
     async def _attempt(self) -> bool:
         """One session; True asks for a fresh streak of attempts, because this one had success before it failed."""
-        commits = self._commits
+        if self._stopping.is_set():
+            return False
+        self._succeeded = False
         try:
             await self._session()
         except TailerError as error:
-            if self._commits == commits or not self._may_pass(error):
+            if not self._succeeded or not self._may_pass(error):
                 raise
             _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
             return True
@@ -116,6 +120,12 @@ class Pipeline:
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TailerError) and error.retry in _RETRIED and not self._stopping.is_set()
+
+    def _gives_up(self, state: RetryCallState) -> bool:
+        """Whether `retry_for_s` have passed since the streak's first failure, however long that attempt took."""
+        if state.attempt_number == 1:
+            self._failing_since = time.monotonic()
+        return time.monotonic() - self._failing_since >= self._limits.retry_for_s
 
     def _report(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -126,58 +136,59 @@ class Pipeline:
             await self._stopping.wait()
 
     async def _session(self) -> None:
-        app_id = f"{self._name}/{await self._table.table_id()}"
+        table_id = await self._table.table_id()
+        app_id = f"{self._name}/{table_id}"
         progress = await self._sink.progress(app_id)
         last = await self._table.resolve_end(self._until) if self._until is not None else None
-        async with _Delivery(self._name, app_id, self._sink, self._limits, self._note_commit) as delivery:
-            async with aclosing(self._plans(delivery, progress, last)) as plans:
+        async with _Delivery(self._name, app_id, self._sink, self._limits, self._note_success) as delivery:
+            async with aclosing(self._plans(delivery, table_id, progress, last)) as plans:
                 async for plan, after in plans:
-                    await self._deliver(delivery, plan, after)
+                    if self._stopping.is_set():
+                        break
+                    if plan.table_id != table_id:
+                        raise TableReplaced(plan.table, plan.version, table_id, plan.table_id)
+                    await self._deliver(delivery, self._select(plan), after)
             await delivery.commit()
 
-    def _note_commit(self) -> None:
-        self._commits += 1
+    def _note_success(self) -> None:
+        self._succeeded = True
 
     async def _plans(
-        self, delivery: "_Delivery", progress: Progress | None, last: int | None
+        self, delivery: "_Delivery", table_id: str, progress: Progress | None, last: int | None
     ) -> AsyncGenerator[tuple[ChangePlan, Position | None], None]:
         """What is to be delivered, with the position already delivered; ends at `last` or when stopping."""
-        snapshot, version, after = await self._begin(delivery, progress)
-        if progress is None and last is not None and version > last + 1:
-            raise ConfigError("start", f"version {version} comes after the end, version {last}", "Give a later end.")
-        if snapshot is not None:
-            yield snapshot, after
-            after = None
-        else:
-            await self._table.seek(version)
+        point, after = await self._next(progress, last)
+        if point.snapshot:
+            yield await self._table.snapshot_plan(point.version), after
+            point, after = StartPoint(point.version + 1), None
+        version = point.version
+        schema = await self._table.seek(version)
+        if progress is None and self._start.kind is StartKind.LATEST:
+            # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
+            # must survive a restart.
+            columns = schema or pa.schema([])
+            yield ChangePlan(self._table.uri, table_id, version - 1, 0, None, Regime.NONE, columns, tasks=()), None
+            await delivery.commit()
         while not self._stopping.is_set() and (last is None or version <= last):
             plan = await self._table.next_plan()
             if plan is None:
                 await delivery.commit()
+                self._note_success()
                 await self._wake.wait(self._limits.poll_interval_s)
                 continue
-            yield self._select(plan), after
+            yield plan, after
             version, after = version + 1, None
 
-    async def _begin(
-        self, delivery: "_Delivery", progress: Progress | None
-    ) -> tuple[ChangePlan | None, int, Position | None]:
-        """A snapshot to deliver first (the table is then ready for what follows it), the version, the position."""
-        if progress is None:
-            point = await self._table.resolve(self._start)
-            snapshot, version, after = point.snapshot, point.version, None
-            if self._start.kind is StartKind.LATEST:
-                # Recorded at once: what arrives between now and the first delivery must survive a restart.
-                schema = await self._table.seek(version)
-                await delivery.start(self._selected(schema or pa.schema([])), version - 1)
-        else:
+    async def _next(self, progress: Progress | None, last: int | None) -> tuple[StartPoint, Position | None]:
+        """What comes first: the version, whether as a snapshot, and the position in it that was delivered already."""
+        if progress is not None:
             after = progress.position
-            snapshot, version = after.in_snapshot, after.version + after.closes_version
-        if not snapshot:
-            return None, version, after
-        plan = self._select(await self._table.snapshot_plan(version))
-        await self._table.seek(version + 1)
-        return plan, version + 1, after
+            return StartPoint(after.version + after.closes_version, after.in_snapshot), after
+        point = await self._table.resolve(self._start)
+        first = point.version - (self._start.kind in _BETWEEN_VERSIONS)
+        if last is not None and first > last:
+            raise ConfigError("start", f"version {first} comes after the end, version {last}", "Give a later end.")
+        return point, None
 
     async def _deliver(self, delivery: "_Delivery", plan: ChangePlan, after: Position | None) -> None:
         schema = output_schema(plan.schema)
@@ -188,9 +199,6 @@ class Pipeline:
 
     def _select(self, plan: ChangePlan) -> ChangePlan:
         return plan.select(self._columns) if self._columns else plan
-
-    def _selected(self, schema: pa.Schema) -> pa.Schema:
-        return pa.schema([schema.field(name) for name in self._columns or schema.names])
 
 
 class _Delivery:
@@ -224,11 +232,6 @@ class _Delivery:
             or self._bytes >= self._limits.max_bytes
             or time.monotonic() - self._since >= self._limits.max_seconds
         )
-
-    async def start(self, schema: pa.Schema, version: int) -> None:
-        """Record, with no row, that everything up to `version` is behind us."""
-        await self.close_version(version, output_schema(schema))
-        await self.commit()
 
     async def _open(self, schema: pa.Schema) -> SinkTransaction:
         """The transaction for rows of `schema`: the open one, unless it is of another schema."""
@@ -271,6 +274,6 @@ class _Delivery:
             reason = f"no answer within {self._limits.commit_deadline_s:g} s"
             raise CommitUnknown(self._sink.name, reason) from error
         self._transaction = None
-        await self._stack.aclose()
         self._committed()
+        await self._stack.aclose()
         _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)

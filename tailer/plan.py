@@ -13,7 +13,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self
 
@@ -38,6 +38,7 @@ __all__ = [
     "output_schema",
 ]
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 END: Final = 2**63 - 1
 SNAPSHOT_TASKS: Final = 2**62
 
@@ -245,20 +246,19 @@ class Start:
 
         Raises `ConfigError` naming `where`.
         """
-        if text.isascii() and text.isdigit():
-            return cls(StartKind.VERSION, int(text))
         if text in (StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT):
             return cls(StartKind(text))
         try:
+            if text.isascii() and text.isdigit():
+                return cls(StartKind.VERSION, int(text))
             moment = datetime.fromisoformat(text)
-        except ValueError:
+            moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        except (ValueError, OverflowError):
             remedy = (
                 "Give earliest, latest, snapshot, a version such as 12, or a timestamp such as 2026-03-01T12:00:00Z."
             )
             raise ConfigError(where, f"{text!r} is not a place in a table's history", remedy) from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return cls(StartKind.TIMESTAMP, int(moment.timestamp() * 1000))
+        return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,8 +170,10 @@ class Recorded:
 
     async def aclose(self) -> None:
         """Close sink and store."""
-        await self._sink.aclose()
-        await self._store.aclose()
+        try:
+            await self._sink.aclose()
+        finally:
+            await self._store.aclose()
 
 
 class _RecordedTransaction:

@@ -11,8 +11,8 @@ where there is one.
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -125,7 +125,7 @@ class LocalStore:
 
     async def delete(self, name: str) -> None:
         """See `ObjectStore.delete`."""
-        await to_thread.run_sync(lambda: (self.root / name).unlink(missing_ok=True))
+        await to_thread.run_sync(self._unlink, name)
 
     def _fetch(self, name: str) -> StoredObject:
         def whole(file: BinaryIO) -> StoredObject:
@@ -136,18 +136,13 @@ class LocalStore:
 
     def _open(self, name: str, work: Callable[[BinaryIO], T]) -> T:
         path = self.root / name
-        try:
-            with path.open("rb") as file:
-                return work(file)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ObjectNotFound(str(path)) from None
-        except OSError as error:
-            raise StorageUnavailable(str(path), str(error.strerror or error)) from error
+        with _translated(path), path.open("rb") as file:
+            return work(file)
 
     def _scan(self, prefix: str, start_after: str) -> Objects:
         found: Objects = []
         try:
-            with os.scandir(self.root / prefix) as entries:
+            with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:
                 for entry in entries:
                     name = f"{prefix}/{entry.name}"
                     # A file may go between being listed and being looked at; that must not hide the others.
@@ -155,11 +150,14 @@ class LocalStore:
                         if name > start_after and entry.is_file():
                             stat = entry.stat()
                             found.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
-        except (FileNotFoundError, NotADirectoryError):
+        except ObjectNotFound:
             return []
-        except OSError as error:
-            raise StorageUnavailable(str(self.root / prefix), str(error.strerror)) from error
         return sorted(found, key=lambda meta: meta.name)
+
+    def _unlink(self, name: str) -> None:
+        path = self.root / name
+        with suppress(ObjectNotFound), _translated(path):
+            path.unlink()
 
     def _write(self, name: str, data: bytes, publish: Callable[[Path, Path], None]) -> None:
         path = self.root / name
@@ -172,12 +170,25 @@ class LocalStore:
                 os.fsync(file.fileno())
             publish(part, path)
             _sync_directory(path.parent)
-        except FileExistsError:
-            raise ObjectAlreadyExists(str(path)) from None
         except OSError as error:
-            raise StorageUnavailable(str(path), str(error.strerror)) from error
+            if isinstance(error, FileExistsError) and path.parent.is_dir():
+                raise ObjectAlreadyExists(str(path)) from None
+            raise StorageUnavailable(str(path), error.strerror or str(error)) from error
         finally:
-            part.unlink(missing_ok=True)
+            # What went wrong with the object is worth more than what goes wrong with its leftovers.
+            with suppress(OSError):
+                part.unlink()
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Say in our own terms what the system would not do with `path`."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise ObjectNotFound(str(path)) from None
+    except OSError as error:
+        raise StorageUnavailable(str(path), error.strerror or str(error)) from error
 
 
 def _sync_directory(path: Path) -> None:

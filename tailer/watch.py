@@ -6,13 +6,15 @@ lost, late or spurious one costs time and never a row.
 
 import logging
 import re
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import anyio
-from watchfiles import Change, awatch
+from anyio import CapacityLimiter, from_thread, to_thread
+from watchfiles import Change, watch
 
 from tailer.background import background
 
@@ -72,6 +74,7 @@ class LocalWake(TimerWake):
     def __init__(self, log_dir: Path) -> None:
         super().__init__()
         self._log_dir = log_dir
+        self._left = threading.Event()
         self._behind = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -82,18 +85,29 @@ class LocalWake(TimerWake):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        self._left.set()
         return await self._behind.__aexit__(kind, error, trace)
 
     async def _watch(self) -> None:
+        # A thread for as long as we watch, and so not one of those that all pipelines share.
+        await to_thread.run_sync(self._listen, limiter=CapacityLimiter(1))
+
+    def _listen(self) -> None:
         try:
-            # A step is how long to wait for the rest of a burst; commits are single files, so hardly at all. The
-            # watching thread looks up every `rust_timeout` to see whether it should end.
-            news = awatch(
-                self._log_dir, watch_filter=_is_commit, recursive=False, step=5, debounce=20, rust_timeout=200
+            # A step is how long to wait for the rest of a burst, and how often to look whether we have left; commits
+            # are single files, so it is short.
+            news = watch(
+                self._log_dir,
+                watch_filter=_is_commit,
+                recursive=False,
+                step=10,
+                debounce=20,
+                rust_timeout=0,
+                stop_event=self._left,
             )
-            async for _ in news:
-                self.ring()
-        except OSError as error:
+            for _ in news:
+                from_thread.run_sync(self.ring)
+        except (OSError, RuntimeError) as error:  # the library has a RuntimeError of its own for inotify's refusals
             _log.warning("%s: no notification of new commits (%s); the timer serves alone", self._log_dir, error)
 
 

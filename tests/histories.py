@@ -6,14 +6,23 @@ Ids repeat across inserts, so equal rows occur more than once, which is what tel
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PARTITION_VALUES", "SHAPES", "History", "Shape", "latest_version"]
+__all__ = ["PARTITION_VALUES", "SHAPES", "History", "Shape", "latest_version", "quick"]
+
+_QUICK: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 
 # Every kind of character that a writer escapes in a path, and the two ways to say nothing.
 PARTITION_VALUES: Final = ("a/b", "x:y", "50%", "two words", "é", "", None, "q?#&=+", "plain")
@@ -80,6 +89,20 @@ SHAPES: Final = tuple(
     for vectors in (True, False)
     for partitioned in (True, False)
 )
+
+
+@contextmanager
+def quick(spark: SparkSession) -> Iterator[None]:
+    """Tune `spark` for tables of a few dozen rows: compiling a query costs more than running it ever will."""
+    before = {key: spark.conf.get(key, None) for key in _QUICK}
+    for key, value in _QUICK.items():
+        spark.conf.set(key, value)
+    yield
+    for key, former in before.items():
+        if former is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, former)
 
 
 def latest_version(path: Path) -> int:
@@ -163,6 +186,11 @@ class History:
 
     def _note(self, operation: str) -> None:
         self.story += [operation] * (self.latest + 1 - len(self.story))
+
+    def sql(self, text: str) -> None:
+        """Do something of one's own; `{table}` is the table."""
+        self._sql(text.format(table=self.table))
+        self._note(text)
 
     def _sql(self, text: str) -> None:
         self.spark.sql(text).collect()

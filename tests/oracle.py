@@ -33,6 +33,7 @@ __all__ = [
     "difference",
     "fold",
     "from_spark_json",
+    "rows_in_order",
     "rows_of",
     "spark_feed",
     "spark_snapshot",
@@ -71,12 +72,17 @@ def spark_feed(spark: SparkSession, path: Path, first: int = 0, last: int | None
 
 def rows_of(table: pa.Table, without: Iterable[str] = ()) -> Rows:
     """The rows of `table` as a multiset, leaving out the columns named in `without`."""
+    return Counter(rows_in_order(table, without))
+
+
+def rows_in_order(table: pa.Table, without: Iterable[str] = ()) -> list[Row]:
+    """The rows of `table`, leaving out the columns named in `without`."""
     dropped = set(without)
     names = [name for name in table.schema.names if name not in dropped]
     columns = [_values(table.column(name).combine_chunks()) for name in names]
     if not columns:
-        return Counter({(): table.num_rows} if table.num_rows else {})
-    return Counter(_row(names, values) for values in zip(*columns, strict=True))
+        return [()] * table.num_rows
+    return [_row(names, values) for values in zip(*columns, strict=True)]
 
 
 def _row(names: Sequence[str], values: Iterable[Hashable]) -> Row:

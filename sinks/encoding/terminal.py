@@ -129,7 +129,7 @@ class TerminalView:
             self._schema = schema
             self._widths = [0] * len(names)
         widths = [
-            max(width, cell_len(name), *map(cell_len, cells))
+            max(width, _width(name), *map(_width, cells))
             for width, name, cells in zip(self._widths, names, columns, strict=True)
         ]
         self._names_due = self._names_due or widths != self._widths
@@ -173,15 +173,20 @@ def _fitted(widths: Sequence[int], available: int) -> list[int] | None:
     return None
 
 
+def _width(text: str) -> int:
+    """How many cells of a terminal the text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + ELLIPSIS
+    return text if _width(text) <= width else set_cell_size(text, width - 1) + ELLIPSIS
 
 
 def _line(sign: str, cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     padded = []
     for cell, width, to_the_right in zip(cells, widths, right, strict=True):
         text = _cut(cell, width)
-        space = " " * (width - cell_len(text))
+        space = " " * (width - _width(text))
         padded.append(space + text if to_the_right else text + space)
     return f"{sign:<{MARGIN}}{GAP.join(padded)}".rstrip() + "\n"
 
@@ -193,9 +198,9 @@ def _record(sign: str, names: Sequence[str], cells: Sequence[str], width: int) -
     used = 0
     for name, cell in zip(names, cells, strict=True):
         piece = _cut(f"{name}={cell}", room)
-        if used and used + len(GAP) + cell_len(piece) > room:
+        if used and used + len(GAP) + _width(piece) > room:
             lines.append(" " * MARGIN)
             used = 0
         lines[-1] += GAP + piece if used else piece
-        used += cell_len(piece) + (len(GAP) if used else 0)
+        used += _width(piece) + (len(GAP) if used else 0)
     return "".join(f"{line.rstrip()}\n" for line in lines)

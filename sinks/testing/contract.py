@@ -2,13 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, Final
 
 import anyio
 import pyarrow as pa
 import pytest
+from anyio import to_thread
 
 from sinks.testing.faults import Fault, FaultySink, every_fault
 from sinks.testing.rows import DELTA_TYPES, change_batch, flat_rows, numbered
@@ -81,14 +82,18 @@ class SinkTests(ABC):
 
     async def assert_delivered(self, *batches: ChangeBatch, app_id: str = APP) -> None:
         """A reader finds the rows of `batches`: exactly those, in that order, as far as the sink promises it."""
-        found, wanted = await self.delivered(app_id), expected(*batches)
+        found = await self.delivered(app_id)
+        await to_thread.run_sync(self._compare, found, batches)  # many rows may take a while
+
+    def _compare(self, found: Rows, batches: Sequence[ChangeBatch]) -> None:
+        wanted = expected(*batches)
         if not self.exactly_once:
-            found = _without_repeats(found)
-            assert [row for row in found if row in wanted] == wanted
+            of_these = set(map(_text, wanted))
+            assert [row for row in _without_repeats(found) if _text(row) in of_these] == wanted
         elif self.keeps_order:
             assert found == wanted
         else:
-            assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, wanted))
+            assert sorted(map(_text, found)) == sorted(map(_text, wanted))
 
     async def assert_progress(self, progress: Progress | None, app_id: str = APP) -> None:
         """A new instance finds `progress`."""
@@ -196,10 +201,10 @@ class SinkTests(ABC):
         await self.assert_delivered(change_batch(1, columns))
 
     async def test_a_batch_may_be_big(self) -> None:
-        batch = numbered(1, rows=50_000)
+        batch = await to_thread.run_sync(numbered, 1, 50_000)
         async with self.opened() as sink:
-            await deliver(sink, batch, numbered(1, rows=20_000, first_row=50_000))
-        await self.assert_delivered(batch, numbered(1, rows=20_000, first_row=50_000))
+            await deliver(sink, batch, numbered(1, task=1))
+        await self.assert_delivered(batch, numbered(1, task=1))
 
     @pytest.mark.parametrize("name", DELTA_TYPES)
     async def test_every_type_survives(self, name: str) -> None:
@@ -239,9 +244,9 @@ class SinkTests(ABC):
             await deliver(sink, numbered(1))
             await sink.reset(up_to(APP, 7))
             assert await sink.progress(APP) == up_to(APP, 7)
-        await self.assert_progress(up_to(APP, 7))
         await self.assert_delivered(numbered(1))
         async with self.opened() as sink:
+            assert await sink.progress(APP) == up_to(APP, 7)
             await deliver(sink, numbered(8))
         await self.assert_progress(up_to(APP, 8))
         await self.assert_delivered(numbered(1), numbered(8))
@@ -350,9 +355,14 @@ class SinkTests(ABC):
         await self.assert_delivered(*(numbered(version, task=task) for version in range(LAST + 1) for task in (0, 1)))
 
 
+def _text(row: dict[str, Any]) -> str:
+    """A row as something that can be sorted. The order of columns is the destination's."""
+    return json.dumps(row, sort_keys=True)
+
+
 def _known(row: dict[str, Any]) -> str:
     """A row without its nulls: a column that came later is null in the rows before it, or not there at all."""
-    return json.dumps({name: value for name, value in row.items() if value is not None})
+    return _text({name: value for name, value in row.items() if value is not None})
 
 
 def _backwards(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -360,7 +370,7 @@ def _backwards(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_repeats(rows: Rows) -> Rows:
-    return list({json.dumps(row): row for row in rows}.values())
+    return list({_text(row): row for row in rows}.values())
 
 
 async def _attempt(sink: Sink, *batches: ChangeBatch) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sinks.encoding.values import row_texts
+from sinks.encoding.flat import FlatEncoder
 from tailer.events import METADATA_FIELDS, ChangeBatch
 
 __all__ = ["DELTA_TYPES", "change_batch", "flat_rows", "numbered"]
@@ -42,8 +42,9 @@ DELTA_TYPES: Final[dict[str, tuple[pa.DataType, list[Any]]]] = {
 
 def flat_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows as flat JSON values: what `SinkTests.delivered` returns."""
+    encoder = FlatEncoder("testing", rows.schema)
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-    return [json.loads(text) for batch in batches for text in row_texts(batch)]
+    return [json.loads(text) for batch in batches for text in encoder.rows(batch).to_pylist()]
 
 
 def change_batch(

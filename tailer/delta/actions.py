@@ -6,13 +6,14 @@ reading changes needs is decoded: statistics and tags stay undecoded bytes.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from tailer.errors import LogCorrupt
 
 __all__ = [
+    "MALFORMED",
     "AddFile",
     "CdcFile",
     "Commit",
@@ -30,6 +31,12 @@ __all__ = [
 ]
 
 
+# Numbers that are computed with are what the protocol's types can hold, and moments come before the year 10000.
+_Int = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Long = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
+
+
 class _Action(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     pass
 
@@ -39,9 +46,9 @@ class DeletionVector(_Action, frozen=True):
 
     storage_type: str
     path_or_inline_dv: str
-    size_in_bytes: int
-    cardinality: int
-    offset: int | None = None
+    size_in_bytes: _Int
+    cardinality: _Long
+    offset: _Int | None = None
 
 
 class AddFile(_Action, frozen=True):
@@ -117,9 +124,9 @@ class Sidecar(_Action, frozen=True):
 
 
 class CommitInfo(_Action, frozen=True):
-    """Commit Provenance Information: free-form, so whatever is not of the expected type counts as absent."""
+    """Commit Provenance Information: free-form but for the in-commit timestamp, in milliseconds since 1970."""
 
-    in_commit_timestamp: int | None = None
+    in_commit_timestamp: _Milliseconds | None = None
     operation: Any = None
     operation_metrics: Any = None
     txn_id: Any = None
@@ -159,10 +166,12 @@ class Commit:
 
 
 _LINES = msgspec.json.Decoder(Line)
+# What decoding an action raises where it is not one.
+MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def parse_line(data: bytes) -> Line:
-    """Decode one action. Raises `msgspec.DecodeError` (of which `ValidationError` is one)."""
+    """Decode one action. Raises one of `MALFORMED`."""
     return _LINES.decode(data)
 
 
@@ -170,13 +179,14 @@ def parse_commit(data: bytes, table: str, path: str, version: int, modified_ms: 
     """Decode the commit file of `version`.
 
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
-    `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
+    `metaData`, `protocol` or `commitInfo`, which the protocol forbids. A file cut short is not waited for: commits
+    appear whole, and where they do not, one may as well be cut between two lines, which nobody could tell.
     """
     if not data.strip():
         raise LogCorrupt(table, path, "the commit file is empty", version)
     try:
         lines = _LINES.decode_lines(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         raise _first_bad_line(data, table, path, version) from None
     protocols = [line.protocol for line in lines if line.protocol is not None]
     metadatas = [line.meta_data for line in lines if line.meta_data is not None]
@@ -202,6 +212,6 @@ def _first_bad_line(data: bytes, table: str, path: str, version: int) -> LogCorr
         if line.strip():
             try:
                 _LINES.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except MALFORMED as error:
                 return LogCorrupt(table, path, f"malformed action: {error}", version, number)
     return LogCorrupt(table, path, "not one JSON object per line", version)

@@ -28,6 +28,7 @@ from urllib.parse import unquote
 
 from tailer.delta import deletion_vector
 from tailer.delta.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
+from tailer.delta.schema import physical_name
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, LogCorrupt
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
@@ -35,20 +36,21 @@ from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRe
 __all__ = ["locate", "plan_changes", "plan_snapshot"]
 
 _MERGE_METRICS: Final = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-File = TypeVar("File", AddFile, RemoveFile)
+File = TypeVar("File", AddFile, RemoveFile, CdcFile)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def plan_changes(commit: Commit, state: Snapshot, root: str, storage: str | None = None) -> ChangePlan:
     """What `commit` changed. `state` is the table's at that version, `root` its location.
 
-    Raises `LogCorrupt` for two adds or two removes of one path, or a broken descriptor; `ChangesUnavailable` where a
-    removed file's partition values are not in the log.
+    Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or a broken descriptor; `ChangesUnavailable`
+    where a file's partition values are not in the log.
     """
-    make = _TaskMaker(state, root, storage, len(state.metadata.partition_columns) > 0)
+    make = _TaskMaker(state, root, storage, _partition_names(state), repartitioned=commit.metadata is not None)
     if commit.cdcs:
-        deletes = [make.cdc(file, TaskKind.CDC_DELETES) for file in commit.cdcs]
-        return make.plan(commit, Regime.CDC, deletes + [make.cdc(file, TaskKind.CDC_OTHERS) for file in commit.cdcs])
+        files = _by_path(commit.cdcs, state, "cdc").values()
+        deletes = [make.cdc(file, TaskKind.CDC_DELETES) for file in files]
+        return make.plan(commit, Regime.CDC, deletes + [make.cdc(file, TaskKind.CDC_OTHERS) for file in files])
     adds = _by_path([add for add in commit.adds if add.data_change], state, "add")
     removes = _by_path([remove for remove in commit.removes if remove.data_change], state, "remove")
     if _changed_nothing(commit) or not (adds or removes):
@@ -63,7 +65,7 @@ def plan_changes(commit: Commit, state: Snapshot, root: str, storage: str | None
 
 def plan_snapshot(files: Iterable[AddFile], state: Snapshot, root: str, storage: str | None = None) -> ChangePlan:
     """All rows of the table at `state` as inserts. `files` are its live files."""
-    make = _TaskMaker(state, root, storage, len(state.metadata.partition_columns) > 0)
+    make = _TaskMaker(state, root, storage, _partition_names(state), repartitioned=False)
     ordered = sorted(files, key=lambda add: (add.modification_time, add.path))
     tasks = [task for add in ordered for task in make.inserted(add, None)]
     return make.plan(None, Regime.SNAPSHOT, tasks)
@@ -96,14 +98,23 @@ def _by_path(files: Sequence[File], state: Snapshot, action: str) -> dict[str, F
     return found
 
 
+def _partition_names(state: Snapshot) -> tuple[str, ...]:
+    return tuple(physical_name(field) for field in state.schema if field.name in state.metadata.partition_columns)
+
+
 @dataclass(frozen=True, slots=True)
 class _TaskMaker:
-    """Builds the tasks of one version."""
+    """Builds the tasks of one version.
+
+    `partitions` are the physical names of the partition columns. Every file must have a value for each; only in a
+    commit that changes the metadata may it have been written for other partition columns, and hold these itself.
+    """
 
     state: Snapshot
     root: str
     storage: str | None
-    partitioned: bool
+    partitions: tuple[str, ...]
+    repartitioned: bool
 
     def plan(self, commit: Commit | None, regime: Regime, tasks: list[ChangeTask]) -> ChangePlan:
         """Number the tasks, in the order given."""
@@ -128,9 +139,8 @@ class _TaskMaker:
 
     def deleted(self, remove: RemoveFile, add: AddFile | None) -> list[ChangeTask]:
         """The rows that `remove` deleted, given the file's new state if it stays."""
-        if self.partitioned and remove.partition_values is None:
-            reason = f"the remove of {remove.path} has no partition values, so its rows cannot be told"
-            raise ChangesUnavailable(self.state.table, self.state.version, reason)
+        if self.partitions and remove.partition_values is None:
+            raise self._unpartitioned(remove.path)
         before = self._vector(remove.deletion_vector)
         after = self._vector(add.deletion_vector) if add is not None else None
         if add is not None and (after is None or after == before):
@@ -156,6 +166,8 @@ class _TaskMaker:
         exclude: DeletionVectorRef | None = None,
     ) -> ChangeTask:
         state = self.state
+        if not self.repartitioned and any(name not in partition_values for name in self.partitions):
+            raise self._unpartitioned(path)
         return ChangeTask(
             table=state.table,
             table_id=state.metadata.id,
@@ -171,6 +183,10 @@ class _TaskMaker:
             exclude=exclude,
             storage=self.storage,
         )
+
+    def _unpartitioned(self, path: str) -> ChangesUnavailable:
+        reason = f"the log does not give all partition values of {path}, so its rows cannot be told"
+        return ChangesUnavailable(self.state.table, self.state.version, reason)
 
     def _vector(self, vector: DeletionVector | None) -> DeletionVectorRef | None:
         if vector is None or vector.cardinality == 0:

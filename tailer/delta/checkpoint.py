@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.delta.actions import AddFile, Line, Metadata, Protocol, parse_line
+from tailer.delta.actions import MALFORMED, AddFile, Line, Metadata, Protocol, parse_line
 from tailer.delta.log import LOG, LogSegment
 from tailer.errors import LogCorrupt
 from tailer.storage import ObjectStore
@@ -60,7 +60,10 @@ async def _scan(
         try:
             for line in _json_lines(file) if name.endswith(".json") else _parquet_lines(file, columns):
                 take(line)
-        except (msgspec.DecodeError, pa.ArrowException, UnicodeDecodeError) as error:
+        except (*MALFORMED, pa.ArrowException, OSError) as error:
+            # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             raise LogCorrupt(segment.table, name, f"unreadable checkpoint: {error}", segment.version) from error
 
     await store.scan(name, work)
@@ -81,15 +84,16 @@ def _parquet_lines(file: BinaryIO, columns: list[str]) -> Iterator[Line]:
         for column in present:
             values = batch.column(column)
             for value in values.filter(values.is_valid()).to_pylist():
-                yield msgspec.convert({column: _plain(value)}, Line)
+                yield msgspec.convert({column: _plain(value) if isinstance(value, dict) else value}, Line)
 
 
 def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
     """Column paths to read: statistics and tags of files stay on disk."""
     wanted: list[str] = []
     for column in columns:
-        if column == "add":
-            there = [child.name for child in schema.field(column).type]
+        kind = schema.field(column).type
+        if column == "add" and pa.types.is_struct(kind):
+            there = [child.name for child in kind]
             wanted.extend(f"add.{name}" for name in _ADD_FIELDS if name in there)
         else:
             wanted.append(column)

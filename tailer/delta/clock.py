@@ -8,11 +8,11 @@ timestamp at which it began.
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final
 
 from tailer.delta.actions import parse_commit
 from tailer.delta.log import LogListing, LogPath
-from tailer.delta.snapshot import monotonic_ms
 from tailer.errors import ConfigError, LogCorrupt
 from tailer.storage import ObjectStore, StoredObject
 
@@ -29,15 +29,17 @@ class CommitClock:
     def __init__(self, store: ObjectStore, listing: LogListing, configuration: Mapping[str, str | None]) -> None:
         self._store = store
         self._listing = listing
-        commits = [path for path in listing.commits if path.version >= listing.earliest]
+        earliest = listing.earliest
+        commits = [path for path in listing.commits if path.version >= earliest]
         since, self._since_ms = len(commits), None
         if (configuration.get(_ENABLED) or "").lower() == "true":
-            first = int(configuration.get(_SINCE_VERSION) or 0)
+            first = self._number(configuration, _SINCE_VERSION)
             since = sum(path.version < first for path in commits)
-            self._since_ms = int(configuration.get(_SINCE_MS) or 0)
+            self._since_ms = self._number(configuration, _SINCE_MS)
         self._by_file = commits[:since]
         self._by_commit = commits[since:]
-        self._file_ms = _monotonic(self._by_file)
+        times = (path.modified_ms for path in self._by_file)
+        self._file_ms = list(accumulate(times, lambda before_ms, ms: max(ms, before_ms + 1)))
 
     async def first_at_or_after(self, moment_ms: int) -> int:
         """The first version not earlier than `moment_ms`. Raises `ConfigError` where there is none."""
@@ -62,6 +64,15 @@ class CommitClock:
             raise ConfigError("end", reason, "Give a later moment.")
         return found[-1].version
 
+    def _number(self, configuration: Mapping[str, str | None], key: str) -> int:
+        """A property that is a number; 0 where it is not set."""
+        text = configuration.get(key) or "0"
+        try:
+            return int(text)
+        except ValueError:
+            listing = self._listing
+            raise LogCorrupt(listing.table, "metaData", f"{key} is {text!r}, not a number", listing.latest) from None
+
     async def _count_before(self, moment_ms: int) -> int:
         """How many of the self-dated commits are earlier than `moment_ms`: a binary search, a read a step."""
         low, high = 0, len(self._by_commit)
@@ -84,13 +95,6 @@ class CommitClock:
         if found is None:
             raise LogCorrupt(table, path.name, "no inCommitTimestamp, though the table says it has them", path.version)
         return found
-
-
-def _monotonic(commits: list[LogPath]) -> list[int]:
-    times: list[int] = []
-    for path in commits:
-        times.append(monotonic_ms(times[-1] if times else None, path.modified_ms))
-    return times
 
 
 def _text(moment_ms: int) -> str:

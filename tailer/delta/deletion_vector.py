@@ -39,8 +39,6 @@ def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -
     Raises `ValueError` where the descriptor is not one the protocol knows.
     """
     size, count = vector.size_in_bytes, vector.cardinality
-    if size < 0 or count < 0:
-        raise ValueError("negative size or cardinality")
     match vector.storage_type:
         case "i":
             return DeletionVectorRef(None, vector.path_or_inline_dv, None, size, count)
@@ -60,7 +58,7 @@ def load(ref: DeletionVectorRef, task: ChangeTask, read: ReadSlice) -> BitMap64:
     try:
         data = _framed(ref, ref.uri, read) if ref.uri is not None else z85_decode(ref.inline or "", ref.size_bytes)
         return _decode(data, ref.cardinality)
-    except (ValueError, struct.error) as error:
+    except (ValueError, IndexError, struct.error) as error:
         raise DataCorrupt(task.table, task.version, name, f"deletion vector of {task.uri}: {error}") from error
 
 

@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final, Self
 
 from tailer.errors import NotATable, VersionAhead, VersionGone
-from tailer.storage import ObjectMeta
+from tailer.storage import ObjectMeta, ObjectStore, in_thread
 
-__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name"]
+__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name", "list_log"]
 
 LOG: Final = "_delta_log"
 
@@ -35,12 +35,12 @@ class LogFileKind(IntEnum):
     CHECKPOINT_V2 = 3
 
 
-_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _NAMES: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
-    (LogFileKind.COMMIT, re.compile(r"(\d{20})\.json")),
-    (LogFileKind.CHECKPOINT, re.compile(r"(\d{20})\.checkpoint\.parquet")),
-    (LogFileKind.CHECKPOINT_PART, re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")),
-    (LogFileKind.CHECKPOINT_V2, re.compile(rf"(\d{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)", re.IGNORECASE)),
+    (LogFileKind.COMMIT, re.compile(r"([0-9]{20})\.json")),
+    (LogFileKind.CHECKPOINT, re.compile(r"([0-9]{20})\.checkpoint\.parquet")),
+    (LogFileKind.CHECKPOINT_PART, re.compile(r"([0-9]{20})\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet")),
+    (LogFileKind.CHECKPOINT_V2, re.compile(rf"([0-9]{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),
 )
 
 
@@ -147,12 +147,33 @@ class LogListing:
         commits = tuple(path for path in self.commits if after < path.version <= version)
         return LogSegment(self.table, version, checkpoint, commits)
 
+    @property
+    def gaps(self) -> frozenset[tuple[int, int]]:
+        """Where commits are missing: between which two versions, the one after the latest included."""
+        versions = [*(path.version for path in self.commits), self.latest + 1]
+        return frozenset((low, high) for low, high in pairwise(versions) if high != low + 1)
+
     def check_contiguous(self, first: int) -> None:
-        """Raise `VersionGone` if a commit is missing between `first` and the latest version."""
-        versions = [path.version for path in self.commits if path.version >= first]
-        for expected, found in enumerate(versions, start=first):
-            if found != expected:
-                raise VersionGone(self.table, expected, self.commits[0].version, self.latest)
+        """Raise `VersionGone` if a commit is missing from `first` to the latest version."""
+        there = {path.version for path in self.commits}
+        for expected in range(first, self.latest + 1):
+            if expected not in there:
+                earliest = self.commits[0].version if self.commits else None
+                raise VersionGone(self.table, expected, earliest, self.latest)
+
+
+async def list_log(store: ObjectStore) -> LogListing:
+    """What is in the log now.
+
+    A folder is not listed in one instant: a later commit may be seen where an earlier one, made during the listing, was
+    not. So a gap counts only when the next listing has it too. Raises `NotATable`, `StorageUnavailable`.
+    """
+    gaps: frozenset[tuple[int, int]] = frozenset()
+    while True:
+        listing = await in_thread(LogListing.of, store.uri, await store.list(LOG))
+        if listing.gaps <= gaps:
+            return listing
+        gaps = listing.gaps
 
 
 def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], ...]:

@@ -7,14 +7,16 @@ what the column is called in files (`PHYSICAL_NAME`) and, in id mode, its Parque
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
+from tailer.events import METADATA_FIELDS
 
-__all__ = ["FIELD_ID", "PHYSICAL_NAME", "arrow_schema", "partition_scalar", "physical_name"]
+__all__ = ["FIELD_ID", "PHYSICAL_NAME", "arrow_schema", "dropped_column", "partition_scalar", "physical_name"]
 
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
@@ -42,19 +44,51 @@ _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 def arrow_schema(schema_string: str, mapping_mode: str, table: str, version: int) -> pa.Schema:
     """The Arrow schema of a `schemaString`. `mapping_mode` is `none`, `name` or `id`.
 
-    Raises `UnsupportedFeature` for a type we do not know, `LogCorrupt` for text that is not a schema.
+    Raises `UnsupportedFeature` for a type we do not know and for columns called as those that change rows have besides,
+    `LogCorrupt` for text that is not a schema.
     """
     try:
-        fields = json.loads(schema_string)["fields"]
-        return pa.schema([_field(field, mapping_mode, table, version) for field in fields])
-    except (ValueError, KeyError, TypeError) as error:
+        schema = pa.schema(_fields(json.loads(schema_string), mapping_mode, table, version))
+    except _NOT_A_SCHEMA as error:
         raise LogCorrupt(table, "metaData.schemaString", f"not a schema: {error!r}", version) from error
+    for name in schema.names:
+        if name.lower() in _TAKEN:
+            raise UnsupportedFeature(table, f"column {name}", version, "change rows have a column of that name")
+    return schema
+
+
+def dropped_column(before: pa.Schema, after: pa.Schema) -> str | None:
+    """A column, or a field of one, that `before` has and `after` has not, whatever it is called there."""
+    kept = _columns(pa.struct(list(after)))
+    return next((name for path, name in _columns(pa.struct(list(before))).items() if path not in kept), None)
 
 
 def physical_name(field: pa.Field) -> str:
     """What the column is called in data files and in partition values."""
     mapped = (field.metadata or {}).get(PHYSICAL_NAME)
     return field.name if mapped is None else str(mapped.decode())
+
+
+_TAKEN: Final = frozenset(field.name for field in METADATA_FIELDS)
+# What taking apart the wrong JSON raises.
+_NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") -> dict[tuple[str, ...], str]:
+    """All fields on all levels: the path of physical names that tells each, and what to call it in a message."""
+    found: dict[tuple[str, ...], str] = {}
+    for field in (kind.field(index) for index in range(kind.num_fields)):
+        path, name = (*above, physical_name(field)), f"{shown}.{field.name}".lstrip(".")
+        found |= {path: name, **_columns(field.type, path, name)}
+    return found
+
+
+def _fields(struct: dict[str, Any], mode: str, table: str, version: int) -> list[pa.Field]:
+    fields = [_field(field, mode, table, version) for field in struct["fields"]]
+    twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
+    if twice:
+        raise ValueError(f"two columns are called {twice[0]!r}")
+    return fields
 
 
 def _field(field: dict[str, Any], mode: str, table: str, version: int) -> pa.Field:
@@ -77,7 +111,7 @@ def _type(kind: Any, mode: str, table: str, version: int) -> pa.DataType:
         if kind in _PRIMITIVES:
             return _PRIMITIVES[kind]
     elif kind["type"] == "struct":
-        return pa.struct([_field(field, mode, table, version) for field in kind["fields"]])
+        return pa.struct(_fields(kind, mode, table, version))
     elif kind["type"] == "array":
         element = _type(kind["elementType"], mode, table, version)
         return pa.list_(pa.field("element", element, kind.get("containsNull", True)))

@@ -1,19 +1,21 @@
 """A small Delta table without data whose log keeps the progress of sinks that cannot keep it themselves.
 
 Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers"), as in the `delta` sink, so any Delta reader can ask
-for it. What an app_id has is written as three of them in one commit:
+for it. What an app_id has is written as four of them in one commit:
 
-    txn(app_id)          the last version that is closed; everything up to it is done
-    txn(app_id "#task")  END, or the task that was reached in the version after that one
-    txn(app_id "#row")   END, or the row that was reached in that task
+    txn(app_id)            the last version that is closed; everything up to it is done
+    txn(app_id "#task")    END, or the task that was reached in the version after that one
+    txn(app_id "#row")     END, or the row that was reached in that task
+    txn(app_id "#writer")  a random number that stands for the instance that wrote them
 
 So `Position.end(7)` is (7, END, END), and a place inside version 8, or inside the snapshot of version 8, is (7, task,
 row): task numbers tell snapshots apart (`tailer.plan`). At the very start of version 0 the closed version is -1. The
-three carry one `lastUpdated`; where they do not, they were not written together and mean nothing: `LogCorrupt`.
+four carry one `lastUpdated`; where they do not, they were not written together and mean nothing: `LogCorrupt`.
 
-Who may write (invariant 6): a commit is made at exactly the next version of the log we know, where our three txns are
-what this instance saw last. Is that version taken, the log is read on: another app_id's commit moves ours one version
-further, one with our app_id is `SinkFenced`.
+Who may write (invariant 6): a commit is made at exactly the next version of the log we know, where our txns are what
+this instance saw last. Is that version taken, the log is read on: another app_id's commit moves ours one version
+further, one with our app_id is `SinkFenced`, unless the writer was this instance: then it is a put that had been given
+up for lost and arrived late.
 
 The log stays small: every `CHECKPOINT_EVERY` commits a checkpoint is written, then whatever is older than the
 checkpoint before it is deleted. Two generations are kept, for readers that have just begun with the older one and for
@@ -23,6 +25,7 @@ before it, which no reader will ever look at; so after each commit the log is re
 
 import json
 import logging
+import secrets
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -59,6 +62,7 @@ __all__ = ["CHECKPOINT_EVERY", "StateTable"]
 _logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY: Final = 50
+_ATTEMPTS: Final = 5
 _PROTOCOL: Final = Protocol(1, 2)
 # The table property that says that a table is one of ours, and how progress is written in it.
 _FORMAT: Final = "lakeTailer.progress"
@@ -81,7 +85,7 @@ class _Log:
     txns: Mapping[str, Txn] = field(default_factory=dict)
 
     def of(self, app_id: str) -> "_Txns":
-        """The three txns of an app_id."""
+        """The txns of an app_id."""
         return tuple(self.txns.get(name) for name in _names(app_id))
 
 
@@ -96,6 +100,7 @@ class StateTable:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._writer = secrets.randbits(63)
         self._log: _Log | None = None
         self._seen: dict[str, _Txns] = {}
 
@@ -121,9 +126,9 @@ class StateTable:
             await self.progress(app_id)
         try:
             log = self._log or await self._create()
-            ours = _encode(progress, max(now_ms(), _last_updated(log.of(app_id)) + 1))
+            ours = _encode(progress, self._writer)
             while log.of(app_id) != ours:
-                if log.of(app_id) != self._seen[app_id]:
+                if log.of(app_id) != self._seen[app_id] and not self._wrote(log.of(app_id)):
                     raise SinkFenced(self._store.uri, f"{app_id} was recorded by another instance")
                 log = self._log = await self._add(log, ours)
         except StorageUnavailable as error:
@@ -167,23 +172,26 @@ class StateTable:
 
     async def _read(self, known: _Log | None) -> _Log | None:
         """The state at the newest version, from what is `known` if that still counts; None where there is no log."""
-        objects = await self._store.list(LOG)
-        visible = [meta for meta in objects if not meta.name.rpartition("/")[2].startswith(".")]
-        if not visible:
-            return None
-        listing = LogListing.of(self._store.uri, visible)
-        segment = listing.segment(listing.latest)
+        for _ in range(_ATTEMPTS):
+            objects = await self._store.list(LOG)
+            visible = [meta for meta in objects if not meta.name.rpartition("/")[2].startswith(".")]
+            if not visible:
+                return None
+            listing = LogListing.of(self._store.uri, visible)
+            # Others may write so fast that what was listed is deleted before it is read.
+            with suppress(ObjectNotFound):
+                return await self._replay(known, listing.segment(listing.latest))
+        raise StorageUnavailable(f"{self._store.uri}/{LOG}", "files are listed but cannot be read")
+
+    async def _replay(self, known: _Log | None, segment: LogSegment) -> _Log:
         checkpoint = segment.checkpoint[0].version if segment.checkpoint else -1
         if known is not None and known.version > segment.version:
             raise VersionAhead(self._store.uri, known.version, segment.version)
-        try:
-            if known is None or known.version < checkpoint:
-                known = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
-            for path in segment.commits:
-                if path.version > known.version:
-                    known = self._advance(known, await read_commit(self._store, path.version))
-        except ObjectNotFound as error:
-            raise StorageUnavailable(error.path, "it was removed while the log was read") from error
+        if known is None or known.version < checkpoint:
+            known = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
+        for path in segment.commits:
+            if path.version > known.version:
+                known = self._advance(known, await read_commit(self._store, path.version))
         return self._checked(replace(known, checkpoint=checkpoint))
 
     async def _read_checkpoint(self, segment: LogSegment) -> _Log:
@@ -219,14 +227,15 @@ class StateTable:
         return log
 
     def _decode(self, app_id: str, txns: _Txns) -> Position | None:
-        closed, task, row = txns
-        if closed is None and task is None and row is None:
+        if not any(txns):
             return None
-        if closed is None or task is None or row is None or len({txn.last_updated for txn in (closed, task, row)}) > 1:
+        if not _are_together(txns):
             raise LogCorrupt(self._store.uri, LOG, f"the txns of {app_id} were not written together")
-        if task.version == END:
-            return Position.end(closed.version)
-        return Position(closed.version + 1, task.version, row.version)
+        closed, task, row, _ = (txn.version for txn in txns if txn is not None)
+        return Position.end(closed) if task == END else Position(closed + 1, task, row)
+
+    def _wrote(self, txns: _Txns) -> bool:
+        return _are_together(txns) and txns[-1] is not None and txns[-1].version == self._writer
 
     async def _shorten(self, log: _Log) -> None:
         """Write a checkpoint, then delete what came before the one before it. Failing at it is no harm."""
@@ -243,21 +252,20 @@ class StateTable:
             _logger.warning("%s: the log of the state table was not shortened: %s", self._store.uri, error)
 
 
-def _names(app_id: str) -> tuple[str, str, str]:
-    return app_id, f"{app_id}#task", f"{app_id}#row"
+def _names(app_id: str) -> tuple[str, ...]:
+    return app_id, f"{app_id}#task", f"{app_id}#row", f"{app_id}#writer"
 
 
-def _encode(progress: Progress, updated_ms: int) -> _Txns:
-    position = progress.position
-    if position.closes_version:
-        values = (position.version, END, END)
-    else:
-        values = (position.version - 1, position.task, position.row)
-    return tuple(Txn(name, value, updated_ms) for name, value in zip(_names(progress.app_id), values, strict=True))
+def _are_together(txns: _Txns) -> bool:
+    return len({txn and txn.last_updated for txn in txns}) == 1
 
 
-def _last_updated(txns: _Txns) -> int:
-    return max((txn.last_updated or 0 for txn in txns if txn is not None), default=0)
+def _encode(progress: Progress, writer: int) -> _Txns:
+    at, updated_ms = progress.position, now_ms()
+    place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
+    return tuple(
+        Txn(name, value, updated_ms) for name, value in zip(_names(progress.app_id), (*place, writer), strict=True)
+    )
 
 
 def _read_txns(table: str, path: LogPath, file: BinaryIO) -> list[Txn]:
@@ -265,5 +273,5 @@ def _read_txns(table: str, path: LogPath, file: BinaryIO) -> list[Txn]:
         column = pq.ParquetFile(file, page_checksum_verification=True).read(columns=["txn"])["txn"]
         found = column.filter(column.is_valid()).to_pylist()
         return [Txn(value["appId"], value["version"], value["lastUpdated"]) for value in found]
-    except (pa.ArrowException, KeyError, OSError) as error:
+    except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         raise LogCorrupt(table, path.name, f"unreadable checkpoint: {error}", path.version) from error

@@ -8,7 +8,7 @@ A missing commit file means "not yet". After `GAP_CHECK_MISSES` of these in a ro
 quiet table from one whose next version was lost, or from a log that went backwards.
 """
 
-from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from tailer.delta.actions import AddFile, Commit, DeletionVector, Metadata, Prot
 from tailer.delta.changes import locate, plan_changes, plan_snapshot
 from tailer.delta.checkpoint import read_adds, read_state
 from tailer.delta.clock import CommitClock
-from tailer.delta.log import LOG, LogListing, LogSegment, commit_name
+from tailer.delta.log import LogListing, LogSegment, commit_name, list_log
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import ObjectNotFound, VersionAhead, VersionGone
 from tailer.plan import ChangePlan, Start, StartKind, StartPoint
@@ -46,17 +46,17 @@ class DeltaTableLog:
 
     async def table_id(self) -> str:
         """`metaData.id` at the latest version."""
-        listing = await self._list()
+        listing = await list_log(self._store)
         state = await self._load(listing, listing.segment(listing.latest))
         return state.metadata.id
 
     async def latest(self) -> int:
         """The newest version there is now."""
-        return (await self._list()).latest
+        return (await list_log(self._store)).latest
 
     async def resolve(self, start: Start) -> StartPoint:
         """See `TableLog.resolve`. A moment after the latest commit raises `ConfigError`."""
-        listing = await self._list()
+        listing = await list_log(self._store)
         match start.kind:
             case StartKind.EARLIEST:
                 return StartPoint(listing.earliest)
@@ -71,7 +71,7 @@ class DeltaTableLog:
 
     async def resolve_end(self, end: Start) -> int:
         """See `TableLog.resolve_end`. A moment before the earliest commit raises `ConfigError`."""
-        listing = await self._list()
+        listing = await list_log(self._store)
         match end.kind:
             case StartKind.VERSION:
                 return end.value
@@ -83,7 +83,7 @@ class DeltaTableLog:
 
     async def seek(self, version: int) -> pa.Schema | None:
         """See `TableLog.seek`."""
-        listing = await self._list()
+        listing = await list_log(self._store)
         if version > listing.latest + 1:
             raise VersionAhead(self.uri, version - 1, listing.latest)
         listing.check_contiguous(version)
@@ -107,27 +107,24 @@ class DeltaTableLog:
 
     async def snapshot_plan(self, version: int) -> ChangePlan:
         """See `TableLog.snapshot_plan`."""
-        listing = await self._list()
+        listing = await list_log(self._store)
         segment = listing.segment(version)
-        state = await self._load(listing, segment)
+        state = await self._dated(listing, await self._load(listing, segment))
         live = _LiveFiles(self.uri)
         for path in reversed(segment.commits):
             live.older(await self._store.read(path.name, partial(self._parse, path.version)))
         await read_adds(self._store, segment, live.older_add)
         return await in_thread(plan_snapshot, live.files, state, self.uri, self._storage)
 
-    async def _list(self) -> LogListing:
-        return LogListing.of(self.uri, await self._store.list(LOG))
-
     async def _clock(self, listing: LogListing) -> CommitClock:
         state = await self._load(listing, listing.segment(listing.latest))
-        return CommitClock(self._store, listing, state.metadata.configuration)
+        return await in_thread(CommitClock, self._store, listing, state.metadata.configuration)
 
     async def _state_before(self, listing: LogListing, version: int) -> Snapshot | None:
         """State to which the commit of `version` is to be applied; None where that commit is the table's first.
 
         Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state serves: it already
-        holds what the commit will set again.
+        holds what the commit will set again. The time of that commit is yet to come, though.
         """
         if version == 0:
             return None
@@ -136,32 +133,39 @@ class DeltaTableLog:
         except VersionGone:
             if not any(files[0].version == version for files in listing.checkpoints):
                 raise VersionGone(self.uri, version, _first(listing), listing.latest) from None
-        return await self._load(listing, listing.segment(version))
+        state = await self._load(listing, listing.segment(version))
+        return replace(state, version=version - 1, modified_ms=_times(listing, version - 1))
 
     async def _load(self, listing: LogListing, segment: LogSegment) -> Snapshot:
         """State at the end of `segment`, reading backwards only as far as needed."""
         protocol: Protocol | None = None
         metadata: Metadata | None = None
-        in_commit_ms: int | None = None
         for path in reversed(segment.commits):
-            newest = path.version == segment.version
-            commit = await self._store.read(path.name, partial(self._state_commit, path.version, newest))
+            commit = await self._store.read(path.name, partial(self._state_commit, path.version))
             if commit is not None:
                 protocol = protocol or commit.protocol
                 metadata = metadata or commit.metadata
-                if newest and commit.info is not None:
-                    in_commit_ms = commit.info.in_commit_timestamp
             if protocol is not None and metadata is not None:
                 break
         else:
             older_protocol, older_metadata = await read_state(self._store, segment)
             protocol, metadata = protocol or older_protocol, metadata or older_metadata
-        times = _times(listing, segment)
-        return Snapshot.begin(self.uri, segment.version, protocol, metadata, times, in_commit_ms)
+        times = _times(listing, segment.version)
+        dated_ms = None if times else segment.checkpoint[0].modified_ms
+        return await in_thread(Snapshot.begin, self.uri, segment.version, protocol, metadata, times, dated_ms)
 
-    def _state_commit(self, version: int, whole: bool, stored: StoredObject) -> Commit | None:
+    async def _dated(self, listing: LogListing, state: Snapshot) -> Snapshot:
+        """`state` with the time its own commit gives, whether or not a checkpoint stands for that commit by now."""
+        if all(path.version != state.version for path in listing.commits):
+            return state
+        commit = await self._store.read(commit_name(state.version), partial(self._parse, state.version))
+        if commit.info is None or commit.info.in_commit_timestamp is None:
+            return state
+        return replace(state, timestamp_ms=commit.info.in_commit_timestamp)
+
+    def _state_commit(self, version: int, stored: StoredObject) -> Commit | None:
         """A commit that may say something of the state; most say nothing and need no parsing."""
-        if whole or b'"protocol"' in stored.data or b'"metaData"' in stored.data:
+        if b'"protocol"' in stored.data or b'"metaData"' in stored.data:
             return self._parse(version, stored)
         return None
 
@@ -186,12 +190,11 @@ class DeltaTableLog:
 
     async def _check_gap(self) -> None:
         """Raise if the version waited for will never come."""
-        listing = await self._list()
+        listing = await list_log(self._store)
         if listing.latest < self._next - 1:
             raise VersionAhead(self.uri, self._next - 1, listing.latest)
-        if listing.latest > self._next:
-            # Both may have come since we asked; only a listing that has the later without the earlier is a gap.
-            listing.check_contiguous(self._next)
+        # It may have come since we asked; only a listing that has later ones without it is a gap.
+        listing.check_contiguous(self._next)
 
 
 class _LiveFiles:
@@ -225,8 +228,7 @@ def _first(listing: LogListing) -> int | None:
     return listing.commits[0].version if listing.commits else None
 
 
-def _times(listing: LogListing, segment: LogSegment) -> Iterable[int]:
-    """Modification times of the commits up to the segment's version, as far back as the clock looks."""
-    first = segment.version - CLOCK_WINDOW
-    times = [path.modified_ms for path in listing.commits if first <= path.version <= segment.version]
-    return times or [path.modified_ms for path in segment.checkpoint[:1]]
+def _times(listing: LogListing, version: int) -> tuple[int, ...]:
+    """Modification times of the commits up to `version`, as far back as the clock looks."""
+    first = version - CLOCK_WINDOW
+    return tuple(path.modified_ms for path in listing.commits if first <= path.version <= version)

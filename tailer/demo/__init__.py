@@ -1,4 +1,4 @@
-"""The demonstration behind `tailer demo`: a live Delta table, the real daemon, a kill -9, and Spark's verdict.
+"""The demonstration behind `tailer demo`: a live Delta table, the real daemon, a kill -9, Spark's verdict.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The daemon of the demonstration: `tailer run` in a process of its own, which can be killed like any other."""
+"""The daemon of the demonstration: `tailer run` in a process of its own, to be killed like any other."""
 
 import json
 import os

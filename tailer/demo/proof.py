@@ -1,7 +1,7 @@
 """Spark's verdict on what was delivered, by two independent questions.
 
-Are the delivered events, each as often, those of Spark's own change feed? And does folding them (every insert and every
-image after an update adds a row, every delete and every image before an update takes one away) give the table?
+Are the delivered events, each as often, those of Spark's own change feed? And does folding them (an insert or
+an image after an update adds a row, a delete or an image before an update takes one away) give the table?
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ EFFECTS: Final = {"insert": 1, "update_postimage": 1, "delete": -1, "update_prei
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Row counts. `missing` and `unexpected` are against Spark's feed, `lacking` and `left_over` against the table."""
+    """Row counts: `missing`, `unexpected` against Spark's feed; `lacking`, `left_over` against the table."""
 
     events: Mapping[str, int]
     missing: int
@@ -60,7 +60,7 @@ def _counted(rows: DataFrame, n: int) -> DataFrame:
 
 
 def _difference(wanted: DataFrame, found: DataFrame) -> tuple[int, int]:
-    """Rows, each as often, that are wanted and not found, and found and not wanted; `found` has negative counts."""
+    """How many rows are wanted and not found, and found and not wanted; `found` is counted negatively."""
     columns = [column for column in wanted.columns if column != "n"]
     sums = wanted.unionByName(found).groupBy(*columns).agg(f.sum("n").alias("n"))
     more = f.coalesce(f.sum(f.greatest(f.col("n"), f.lit(0))), f.lit(0))

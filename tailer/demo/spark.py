@@ -3,30 +3,31 @@
 import logging
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Final
+
+from delta import configure_spark_with_delta_pip
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError
 
-try:
-    from delta import configure_spark_with_delta_pip
-    from pyspark.sql import SparkSession
-except ImportError as missing:
-    raise ConfigError(
-        "tailer demo", f"Spark is not installed: {missing}", "Run: pip install 'lake-tailer[spark,delta]'"
-    ) from missing
-
 __all__ = ["local_spark"]
 
+END_S: Final = 15.0
 JARS_VARIABLE: Final = "LAKE_TAILER_JARS"
+# A minute of small work: starting, planning and compiling are what takes time, not data.
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    # Small data: starting, planning and compiling are what takes time.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -51,21 +52,23 @@ def local_spark(scratch: Path) -> Iterator[SparkSession]:
             "tailer demo", "Java is not installed", "Install Java 17 or newer, or set JAVA_HOME."
         )
     builder = _builder(scratch)
-    log = scratch / "spark.log"
+    with _quiet():
+        try:
+            yield _start(builder, scratch / "spark.log")
+        finally:
+            _end()
+
+
+def _start(builder: SparkSession.Builder, log: Path) -> SparkSession:
     try:
-        with _stderr_to(log):
-            spark = builder.getOrCreate()
-    except Exception as error:  # whatever it is, Spark has said it in its log
-        reason = f"Spark does not start: {str(error).splitlines()[0]}"
-        remedy = "Spark needs Java 17 or newer; it said: " + " | ".join(log.read_text().splitlines()[-5:])
+        with _uninterrupted(), _stderr_to(log):
+            return builder.getOrCreate()
+    except Exception as error:
+        said = [line for line in log.read_text().splitlines() if line and not line.startswith("\tat ")]
+        telling = [line for line in said if "Exception" in line] or said
+        reason = f"Spark does not start: {' '.join(telling[-1:])}"
+        remedy = f"It needs Java 17 or newer, and Delta's jars in {JARS_VARIABLE} or a way to Maven Central."
         raise ConfigError("tailer demo", reason, remedy) from error
-    # After an interrupt py4j reports each of its broken connections; what matters is that Spark is stopped.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    try:
-        yield spark
-    finally:
-        with suppress(Exception):
-            spark.stop()
 
 
 def _builder(scratch: Path) -> SparkSession.Builder:
@@ -75,13 +78,13 @@ def _builder(scratch: Path) -> SparkSession.Builder:
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
     quiet = scratch / "log4j2.properties"
     quiet.write_text("rootLogger.level = error\n")
-    options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch / 'tmp'} -Dlog4j2.configurationFile={quiet.as_uri()}"
+    places = f"-Djava.io.tmpdir={scratch / 'tmp'} -Dlog4j2.configurationFile={quiet.as_uri()}"
     builder = SparkSession.builder.master("local[*]").appName("lake-tailer demo")
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
-    builder = builder.config("spark.driver.extraJavaOptions", options)
+    builder = builder.config("spark.driver.extraJavaOptions", f"{JAVA_OPTIONS} {places}")
     builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    folder = os.environ.get(JARS_VARIABLE)
+    folder = os.environ.get(JARS_VARIABLE, "")
     if not folder:
         return configure_spark_with_delta_pip(builder)
     jars = sorted(str(jar) for jar in Path(folder).glob("*.jar"))
@@ -90,6 +93,51 @@ def _builder(scratch: Path) -> SparkSession.Builder:
             JARS_VARIABLE, f"no jars in {folder}", "Run `make demo`, which fetches them, or unset it."
         )
     return builder.config("spark.jars", ",".join(jars))
+
+
+def _end() -> None:
+    """Stop Spark and its JVM, which PySpark would leave to the end of this process."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to the JVM
+    with suppress(Exception):
+        if spark := SparkSession.getActiveSession():
+            spark.stop()
+    if gateway is None:
+        return
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(END_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put Ctrl-C and SIGTERM off: PySpark would forget a JVM that it is just starting."""
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    kept = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        # Also in the place of the one that PySpark installs: when we are interrupted everything ends.
+        for number, handle in kept.items():
+            signal.signal(number, handle)
+        if came:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log: py4j has much to say about connections that an interrupt broke."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager

@@ -60,9 +60,8 @@ def play(console: Console) -> bool:
     """
     show = _Show(console)
     with ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(TemporaryDirectory(prefix="lake-tailer-demo-", ignore_cleanup_errors=True))
-        )
+        scratch = TemporaryDirectory(prefix="lake-tailer-demo-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(scratch))
         config = folder / "demo.toml"
         config.write_text(CONFIG)
         settings = load(config)
@@ -125,9 +124,8 @@ class _Show:
     def say(self, who: str, what: str, style: str = "") -> None:
         """A line with the seconds since the beginning and who it is about."""
         elapsed = time.monotonic() - self._began
-        self._console.print(
-            Text.assemble((f"{elapsed:6.1f} s  ", "dim"), (f"{who:<7}", "bold"), (what, style))
-        )
+        line = Text.assemble((f"{elapsed:6.1f} s  ", "dim"), (f"{who:<7}", "bold"), (what, style))
+        self._print(line)
 
     def waiting(self, what: str) -> Status:
         """Say what takes a while, and on a terminal show that it is being done."""
@@ -136,20 +134,20 @@ class _Show:
 
     def commit(self, commit: Commit) -> None:
         """A commit that Spark made."""
-        rows = "" if commit.rows is None else f", {commit.rows} rows"
-        self.say("Spark", f"version {commit.version}: {commit.operation}{rows}", "cyan")
+        rows = "" if commit.rows is None else f" of {commit.rows} rows"
+        self.say("Spark", f"v{commit.version:<3} {commit.operation}{rows}", "cyan")
 
     def event(self, event: Event) -> None:
-        """An event that arrived: the first few of every version; called from the thread that reads the daemon."""
+        """An event that arrived: the first few of a version. Called from the thread that reads the daemon."""
         version, kind = event.pop("_commit_version"), event.pop("_change_type")
         del event["_commit_timestamp"]
         self._shown[version] += 1
         if self._shown[version] > SHOWN_EACH:
             return
         sign, style = SIGNS.get(kind, ("?", "magenta"))
-        values = "  ".join(f"{name}={value}" for name, value in event.items())
-        more = "  ..." if self._shown[version] == SHOWN_EACH else ""
-        self.say("tailer", f"version {version}: {sign:<2} {values}{more}", style)
+        values = " ".join(f"{name}={value}" for name, value in event.items())
+        more = " ..." if self._shown[version] == SHOWN_EACH else ""
+        self.say("tailer", f"v{version:<3} {sign:<2} {values}{more}", style)
 
     def verdict(self, verdict: Verdict, shop: Shop) -> None:
         """What it all came to."""
@@ -157,26 +155,20 @@ class _Show:
         events = ", ".join(f"{verdict.events.get(kind, 0)} {kind}" for kind in EFFECTS)
         lines = (
             ("commits by Spark", f"{shop.operations.total()} ({commits})"),
+            ("events delivered", f"{sum(verdict.events.values())} ({events}), with one kill -9"),
             (
-                "events delivered",
-                f"{sum(verdict.events.values())} ({events}), the daemon killed once on the way",
+                "compared to Spark's own feed",
+                f"{verdict.missing} missing, {verdict.unexpected} too many",
             ),
-            (
-                "against Spark's change feed",
-                f"{verdict.missing} missing, {verdict.unexpected} doubled or wrong",
-            ),
-            (
-                "their fold against the table",
-                f"{verdict.rows} rows: {verdict.lacking} lacking, {verdict.left_over} left over",
-            ),
+            ("rows of the table", str(verdict.rows)),
+            ("compared to the events' fold", f"{verdict.lacking} missing, {verdict.left_over} too many"),
         )
         self._console.print()
         for name, value in lines:
             self._console.print(Text.assemble((f"{name:<30}", "bold"), value))
-        style, word = (
-            ("bold green", "PROVED: every change once, none missing")
-            if verdict.proved
-            else ("bold red", "FAILED")
-        )
-        elapsed = time.monotonic() - self._began
-        self._console.print(Text(f"{word} ({elapsed:.0f} s)", style))
+        proved = Text("PROVED: every change was delivered, exactly once", "bold green")
+        self._print(proved if verdict.proved else Text("FAILED: see the counts above", "bold red"))
+
+    def _print(self, line: Text) -> None:
+        # Cut on a terminal, whole in a file.
+        self._console.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=not self._console.is_terminal)

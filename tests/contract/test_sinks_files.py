@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import to_thread
 from pyarrow import parquet
 
 from sinks.files import FilesSink
@@ -25,6 +26,9 @@ class TestJsonLines(FilesTests):
         return FilesSink("files", self.path, "jsonl")
 
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        return await to_thread.run_sync(self._read, app_id)
+
+    def _read(self, app_id: str) -> list[dict[str, Any]]:
         return [json.loads(line) for file in self.files(app_id, "jsonl") for line in file.read_bytes().splitlines()]
 
 
@@ -33,4 +37,7 @@ class TestParquet(FilesTests):
         return FilesSink("files", self.path, "parquet")
 
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        return await to_thread.run_sync(self._read, app_id)
+
+    def _read(self, app_id: str) -> list[dict[str, Any]]:
         return [row for file in self.files(app_id, "parquet") for row in flat_rows(parquet.read_table(file))]

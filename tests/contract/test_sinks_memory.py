@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from anyio import to_thread
 
 from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import SinkTests, flat_rows
@@ -17,4 +18,5 @@ class TestMemorySink(SinkTests):
         return MemorySink("memory", self.memory)
 
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
-        return [row for batch in self.memory.batches.get(app_id, []) for row in flat_rows(batch.rows)]
+        batches = list(self.memory.batches.get(app_id, []))
+        return await to_thread.run_sync(lambda: [row for batch in batches for row in flat_rows(batch.rows)])

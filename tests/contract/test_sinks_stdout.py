@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from anyio import to_thread
 
 from sinks.memory import MemoryProgressStore
 from sinks.stdout import StdoutSink
@@ -27,4 +28,5 @@ class TestStdoutSink(SinkTests):
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
         buffer = self.output.buffer
         assert isinstance(buffer, io.BytesIO)
-        return [json.loads(line) for line in buffer.getvalue().splitlines()]
+        lines = buffer.getvalue().splitlines()
+        return await to_thread.run_sync(lambda: list(map(json.loads, lines)))

@@ -60,16 +60,17 @@ def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape) -
     return check(spark, History(spark, folder / f"{seed}-{shape}", seed, shape).run(STEPS))
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("feed", [True, False], ids=["feed", "no feed"])
-def test_random_histories(spark: SparkSession, tmp_path: Path, feed: bool) -> None:
+def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool) -> None:
     shapes = [shape for shape in SHAPES if shape.feed == feed]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        done = pool.map(lambda numbered: make_and_check(spark, tmp_path, SEED + numbered[0], numbered[1]), enumerate(shapes))
+        done = pool.map(lambda numbered: make_and_check(quick_spark, tmp_path, SEED + numbered[0], numbered[1]), enumerate(shapes))
         assert sum(done) >= len(shapes) * STEPS // 2
 
 
 @pytest.mark.soak
-def test_random_histories_for_long(spark: SparkSession, tmp_path: Path) -> None:
+def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
     wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "400"))
     seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
 
@@ -77,7 +78,7 @@ def test_random_histories_for_long(spark: SparkSession, tmp_path: Path) -> None:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             while True:
                 round_of = [(seed, shape) for shape, seed in zip(SHAPES, seeds, strict=False)]
-                yield sum(pool.map(lambda one: make_and_check(spark, tmp_path, *one), round_of))
+                yield sum(pool.map(lambda one: make_and_check(quick_spark, tmp_path, *one), round_of))
 
     checked = 0
     for versions in histories():

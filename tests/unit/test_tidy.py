@@ -96,10 +96,15 @@ BOUNDARIES: Final = (
     Boundary("tailer.config tailer.config_file", "tailer.*", "pydantic pydantic_core pydantic_settings"),
     Boundary("tailer.daemon", "tailer.*", "anyio"),
     # Sinks see the ports and nothing behind them, as a third party's would.
+    Boundary("sinks", "tailer.errors", "msgspec"),
+    Boundary("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
+    Boundary("sinks.encoding sinks.encoding.*", "sinks.encoding.* tailer.errors", "pyarrow"),
     Boundary("sinks.delta_table", f"sinks.delta_* {PORTS}", "deltalake pyarrow"),
-    Boundary("sinks.delta sinks.delta_*", f"sinks.delta_* {PORTS}", "anyio pyarrow"),
-    Boundary("sinks.testing", PORTS, "anyio pyarrow pytest"),
-    Boundary("sinks sinks.*", f"sinks.encoding.* {PORTS}", "anyio pyarrow"),
+    Boundary("sinks.delta sinks.delta_*", f"sinks sinks.delta_* {PORTS}", "anyio msgspec pyarrow"),
+    Boundary("sinks.files sinks.files_*", f"sinks sinks.files_* sinks.encoding.* {PORTS}", "anyio msgspec pyarrow"),
+    Boundary("sinks.memory", f"sinks {PORTS}", "anyio msgspec pyarrow"),
+    Boundary("sinks.stdout", f"sinks sinks.encoding.* {PORTS}", "anyio msgspec rich"),
+    Boundary("sinks.testing sinks.testing.*", f"sinks.testing.* sinks.encoding.* {PORTS}", "anyio pyarrow pytest"),
 )
 
 # Ours to use nowhere: anyio is the one way to wait, and the dataset scanner's order and memory are its own.

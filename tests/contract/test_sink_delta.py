@@ -1,0 +1,93 @@
+"""The contract of a sink, kept by `delta`; and by a state table on behalf of a sink that keeps no progress itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+from anyio import to_thread
+from deltalake import DeltaTable
+from pyarrow import parquet
+
+from sinks.delta import DeltaSink
+from sinks.testing import SinkTests, flat_rows
+from tailer.delta.state import StateTable
+from tailer.events import METADATA_FIELDS, ChangeBatch
+from tailer.sink import Recorded
+from tailer.storage import LocalStore
+
+METADATA = frozenset(field.name for field in METADATA_FIELDS)
+
+
+class TestDeltaSink(SinkTests):
+    keeps_order = False  # rows of a Delta table have none
+
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "target"
+
+    def make_sink(self) -> DeltaSink:
+        return DeltaSink("delta", str(self.path))
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        return await to_thread.run_sync(self._read, app_id)
+
+    def _read(self, app_id: str) -> list[dict[str, Any]]:
+        """Streams share a table; the log says in which stream's commits files came."""
+        if not self.path.exists():
+            return []
+        schema = pa.schema(DeltaTable(str(self.path)).schema().to_arrow())
+        rows = []
+        for commit in sorted((self.path / "_delta_log").glob("*.json")):
+            actions = [json.loads(line) for line in commit.read_text().splitlines()]
+            if app_id in [action["txn"]["appId"] for action in actions if "txn" in action]:
+                for name in (unquote(action["add"]["path"]) for action in actions if "add" in action):
+                    rows += flat_rows(_columns(parquet.read_table(self.path / name, partitioning=None), schema))
+        return rows
+
+
+def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows of one file as the table has them, with null for columns that came later; metadata columns last.
+
+    The table itself has them in the order in which they came.
+    """
+    names = sorted(schema.names, key=lambda name: name in METADATA)
+    there = set(rows.schema.names)
+    kinds = {name: schema.field(name).type for name in names}
+    columns = [rows[name].cast(kinds[name]) if name in there else pa.nulls(len(rows), kinds[name]) for name in names]
+    return pa.table(columns, names=names)
+
+
+class ListSink:
+    """Rows in a list that outlives the instances: the plainest `AtLeastOnceSink`."""
+
+    name = "list"
+
+    def __init__(self, rows: dict[str, list[dict[str, Any]]]) -> None:
+        self._rows = rows
+
+    async def write(self, batch: ChangeBatch) -> None:
+        self._rows.setdefault(batch.table_id, []).extend(await to_thread.run_sync(flat_rows, batch.rows))
+
+    async def flush(self) -> None:
+        """Nothing is held back."""
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class TestRecordedInAStateTable(SinkTests):
+    exactly_once = False
+
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path) -> None:
+        self.state = tmp_path / "state"
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def make_sink(self) -> Recorded:
+        return Recorded(ListSink(self.rows), StateTable(LocalStore(self.state)))
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        return [row for rows in self.rows.values() for row in rows]

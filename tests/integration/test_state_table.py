@@ -1,0 +1,447 @@
+"""The state table: real files, real processes, other Delta readers; and what must not look like a new start."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
+from pyspark.sql import SparkSession
+
+from tailer.delta.commit import write_commit
+from tailer.delta.log import LOG, commit_name
+from tailer.delta.state import CHECKPOINT_EVERY, StateTable
+from tailer.errors import (
+    LogCorrupt,
+    LogError,
+    NotATable,
+    ObjectAlreadyExists,
+    SinkFenced,
+    SinkUnavailable,
+    StorageUnavailable,
+    UnsupportedFeature,
+    VersionAhead,
+    VersionGone,
+)
+from tailer.plan import END, SNAPSHOT_TASKS, Position
+from tailer.sink import Progress
+from tailer.storage import LocalStore, MemoryStore, ObjectStore
+from tests.integration.state_writer import following
+
+APP = "pipeline/3f2a"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return LocalStore(tmp_path / "state") if request.param == "local" else MemoryStore()
+
+
+def at(version: int, app: str = APP) -> Progress:
+    return Progress(app, Position.end(version))
+
+
+async def fill(store: ObjectStore, records: int, app: str = APP, first: int = 0) -> StateTable:
+    """`records` records, versions from `first` on."""
+    table = StateTable(store)
+    for version in range(first, first + records):
+        await table.record(at(version, app))
+    return table
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        Position.end(-1),
+        Position.end(0),
+        Position(0, 0, 0),
+        Position(0, 0, END),
+        Position(57, 3, 12_345_678_901),
+        Position(0, SNAPSHOT_TASKS, 0),
+        Position(57, END - 1, END),
+        Position.end(2**62),
+    ],
+)
+async def test_every_position_comes_back(store: ObjectStore, position: Position) -> None:
+    table = StateTable(store)
+    assert await table.progress(APP) is None
+    assert await store.list(LOG) == []
+    for before in (None, Position.end(3), Position(4, 1, 1)):
+        if before is not None:
+            await table.record(Progress(APP, before))
+        await table.record(Progress(APP, position))
+        assert await table.progress(APP) == Progress(APP, position)
+        assert await StateTable(store).progress(APP) == Progress(APP, position)
+    assert await table.progress("pipeline/3f2") is None
+
+
+async def test_only_one_instance_records(store: ObjectStore) -> None:
+    first, second = StateTable(store), StateTable(store)
+    assert await first.progress(APP) is None
+    assert await second.progress(APP) is None
+    await first.record(at(1))
+    with pytest.raises(SinkFenced):
+        await second.record(at(1))
+    with pytest.raises(SinkFenced):  # not asked again, not allowed again
+        await second.record(at(2))
+    await first.record(at(2))
+    assert await second.progress(APP) == at(2)
+    await second.record(at(3))
+    with pytest.raises(SinkFenced):
+        await first.record(at(3))
+    assert await StateTable(store).progress(APP) == at(3)
+
+
+async def test_other_streams_do_not_disturb(store: ObjectStore) -> None:
+    first, second = StateTable(store), StateTable(store)
+    for version in range(130):  # beyond two checkpoints
+        await first.record(at(version, "a"))
+        await second.record(at(version, "b"))
+    assert (await second.progress("a"), await first.progress("b")) == (at(129, "a"), at(129, "b"))
+
+    async def count(app: str, table: StateTable) -> None:
+        for version in range(130, 160):
+            await table.record(at(version, app))
+
+    shared = StateTable(store)
+    async with anyio.create_task_group() as tasks:
+        for app, table in (("a", first), ("b", second), ("c", shared), ("d", shared)):
+            tasks.start_soon(count, app, table)
+    for app in "abcd":
+        assert await StateTable(store).progress(app) == at(159, app)
+
+
+async def test_the_log_stays_small_and_quick(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    table = StateTable(store)
+    seconds: list[float] = []
+    most = 0
+    for version in range(2000):
+        started = perf_counter()
+        await table.record(at(version))
+        seconds.append(perf_counter() - started)
+        most = max(most, len(await store.list(LOG)))
+    assert most < 120
+    assert median(seconds[-200:]) < 0.05
+    assert median(seconds[-200:]) < 3 * median(seconds[100:300]) + 0.005
+    assert await StateTable(store).progress(APP) == at(1999)
+
+
+async def test_other_readers_agree(tmp_path: Path, spark: SparkSession) -> None:
+    """delta-rs and Spark open the table before there is a checkpoint, at one, and after the log was shortened."""
+    store = LocalStore(tmp_path)
+    table = StateTable(store)
+
+    def spark_has() -> tuple[int, int, dict[str, int]]:
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        snapshot = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            spark._jsparkSession, str(tmp_path)
+        ).unsafeVolatileSnapshot()
+        versions = {app: snapshot.transactions().apply(app) for app in (APP, f"{APP}#task", f"{APP}#row")}
+        return snapshot.version(), spark.read.format("delta").load(str(tmp_path)).count(), versions
+
+    for version in range(3 * CHECKPOINT_EVERY + 2):
+        await table.record(Progress(APP, Position(version, 4, 9)) if version % 2 else at(version))
+        if version in (1, CHECKPOINT_EVERY - 1, 3 * CHECKPOINT_EVERY + 1):
+            reader = DeltaTable(str(tmp_path))
+            values = [version - 1, 4, 9]
+            apps = [APP, f"{APP}#task", f"{APP}#row"]
+            assert (reader.version(), reader.file_uris()) == (version + 1, [])
+            assert [reader.transaction_version(app) for app in apps] == values
+            assert await to_thread.run_sync(spark_has) == (version + 1, 0, dict(zip(apps, values, strict=True)))
+    assert not (tmp_path / commit_name(0)).exists()
+
+
+async def test_readers_are_not_disturbed_while_the_log_is_shortened(tmp_path: Path) -> None:
+    await fill(LocalStore(tmp_path), 1)
+    reads: list[int] = []
+
+    def read() -> None:
+        found = DeltaTable(str(tmp_path)).transaction_version(APP)
+        assert found is not None
+        reads.append(found)
+
+    async with anyio.create_task_group() as tasks:
+
+        async def keep_reading() -> None:
+            while not reads or reads[-1] < 600:
+                await to_thread.run_sync(read)
+
+        tasks.start_soon(keep_reading)
+        await fill(LocalStore(tmp_path), 600, first=1)
+    assert reads == sorted(reads)
+
+
+async def test_a_writer_that_slept_through_two_checkpoints_is_not_lost(store: ObjectStore) -> None:
+    """Its next version was deleted long ago, so creating it succeeds and means nothing."""
+    sleeper = await fill(store, 3, "sleeper")
+    await fill(store, 4 * CHECKPOINT_EVERY, "busy")
+    await sleeper.record(at(3, "sleeper"))
+    assert await StateTable(store).progress("sleeper") == at(3, "sleeper")
+    await fill(store, 4 * CHECKPOINT_EVERY, "busy", 1000)
+    other = StateTable(store)
+    await other.progress("sleeper")
+    await other.record(at(4, "sleeper"))
+    await fill(store, 4 * CHECKPOINT_EVERY, "busy", 2000)
+    with pytest.raises(SinkFenced):
+        await sleeper.record(at(4, "sleeper"))
+    assert await StateTable(store).progress("sleeper") == at(4, "sleeper")
+
+
+class FaultyStore(MemoryStore):
+    """Fails at the next put of a kind, before or after it took place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail: str | None = None
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        if self.fail == "before":
+            raise StorageUnavailable(name, "connection reset")
+        await super().put_if_absent(name, data)
+        if self.fail == "after":
+            raise StorageUnavailable(name, "connection reset")
+
+    async def put(self, name: str, data: bytes) -> None:
+        if self.fail == "checkpoint" and "checkpoint" in name:
+            raise StorageUnavailable(name, "connection reset")
+        await super().put(name, data)
+
+
+async def test_failures_of_the_store() -> None:
+    store = FaultyStore()
+    table = await fill(store, 2)
+    store.fail = "after"
+    await table.record(at(2))
+    assert await StateTable(store).progress(APP) == at(2)
+    store.fail = "before"
+    with pytest.raises(SinkUnavailable, match="connection reset"):
+        await table.record(at(3))
+    assert await table.progress(APP) == at(2)
+    store.fail = "checkpoint"
+    for version in range(3, 2 * CHECKPOINT_EVERY):
+        await table.record(at(version))
+    assert not [name for name in store.objects if "checkpoint" in name]
+    store.fail = None
+    await table.record(at(500))
+    assert len([name for name in store.objects if "checkpoint" in name]) == 2
+    assert await StateTable(store).progress(APP) == at(500)
+
+
+async def test_dying_while_shortening_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any number of deletions the table is whole, and the next checkpoint cleans up the rest."""
+
+    class Killed(BaseException):
+        pass
+
+    for allowed in range(0, 49, 7):
+        store = MemoryStore()
+        table = await fill(store, 2 * CHECKPOINT_EVERY - 2)
+        left = allowed
+
+        async def delete(name: str, store: MemoryStore = store) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            store.objects.pop(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "delete", delete)
+            with pytest.raises(Killed):
+                await table.record(at(98))
+        assert await StateTable(store).progress(APP) == at(98)
+        await fill(store, CHECKPOINT_EVERY, first=99)
+        assert len(store.objects) <= CHECKPOINT_EVERY + 4
+        assert await StateTable(store).progress(APP) == at(148)
+
+
+def last_commit(log: Path) -> Path:
+    return max(log.glob("*.json"))
+
+
+def truncate(path: Path, share: float) -> None:
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+def remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
+
+
+Damage = Callable[[Path], object]
+DAMAGE: dict[str, tuple[Damage, type[LogError]]] = {
+    "last commit empty": (lambda log: truncate(last_commit(log), 0), LogCorrupt),
+    "last commit torn": (lambda log: truncate(last_commit(log), 0.7), LogCorrupt),
+    "last commit of bytes": (lambda log: last_commit(log).write_bytes(os.urandom(200)), LogCorrupt),
+    "checkpoint empty": (lambda log: truncate(max(log.glob("*.parquet")), 0), LogCorrupt),
+    "checkpoint torn": (lambda log: truncate(max(log.glob("*.parquet")), 0.5), LogCorrupt),
+    "commit missing": (lambda log: sorted(log.glob("*.json"))[-3].unlink(), VersionGone),
+    "checkpoints missing": (lambda log: remove(*log.glob("*.parquet")), VersionGone),
+    "only the hint left": (
+        lambda log: remove(*(path for path in log.iterdir() if path.name != "_last_checkpoint")),
+        NotATable,
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_log_is_never_a_new_start(tmp_path: Path, damage: str) -> None:
+    await fill(LocalStore(tmp_path), 2 * CHECKPOINT_EVERY + 10)
+    apply, error = DAMAGE[damage]
+    apply(tmp_path / LOG)
+    with pytest.raises(error):
+        await StateTable(LocalStore(tmp_path)).progress(APP)
+    with pytest.raises(error):
+        await StateTable(LocalStore(tmp_path)).record(at(1000))
+
+
+async def test_flipped_bits_in_a_checkpoint_are_found(tmp_path: Path) -> None:
+    await fill(LocalStore(tmp_path), CHECKPOINT_EVERY)
+    (checkpoint,) = (tmp_path / LOG).glob("*.parquet")
+    whole = checkpoint.read_bytes()
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(300):
+        at_byte = chance.randrange(len(whole))
+        checkpoint.write_bytes(
+            whole[:at_byte] + bytes([whole[at_byte] ^ (1 << chance.randrange(8))]) + whole[at_byte + 1 :]
+        )
+        try:
+            assert await StateTable(LocalStore(tmp_path)).progress(APP) == at(CHECKPOINT_EVERY - 1)
+        except (LogError, StorageUnavailable):
+            refused += 1
+    assert refused > 0
+
+
+async def test_a_broken_checkpoint_can_be_removed(tmp_path: Path) -> None:
+    """The one before it, and the commits since, are there for that."""
+    await fill(LocalStore(tmp_path), 2 * CHECKPOINT_EVERY + 10)
+    max((tmp_path / LOG).glob("*.parquet")).unlink()
+    assert await StateTable(LocalStore(tmp_path)).progress(APP) == at(2 * CHECKPOINT_EVERY + 9)
+
+
+async def test_a_log_that_vanishes_under_a_writer_is_noticed(store: ObjectStore) -> None:
+    table = await fill(store, 5)
+    for meta in await store.list(LOG):
+        await store.delete(meta.name)
+    with pytest.raises(VersionGone):
+        await table.record(at(5))
+    with pytest.raises(VersionGone):
+        await StateTable(store).progress(APP)
+    table = await fill(MemoryStore(), 5)
+    young = MemoryStore()
+    await fill(young, 1)
+    table._store = young
+    with pytest.raises((VersionAhead, VersionGone)):
+        await table.record(at(5))
+
+
+async def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    DeltaTable.create(str(data), Schema([Field("a", PrimitiveType("string"))]))
+    strange = tmp_path / "strange"
+    (strange / LOG).mkdir(parents=True)
+    (strange / LOG / "notes.txt").write_text("not a log")
+    for path, match in ((data, "not one that keeps lake-tailer's progress"), (strange, "no commit")):
+        table = StateTable(LocalStore(path))
+        with pytest.raises(NotATable, match=match):
+            await table.progress(APP)
+        with pytest.raises(NotATable, match=match):
+            await table.record(at(1))
+    fresh = tmp_path / "fresh"
+    (fresh / LOG).mkdir(parents=True)
+    (fresh / LOG / ".0.json.aa.tmp").write_text("left by a killed process")
+    await fill(LocalStore(fresh), 1)
+    assert await StateTable(LocalStore(fresh)).progress(APP) == at(0)
+    afile = tmp_path / "file"
+    afile.write_text("")
+    with pytest.raises((SinkUnavailable, StorageUnavailable)):
+        await fill(LocalStore(afile), 1)
+
+
+async def test_what_another_writer_did_to_the_table_is_refused(store: ObjectStore) -> None:
+    table = await fill(store, 3)
+    properties = {"lakeTailer.progress": "2"}
+    metadata = {"id": "x", "schemaString": "{}", "partitionColumns": [], "configuration": properties}
+    add = {"path": "a", "partitionValues": {}, "size": 1, "dataChange": True, "modificationTime": 1}
+    changes: list[tuple[dict[str, Any], type[LogError]]] = [
+        ({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": []}}, UnsupportedFeature),
+        ({"metaData": metadata}, UnsupportedFeature),
+        ({"add": add}, NotATable),
+        ({"txn": {"appId": APP, "version": 99, "lastUpdated": 1}}, LogCorrupt),
+    ]
+    for action, error in changes:
+        await write_commit(store, 4, [action], "TEST")
+        with pytest.raises(error):
+            await StateTable(store).progress(APP)
+        with pytest.raises((error, SinkFenced)):
+            await table.record(at(7))
+        await store.delete(commit_name(4))
+    assert await StateTable(store).progress(APP) == at(2)
+
+
+def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.integration.state_writer", str(path), app, str(last)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("apps", [("a", "b"), ("a", "a")])
+def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
+    last = 150
+    with writer(tmp_path, apps[0], last) as one, writer(tmp_path, apps[1], last) as two:
+        answers = [process.communicate()[0].splitlines() for process in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0)
+    fenced = sum(int(lines[1]) for lines in answers)
+    assert (fenced > 0) == (apps[0] == apps[1])
+    for app in apps:
+        assert anyio.run(StateTable(LocalStore(tmp_path)).progress, app) == at(last, app)
+    assert len(list((tmp_path / LOG).iterdir())) < 120
+
+
+def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
+    """Each process goes on where the one before was killed: never behind it, never between two positions."""
+    chance = random.Random(20260802)
+    last, kills = 400, 0
+    position: Position | None = None
+    while position != Position.end(last):
+        with writer(tmp_path, APP, last) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            try:
+                process.wait(chance.uniform(0.05, 0.5))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+        found = anyio.run(StateTable(LocalStore(tmp_path)).progress, APP)
+        if found is not None:
+            assert position is None or position <= found.position
+            assert found.position in {following(None), following(found.position), found.position}
+            position = found.position
+    assert kills > 3
+
+
+async def test_creating_at_once(store: ObjectStore) -> None:
+    async def begin(app: str) -> None:
+        await StateTable(store).record(at(1, app))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(begin, f"app{number}")
+    for number in range(8):
+        assert await StateTable(store).progress(f"app{number}") == at(1, f"app{number}")
+    with pytest.raises(ObjectAlreadyExists):
+        await write_commit(store, 0, [], "TEST")

@@ -1,0 +1,275 @@
+"""Cases of the change feed that no public table covers, made by Spark itself and named after what is special.
+
+Each is checked like a random history: against Spark's change feed where there is one, and by the fold over Spark's
+snapshots; and it asserts that its log holds what it is about.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from deltalake import WriterProperties, write_deltalake
+from pyspark.sql import SparkSession
+
+from tailer.plan import Regime
+from tests.follow import Followed, follow, snapshot
+from tests.histories import latest_version
+from tests.oracle import METADATA, Rows, assert_same, fold, rows_of, spark_feed, spark_snapshot
+
+NASTY: Final = ("a/b", "x:y", "50%", "a%2Fb", "two words", "é", "日本", "q?#&=+", "back\\slash", 'quo"te', "it's", "[x]{y}^z")
+
+
+class Table:
+    """A Delta table made by Spark's SQL, judged by Spark's own reading."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+
+    def sql(self, text: str) -> None:
+        """Run a statement; `{t}` is the table."""
+        self.spark.sql(text.replace("{t}", f"delta.`{self.path}`")).collect()
+
+    def create(self, columns: str, rows: str, feed: bool = True, vectors: bool = False, partition: str = "") -> None:
+        """Make the table (version 0) and insert the rows of a SELECT, in one file a partition (version 1)."""
+        self.sql(
+            f"CREATE TABLE {{t}} ({columns}) USING delta {f'PARTITIONED BY ({partition})' if partition else ''} "
+            f"TBLPROPERTIES ('delta.enableChangeDataFeed' = '{feed}', 'delta.enableDeletionVectors' = '{vectors}')"
+        )
+        self.sql(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ * FROM ({rows})")
+
+    def actions(self, version: int, kind: str) -> list[dict[str, Any]]:
+        """The actions of one kind in a version's commit."""
+        lines = (self.path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        return [action[kind] for action in map(json.loads, lines) if kind in action]
+
+    def check(self, feed_from: int | None = 0, feed_to: int | None = None) -> list[Followed]:
+        """Judge all versions: the fold over Spark's snapshots, and Spark's feed from `feed_from` on (None: has none)."""
+        versions = follow(self.path)
+        assert len(versions) == latest_version(self.path) + 1
+        before: Rows = Rows()
+        for version in versions:
+            where = f"version {version.plan.version} ({version.plan.operation})"
+            after = spark_snapshot(self.spark, self.path, version.plan.version)
+            assert_same(fold(before, version.table, where), after, f"fold, {where}")
+            before = after
+        assert_same(rows_of(snapshot(self.path).table, METADATA), before, "snapshot")
+        if feed_from is not None:
+            feed = spark_feed(self.spark, self.path, feed_from, feed_to)
+            for version in versions[feed_from : None if feed_to is None else feed_to + 1]:
+                at = version.plan.version
+                expected = rows_of(feed[at]) if at in feed else Rows()
+                assert_same(rows_of(version.table), expected, f"feed, version {at} ({version.plan.operation})")
+        return versions
+
+
+MakeTable = Callable[[str], Table]
+
+
+@pytest.fixture
+def table(quick_spark: SparkSession, tmp_path: Path) -> Table:
+    """A table that is not there yet."""
+    return Table(quick_spark, tmp_path / "table")
+
+
+def kinds(version: Followed) -> dict[str, int]:
+    """How many rows a version has of each change type."""
+    counted = version.table.group_by("_change_type").aggregate([([], "count_all")]).to_pylist()
+    return {row["_change_type"]: row["count_all"] for row in counted}
+
+
+def test_unpaired_remove_with_vector_after_overwrite(table: Table) -> None:
+    table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
+    table.sql("DELETE FROM {t} WHERE id = 3")
+    table.sql("INSERT OVERWRITE {t} SELECT id FROM range(100, 102)")
+    assert [remove["deletionVector"]["cardinality"] for remove in table.actions(3, "remove")] == [1]
+    assert kinds(table.check()[3]) == {"delete": 9, "insert": 2}
+
+
+def test_unpaired_add_with_vector_via_restore(table: Table) -> None:
+    table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
+    table.sql("DELETE FROM {t} WHERE id = 3")
+    table.sql("INSERT OVERWRITE {t} SELECT id FROM range(100, 102)")
+    table.sql("RESTORE TABLE {t} TO VERSION AS OF 2")
+    assert [add["deletionVector"]["cardinality"] for add in table.actions(4, "add")] == [1]
+    assert kinds(table.check()[4]) == {"delete": 2, "insert": 9}
+
+
+def test_restore_over_a_vector_gives_rows_back(table: Table) -> None:
+    table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
+    for removed in (3, 4):
+        table.sql(f"DELETE FROM {{t}} WHERE id = {removed}")
+    table.sql("RESTORE TABLE {t} TO VERSION AS OF 2")
+    table.sql("RESTORE TABLE {t} TO VERSION AS OF 1")
+    versions = table.check()
+    assert versions[4].table.column("id").to_pylist() == [4]
+    assert versions[5].table.column("id").to_pylist() == [3]
+
+
+def test_unpaired_add_with_vector_via_shallow_clone(table: Table, tmp_path: Path) -> None:
+    table.create("id BIGINT, p STRING", "SELECT id, 'x:y' FROM range(10)", vectors=True, partition="p")
+    table.sql("DELETE FROM {t} WHERE id = 3")
+    clone = Table(table.spark, tmp_path / "clone with space")
+    clone.sql(f"CREATE TABLE {{t}} SHALLOW CLONE delta.`{table.path}`")
+    (add,) = clone.actions(0, "add")
+    assert add["path"].startswith("file:")
+    assert add["deletionVector"]["storageType"] == "p"
+    clone.sql("DELETE FROM {t} WHERE id = 5")
+    versions = clone.check()
+    assert [kinds(version) for version in versions] == [{"insert": 9}, {"delete": 1}]
+
+
+def test_merge_that_changes_nothing(table: Table) -> None:
+    table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
+    table.sql("MERGE INTO {t} t USING range(5) s ON t.id = s.id WHEN MATCHED AND t.n > 5 THEN UPDATE SET n = 0")
+    assert latest_version(table.path) == 2
+    assert table.actions(2, "add") or table.actions(2, "remove"), "the MERGE rewrote no file: nothing is tested"
+    assert table.check()[2].plan.regime is Regime.NONE
+
+
+def test_feed_disabled_in_the_middle_and_enabled_again(table: Table) -> None:
+    table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
+    table.sql("UPDATE {t} SET n = 2 WHERE id < 3")
+    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
+    table.sql("UPDATE {t} SET n = 3 WHERE id < 2")
+    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    table.sql("UPDATE {t} SET n = 4 WHERE id < 1")
+    versions = table.check(0, 2)
+    table.check(5)
+    assert kinds(versions[2]) == {"update_preimage": 3, "update_postimage": 3}
+    assert kinds(versions[4]) == {"delete": 10, "insert": 10}
+    assert kinds(versions[6]) == {"update_preimage": 1, "update_postimage": 1}
+
+
+def test_vectors_on_a_file_with_many_row_groups(table: Table) -> None:
+    rows = pa.table({"id": pa.array(range(100), pa.int64())})
+    properties = WriterProperties(max_row_group_size=7, write_batch_size=7)
+    write_deltalake(table.path, rows, writer_properties=properties)
+    table.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
+        "'delta.enableChangeDataFeed' = 'true')"
+    )
+    table.sql("DELETE FROM {t} WHERE id IN (0, 6, 7, 13, 50, 99)")
+    table.sql("DELETE FROM {t} WHERE id % 10 = 5 OR id BETWEEN 70 AND 76")
+    table.sql("RESTORE TABLE {t} TO VERSION AS OF 2")
+    table.sql("INSERT OVERWRITE {t} SELECT id FROM range(3)")
+    (file,) = table.path.glob("part-*-0000-*.parquet") if False else [
+        path for path in table.path.glob("*.parquet") if pa.parquet.ParquetFile(path).num_row_groups > 10
+    ]
+    assert file.exists()
+    versions = table.check(1)
+    assert versions[2].table.column("id").to_pylist() == [0, 6, 7, 13, 50, 99]
+    assert kinds(versions[5]) == {"delete": 94, "insert": 3}
+
+
+def test_times_of_commit_files_that_go_backwards(table: Table, tmp_path: Path) -> None:
+    table.create("id BIGINT", "SELECT id FROM range(3)")
+    for first in (10, 20, 30):
+        table.sql(f"INSERT INTO {{t}} SELECT id FROM range({first}, {first + 2})")
+    copy = Table(table.spark, tmp_path / "copy")
+    shutil.copytree(table.path, copy.path)
+    for version, seconds in enumerate([10, 5, 5, 20, 20]):
+        moment = 1_700_000_000 + seconds
+        os.utime(copy.path / "_delta_log" / f"{version:020d}.json", (moment, moment))
+    versions = copy.check()
+    offsets = [version.plan.timestamp_ms - 1_700_000_000_000 for version in versions]
+    assert offsets == [10_000, 10_001, 10_002, 20_000, 20_001]
+    assert [version.plan.timestamp_ms for version in follow(copy.path, 3)] == [
+        version.plan.timestamp_ms for version in versions[3:]
+    ]
+
+
+def test_in_commit_timestamps_enabled_in_the_middle(table: Table) -> None:
+    table.create("id BIGINT", "SELECT id FROM range(3)")
+    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
+    table.sql("INSERT INTO {t} SELECT id FROM range(10, 12)")
+    for version in (0, 1, 2, 3):
+        os.utime(table.path / "_delta_log" / f"{version:020d}.json", (1_700_000_000, 1_700_000_000 + version))
+    copy = Table(table.spark, table.path.with_name("copy"))
+    shutil.copytree(table.path, copy.path)
+    assert table.actions(3, "commitInfo")[0]["inCommitTimestamp"] == copy.check()[3].plan.timestamp_ms
+
+
+def test_partition_values_that_need_escapes(table: Table) -> None:
+    values = ", ".join(f"({at}, {sql_text(value)})" for at, value in enumerate((*NASTY, None)))
+    table.create("id BIGINT, p STRING", f"SELECT * FROM VALUES {values}", partition="p")
+    assert any("%25" in add["path"] for add in table.actions(1, "add"))
+    table.sql("UPDATE {t} SET id = id + 100 WHERE id % 2 = 0")
+    table.sql("DELETE FROM {t} WHERE p = 'a/b' OR p = 'a%2Fb' OR p IS NULL")
+    versions = table.check()
+    assert set(versions[1].table.column("p").to_pylist()) == {*NASTY, None}
+
+
+def sql_text(value: str | None) -> str:
+    """A value as Spark's SQL writes it."""
+    if value is None:
+        return "CAST(NULL AS STRING)"
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
+def test_empty_text_and_null(table: Table, vectors: bool) -> None:
+    """Both are null as a partition value, and two different things in a column."""
+    rows = "SELECT * FROM VALUES (1, '', 'a'), (2, NULL, ''), (3, 'x', NULL), (4, '', NULL)"
+    table.create("id BIGINT, p STRING, s STRING", rows, vectors=vectors, partition="p")
+    table.sql("UPDATE {t} SET s = 'changed' WHERE id = 4")
+    table.sql("DELETE FROM {t} WHERE id = 1")
+    table.sql("OPTIMIZE {t}")
+    table.sql("RESTORE TABLE {t} TO VERSION AS OF 1")
+    table.sql("DELETE FROM {t}")
+    versions = table.check()
+    assert rows_of(versions[1].table, METADATA) == rows_of(
+        pa.table({"id": [1, 2, 3, 4], "p": [None, None, "x", None], "s": ["a", "", None, None]})
+    )
+
+
+def test_typed_partition_values(table: Table) -> None:
+    columns = (
+        "id BIGINT, i INT, l BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(10,2), b BOOLEAN, f DOUBLE, y BINARY"
+    )
+    row = (
+        "1Y, 42L, DATE'2024-02-29', TIMESTAMP'2024-02-29 12:34:56.123456', TIMESTAMP_NTZ'1969-12-31 23:59:59.5', "
+        "-1.50BD, true, -0.25D, X'61'"
+    )
+    nulls = ", ".join(["NULL"] * 9)
+    partition = "i, l, d, t, n, c, b, f, y"
+    table.create(columns, f"SELECT 1, {row} UNION ALL SELECT 2, {nulls}", partition=partition)
+    table.sql("UPDATE {t} SET id = id + 10")
+    table.sql("DELETE FROM {t} WHERE id = 12")
+    table.check()
+
+
+@pytest.mark.parametrize("position", ["FIRST", "AFTER id"])
+def test_columns_added_later_are_null_in_older_files(table: Table, position: str) -> None:
+    table.create("id BIGINT, s STRUCT<a: INT>", "SELECT id, named_struct('a', 1) FROM range(4)", vectors=True)
+    table.sql(
+        f"ALTER TABLE {{t}} ADD COLUMNS (m MAP<STRING, INT> {position}, l ARRAY<STRUCT<x: DECIMAL(5,1)>>, b BINARY, "
+        "e STRUCT<f: DATE>)"
+    )
+    table.sql("ALTER TABLE {t} ADD COLUMNS (s.z STRING FIRST)")
+    table.sql("DELETE FROM {t} WHERE id = 1")
+    table.sql("UPDATE {t} SET s.z = 'z', m = map('k', 1) WHERE id = 2")
+    table.sql("INSERT OVERWRITE {t} SELECT * FROM {t} WHERE id = 2")
+    table.check()
+
+
+def test_overwrite_with_another_partitioning(table: Table) -> None:
+    """The removed files are partitioned as the table was, the added ones as it is from then on."""
+    table.create("id BIGINT, p STRING, q STRING", "SELECT id, IF(id = 0, NULL, 'x'), NULL FROM range(3)", partition="p")
+    rows = table.spark.sql("SELECT id, 'y' AS p, IF(id = 1, NULL, 'z') AS q FROM range(3)")
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.partitionBy("q").save(str(table.path))
+    table.sql("DELETE FROM {t} WHERE id = 1")
+    table.check()
+
+
+def test_replace_where_writes_change_files(table: Table) -> None:
+    table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
+    rows = table.spark.sql("SELECT id, 2 AS n FROM range(3, 6)")
+    rows.write.format("delta").mode("overwrite").option("replaceWhere", "id >= 3 AND id < 6").save(str(table.path))
+    table.check()

@@ -1,0 +1,135 @@
+"""Whole streams for the suites: a table that grows while it is followed, a destination that remembers its transactions.
+
+What was delivered is read from the destination, what should have been is kept by the table; both as (version, id).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from sinks.memory import MemoryDestination, MemorySink
+from sinks.testing import FaultySink
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import Engine, LocalEngine
+from tailer.events import ChangeBatch
+from tailer.pipeline import Limits, Pipeline
+from tailer.plan import Position, Start
+from tailer.sink import Progress, Sink
+from tailer.storage import LocalStore, ObjectStore
+from tailer.watch import TimerWake, Wake
+from tests.faults.crafted import Crafted
+
+__all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "pipeline"]
+
+APP: Final = "p/11111111-2222-3333-4444-555555555555"
+Delivered = list[tuple[int, int]]
+
+
+@dataclass
+class Growing(Crafted):
+    """A table whose commits appear whole, as a real writer's do, and that knows what they insert."""
+
+    inserted: Delivered = field(default_factory=list)
+
+    def commit_text(self, text: str) -> int:
+        """Write the next commit aside and rename it into place."""
+        self.version += 1
+        part = self.path / "_delta_log" / f".{self.version}.tmp"
+        part.write_text(text)
+        part.rename(self.commit_file())
+        return self.version
+
+    def insert(self, *files: Iterable[int], row_group_size: int | None = None) -> int:
+        """Commit one data file for each collection of ids."""
+        names = [f"{self.version + 1}-{number}.parquet" for number in range(len(files))]
+        for name, ids in zip(names, files, strict=True):
+            self.data(name, ids, row_group_size)
+        version = self.commit(*map(self.add, names))
+        self.inserted.extend((version, each) for ids in files for each in ids)
+        return version
+
+    def insert_again(self, ids: Sequence[int], versions: int) -> None:
+        """Commit the same file many times over: quick to write, and no two versions are mistaken for each other."""
+        name = self.data("again.parquet", ids)
+        for _ in range(versions):
+            version = self.commit(self.add(name))
+            self.inserted.extend((version, each) for each in ids)
+
+    def rows(self, first: int = 0, last: int | None = None) -> Delivered:
+        """What versions `first` to `last` (None: the newest) insert."""
+        return [row for row in self.inserted if first <= row[0] and (last is None or row[0] <= last)]
+
+
+@dataclass(slots=True)
+class Destination(MemoryDestination):
+    """Keeps the position and the number of rows of every transaction that took place."""
+
+    transactions: list[tuple[Position, int]] = field(default_factory=list)
+
+    def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> bool:
+        """See `MemoryDestination.commit`."""
+        took_place = MemoryDestination.commit(self, token, batches, progress)
+        if took_place:
+            self.transactions.append((progress.position, sum(map(len, batches))))
+        return took_place
+
+    def sink(self) -> MemorySink:
+        """A new writer."""
+        return MemorySink("memory", self)
+
+    def delivered(self, app_id: str = APP) -> Delivered:
+        """Every row there is, in order."""
+        return [(row["_commit_version"], row["id"]) for row in self.rows(app_id)]
+
+    def position(self, app_id: str = APP) -> Position | None:
+        """Up to where, if anything was ever committed."""
+        progress = self.progress.get(app_id)
+        return None if progress is None else progress.position
+
+    def ends(self) -> list[int]:
+        """The versions that transactions ended with."""
+        return [position.version for position, _ in self.transactions]
+
+
+class WholeVersions(FaultySink):
+    """A sink that cannot store a position inside a version."""
+
+    @property
+    def splits_versions(self) -> bool:
+        """No."""
+        return False
+
+
+def pipeline(
+    table: Crafted,
+    sink: Sink,
+    start: str = "earliest",
+    until: str | None = None,
+    *,
+    engine: Engine | None = None,
+    wake: Wake | None = None,
+    columns: tuple[str, ...] = (),
+    store: ObjectStore | None = None,
+    **limits: float,
+) -> Pipeline:
+    """A pipeline called `p` that polls often; `limits` are fields of `Limits`."""
+    return Pipeline(
+        "p",
+        DeltaTableLog(store or LocalStore(table.path)),
+        sink,
+        engine or LocalEngine(2),
+        wake or TimerWake(),
+        Start.parse(start),
+        None if until is None else Start.parse(until),
+        columns,
+        Limits(**{"poll_interval_s": 0.005, **limits}),  # type: ignore[arg-type]
+    )
+
+
+async def become(condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds."""
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.002)

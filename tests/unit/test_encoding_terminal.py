@@ -1,0 +1,145 @@
+"""The table for people, as it shows."""
+
+import io
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from sinks.encoding.terminal import TerminalView
+from sinks.testing import change_batch
+from tailer.errors import SinkRejected
+from tailer.events import CHANGE_TYPE, ChangeBatch
+
+MOMENT = "2026-03-01T12:00:00.00000"
+
+
+def changes(version: int, kinds: list[str], columns: dict[str, pa.Array]) -> ChangeBatch:
+    batch = change_batch(version, columns)
+    index = batch.rows.schema.get_field_index(CHANGE_TYPE)
+    rows = batch.rows.set_column(index, batch.rows.schema.field(index), pa.array(kinds))
+    return ChangeBatch(batch.table_id, version, 0, rows, batch.row_index)
+
+
+def view(width: int = 60, **options: object) -> TerminalView:
+    return TerminalView("stdout", Console(file=io.StringIO(), width=width, highlight=False, **options))  # type: ignore[arg-type]
+
+
+def shown(table: TerminalView, *batches: ChangeBatch) -> list[str]:
+    return "".join(text for batch in batches for text in table.rows(batch)).splitlines()
+
+
+def people(ids: list[int | None], names: list[str | None]) -> dict[str, pa.Array]:
+    return {"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}
+
+
+def test_what_happened_to_rows() -> None:
+    table = view()
+    kinds = ["insert", "update_preimage", "update_postimage", "delete"]
+    batch = changes(7, kinds, people([1, 20, 20, 3], ["Ann", "Bob", "Robert", None]))
+    assert shown(table, batch) == [
+        f"version 7 · {MOMENT}7Z " + "─" * 20,
+        "   id  name",
+        "+   1  Ann",
+        "~- 20  Bob",
+        "~+ 20  Robert",
+        "-   3  null",
+    ]
+    assert table.counts() == "   1 inserted, 1 deleted, 1 updated\n"
+    assert table.counts() == ""
+
+
+def test_columns_widen_as_rows_come_and_names_are_repeated_only_then() -> None:
+    table = view()
+    rows = [changes(version, ["insert"], people([version], [name])) for version, name in ((1, "Bo"), (2, "Al"))]
+    assert shown(table, *rows) == [
+        f"version 1 · {MOMENT}1Z " + "─" * 20,
+        "   id  name",
+        "+   1  Bo",
+        "   1 inserted",
+        f"version 2 · {MOMENT}2Z " + "─" * 20,
+        "+   2  Al",
+    ]
+    assert shown(table, changes(2, ["insert"], people([1000], ["x"]))) == ["     id  name", "+  1000  x"]
+    assert shown(table, changes(2, ["insert"], {"new": pa.array([1.5])})) == ["   new", "+  1.5"]
+    assert table.counts() == "   3 inserted\n"
+
+
+def test_long_values_are_cut_only_as_far_as_they_must_be() -> None:
+    batch = changes(1, ["insert"], {"id": pa.array([1]), "a": pa.array(["x" * 500]), "b": pa.array(["y" * 20])})
+    assert shown(view(80), batch)[2] == f"+   1  {'x' * 50}…  {'y' * 20}"
+    assert shown(view(40), batch)[2] == f"+   1  {'x' * 14}…  {'y' * 14}…"
+    assert shown(view(300), batch)[2] == f"+   1  {'x' * 119}…  {'y' * 20}"
+
+
+def test_many_columns_are_wrapped() -> None:
+    columns = {f"column{n}": pa.array([n, None]) for n in range(8)}
+    lines = shown(view(30), changes(1, ["insert", "delete"], columns))
+    assert lines[1:6] == [
+        "+  column0=0  column1=1",
+        "   column2=2  column3=3",
+        "   column4=4  column5=5",
+        "   column6=6  column7=7",
+        "-  column0=null  column1=null",
+    ]
+    assert all(len(line) <= 30 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("\x1b[31mred\x07", r"\u001b[31mred\u0007"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x9b31m\u202eevil", r"\x9b31m\u202eevil"),
+        ("[bold]markup[/bold] :smile:", "[bold]markup[/bold] :smile:"),
+        ("", '""'),
+        ("null", '"null"'),
+        (" padded ", '" padded "'),
+        ("東京", "東京"),
+    ],
+)
+def test_a_value_cannot_command_the_terminal_and_is_told_from_others(value: str, text: str) -> None:
+    batch = changes(1, ["insert"], {value or "c": pa.array([value])})
+    lines = shown(view(force_terminal=False), batch)
+    assert lines[2] == f"+  {text}"
+    assert "\x1b" not in lines[1]
+
+
+def test_wide_characters_keep_columns_in_line() -> None:
+    batch = changes(1, ["insert"] * 2, {"city": pa.array(["東京", "Rome"]), "n": pa.array([1, 2])})
+    assert shown(view(), batch)[2:] == ["+  東京  1", "+  Rome  2"]
+
+
+def test_nested_values_are_json() -> None:
+    kind = pa.struct([("a", pa.list_(pa.string()))])
+    assert shown(view(), changes(1, ["insert"], {"s": pa.array([{"a": ["x"]}], kind)}))[2] == '+  {"a":["x"]}'
+
+
+def test_a_change_type_of_another_writer_is_shown_as_it_is() -> None:
+    table = view()
+    assert shown(table, changes(1, ["merged\x1b"], people([1], ["x"])))[2] == "merged\\x1b  1  x"
+    assert table.counts() == "   1 merged\\x1b\n"
+
+
+def test_no_rows_are_nothing() -> None:
+    table = view()
+    assert shown(table, changes(1, ["insert"], people([1], ["x"])).slice(0, 0)) == []
+    assert table.counts() == ""
+
+
+def test_colours() -> None:
+    table = view(force_terminal=True, color_system="standard")
+    batch = changes(1, ["insert", "delete", "update_preimage", "update_postimage"], people([1] * 4, ["x"] * 4))
+    styles = [line.partition("m")[0] for line in shown(table, batch)[2:]]
+    assert styles == ["\x1b[32", "\x1b[31", "\x1b[2;33", "\x1b[33"]
+
+
+def test_a_type_without_a_text_is_named() -> None:
+    batch = changes(1, ["insert"], {"v": pa.array([1], pa.duration("s"))})
+    with pytest.raises(SinkRejected, match="column v has type duration"):
+        shown(view(), batch)
+
+
+def test_a_large_batch_comes_in_pieces() -> None:
+    batch = changes(1, ["insert"] * 1000, people(list(range(1000)), ["x"] * 1000))
+    assert len(list(view().rows(batch))) == 5

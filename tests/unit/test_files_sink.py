@@ -1,0 +1,390 @@
+"""The `files` sink beyond the contract: what its names say, and what it does when they or the disk are not right."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from sinks.files import FilesSink, Format
+from sinks.files_directory import directory_name
+from sinks.testing import change_batch
+from sinks.testing.contract import SCHEMA, deliver, up_to
+from sinks.testing.rows import numbered
+from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.plan import Position
+from tailer.sink import Progress
+
+APP = "pipeline/table-id"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The directory of the stream `APP`."""
+    return tmp_path / "pipeline" / "table-id"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+def data_file(first: int, last: int, form: str = "jsonl") -> str:
+    return f"{first:020d}-{last:020d}.{form}"
+
+
+def touch(folder: Path, *spans: tuple[int, int] | int) -> None:
+    """Files for spans of versions, and reset markers for single numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for span in spans:
+        name = f"{span:020d}.reset" if isinstance(span, int) else data_file(*span)
+        (folder / name).touch()
+
+
+async def advance(sink: FilesSink, version: int) -> None:
+    """Commit without rows."""
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.commit(up_to(APP, version))
+
+
+async def test_names_tell_the_versions(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    await deliver(sink, numbered(3), numbered(5), app_id=APP)
+    await advance(sink, 6)
+    await deliver(sink, numbered(9), app_id=APP)
+    assert names(folder) == [data_file(3, 5), data_file(6, 6), data_file(7, 9)]
+    assert (folder / data_file(6, 6)).read_bytes() == b""
+    assert read_ids(folder / data_file(7, 9)) == [9_000_000, 9_000_001, 9_000_002]
+    await sink.aclose()
+
+
+async def test_a_start_without_rows_is_no_file_of_rows(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    await advance(sink, 41)
+    assert names(folder) == ["00000000000000000042.reset"]
+    assert await sink.progress(APP) == up_to(APP, 41)
+    await deliver(sink, numbered(43), app_id=APP)
+    assert names(folder)[0] == data_file(42, 43)
+    await sink.aclose()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+async def test_rows_are_hidden_until_the_commit(tmp_path: Path, folder: Path, form: Format) -> None:
+    sink = FilesSink("files", tmp_path, form)
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(1, rows=10))
+        (hidden,) = names(folder)
+        assert hidden.startswith(".")
+        assert hidden.endswith(".tmp")
+        await transaction.commit(up_to(APP, 1))
+    assert names(folder) == [data_file(1, 1, form)]
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(2))
+    assert names(folder) == [data_file(1, 1, form)]
+    await sink.aclose()
+
+
+async def test_parquet_keeps_the_schema_and_makes_row_groups_of_many_batches(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path, "parquet")
+    batches = [numbered(1, rows=1000, first_row=1000 * n) for n in range(150)]
+    await deliver(sink, *batches, app_id=APP)
+    await advance(sink, 2)
+    file = parquet.ParquetFile(folder / data_file(1, 1, "parquet"))
+    assert file.schema_arrow.equals(SCHEMA)
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [132_000, 18_000]
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert file.read().equals(pa.Table.from_batches([batch.rows for batch in batches]))
+    empty = parquet.read_table(folder / data_file(2, 2, "parquet"))
+    assert empty.num_rows == 0
+    assert empty.schema.equals(SCHEMA)
+    await sink.aclose()
+
+
+@pytest.mark.parametrize(
+    ("spans", "end"),
+    [
+        ([], None),
+        ([(0, 4)], 4),
+        ([(0, 4), (5, 5), (6, 90)], 90),
+        ([(17, 18), (19, 19)], 19),
+        ([5], 4),
+        ([0], -1),
+        ([5, (5, 9)], 9),
+        ([(0, 4), 8], 7),
+        ([(0, 4), 5, (5, 6)], 6),
+        ([(0, 4), 8, (8, 9)], 9),
+        ([(0, 4), 8, 20, (20, 20)], 20),
+    ],
+)
+async def test_progress_is_read_from_names(tmp_path: Path, folder: Path, spans: list[object], end: int | None) -> None:
+    touch(folder, *spans)  # type: ignore[arg-type]
+    (folder / "README").touch()
+    (folder / "0-1.jsonl").touch()
+    (folder / f".{data_file(91, 99)}").touch()
+    assert await FilesSink("files", tmp_path).progress(APP) == (None if end is None else up_to(APP, end))
+
+
+@pytest.mark.parametrize(
+    ("spans", "reason"),
+    [
+        ([(0, 4), (6, 6)], "nothing there holds versions 5 to 5"),
+        ([(0, 4), (4, 6)], "holds versions that other files hold too"),
+        ([(0, 4), (3, 4)], "holds versions that other files hold too"),
+        ([(0, 4), 8, (5, 8)], "holds versions that other files hold too"),
+        ([(0, 4), 8, (9, 9)], "nothing there holds versions 8 to 8"),
+        ([(4, 2)], "ends before it begins"),
+    ],
+)
+async def test_contradicting_names_stop_everything(
+    tmp_path: Path, folder: Path, spans: list[object], reason: str
+) -> None:
+    touch(folder, *spans)  # type: ignore[arg-type]
+    sink = FilesSink("files", tmp_path)
+    with pytest.raises(SinkRejected, match=reason) as raised:
+        await sink.progress(APP)
+    assert str(folder) in raised.value.hint
+    with pytest.raises(SinkRejected, match=reason):
+        await advance(sink, 99)
+    await sink.aclose()
+
+
+async def test_reset_back_below_files_is_refused_with_the_way_out(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    for version in (1, 2, 3):
+        await deliver(sink, numbered(version), app_id=APP)
+    with pytest.raises(SinkRejected, match=f"{data_file(2, 2)} holds versions after 1") as raised:
+        await sink.reset(up_to(APP, 1))
+    assert raised.value.hint == f"Move {data_file(2, 2)} and the files after it out of {folder}, then reset again."
+    assert await sink.progress(APP) == up_to(APP, 3)
+    for version in (2, 3):
+        (folder / data_file(version, version)).unlink()
+    await sink.reset(up_to(APP, 1))
+    assert await sink.progress(APP) == up_to(APP, 1)
+    await deliver(sink, numbered(2), app_id=APP)
+    await sink.aclose()
+
+
+async def test_reset_takes_back_a_reset(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    await deliver(sink, numbered(1), app_id=APP)
+    await sink.reset(up_to(APP, 100))
+    await sink.reset(up_to(APP, 50))
+    assert await sink.progress(APP) == up_to(APP, 50)
+    await sink.reset(up_to(APP, 1))
+    assert names(folder) == [data_file(1, 1), "00000000000000000002.reset"]
+    await deliver(sink, numbered(2), app_id=APP)
+    assert await sink.progress(APP) == up_to(APP, 2)
+    await sink.aclose()
+
+
+async def test_reset_to_before_everything(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    await sink.reset(up_to(APP, -1))
+    assert await sink.progress(APP) == up_to(APP, -1)
+    await deliver(sink, numbered(1), app_id=APP)
+    assert data_file(0, 1) in names(folder)
+    await sink.aclose()
+
+
+async def test_reset_inside_a_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SinkRejected, match="whole versions"):
+        await FilesSink("files", tmp_path).reset(Progress(APP, Position(3, 0, 7)))
+    assert names(tmp_path) == []
+
+
+async def test_a_second_instance_waits_outside(tmp_path: Path) -> None:
+    first, second = FilesSink("files", tmp_path), FilesSink("files", tmp_path)
+    await deliver(first, numbered(1), app_id=APP)
+    assert await second.progress(APP) == up_to(APP, 1)
+    with pytest.raises(SinkFenced, match=r"\.lock"):
+        await deliver(second, numbered(2), app_id=APP)
+    with pytest.raises(SinkFenced, match=r"\.lock"):
+        await second.reset(up_to(APP, 5))
+    await deliver(second, numbered(2), app_id="pipeline/another")
+    await first.aclose()
+    await deliver(second, numbered(2), app_id=APP)
+    await second.aclose()
+
+
+async def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(1))
+        (folder / data_file(1, 1)).write_text("somebody else's")
+        with pytest.raises(SinkFenced, match=data_file(1, 1)):
+            await transaction.commit(up_to(APP, 1))
+    assert (folder / data_file(1, 1)).read_text() == "somebody else's"
+    await sink.aclose()
+
+
+async def test_of_two_transactions_at_once_one_is_committed(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(1))
+        await deliver(sink, numbered(1), numbered(2), app_id=APP)
+        with pytest.raises(SinkFenced, match="ends with version 2 now"):
+            await transaction.commit(up_to(APP, 1))
+    assert names(folder) == [data_file(1, 2)]
+    await sink.aclose()
+
+
+@pytest.mark.parametrize("version", [0, 2, 9])
+async def test_rows_that_do_not_belong_are_refused(tmp_path: Path, folder: Path, version: int) -> None:
+    sink = FilesSink("files", tmp_path)
+    await deliver(sink, numbered(2), app_id=APP)
+    with pytest.raises(SinkRejected, match="do not belong"):
+        await deliver(sink, numbered(version), app_id=APP, progress=up_to(APP, 5))
+    with pytest.raises(SinkRejected, match="do not belong"):
+        await advance(sink, 2)
+    assert names(folder) == [data_file(2, 2)]
+    await sink.aclose()
+
+
+async def test_rows_of_another_schema_are_refused(tmp_path: Path) -> None:
+    sink = FilesSink("files", tmp_path, "parquet")
+    async with sink.begin(APP, SCHEMA) as transaction:
+        with pytest.raises(SinkRejected, match="another schema"):
+            await transaction.write(change_batch(1, {"id": pa.array([1])}))
+    await sink.aclose()
+
+
+async def test_a_type_without_a_form_is_refused(tmp_path: Path) -> None:
+    batch = change_batch(1, {"v": pa.nulls(1, pa.month_day_nano_interval())})
+    for form, reason in (("jsonl", "no JSON form"), ("parquet", "no Parquet form")):
+        sink = FilesSink("files", tmp_path, form)  # type: ignore[arg-type]
+        with pytest.raises(SinkRejected, match=reason):
+            await deliver(sink, batch, app_id=APP)
+        await sink.aclose()
+
+
+async def test_what_a_killed_writer_left_is_removed(tmp_path: Path, folder: Path) -> None:
+    touch(folder)
+    (folder / ".deadbeef.tmp").write_text("half a l")
+    (folder / ".other").touch()
+    sink = FilesSink("files", tmp_path)
+    await deliver(sink, numbered(1), app_id=APP)
+    assert names(folder) == [".other", data_file(1, 1)]
+    await sink.aclose()
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Writes beyond a size fail, as they do on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+async def test_a_disk_that_is_full_leaves_nothing_and_may_be_tried_again(
+    tmp_path: Path, folder: Path, form: Format
+) -> None:
+    sink = FilesSink("files", tmp_path, form)
+    batches = [numbered(1, rows=50_000, task=task) for task in range(4)]
+    with largest_file(100_000), pytest.raises(SinkUnavailable) as raised:
+        await deliver(sink, *batches, app_id=APP)
+    assert str(folder) in str(raised.value)
+    assert names(folder) == []
+    assert await sink.progress(APP) is None
+    await deliver(sink, *batches, app_id=APP)
+    assert names(folder) == [data_file(1, 1, form)]
+    await sink.aclose()
+
+
+async def test_a_path_that_is_no_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pipeline").touch()
+    sink = FilesSink("files", tmp_path)
+    with pytest.raises(SinkRejected, match=f"{tmp_path / 'pipeline'}: File exists") as raised:
+        await deliver(sink, numbered(1), app_id=APP)
+    assert str(tmp_path / "pipeline") in raised.value.hint
+    with pytest.raises(SinkRejected, match="Not a directory"):
+        await sink.progress(APP)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("orders-2_b.c~", "orders-2_b.c~"),
+        ("a b:c%", "a%20b%3Ac%25"),
+        ("é", "%C3%A9"),
+        (".", "%2E"),
+        ("..", "%2E."),
+        (".hidden", "%2Ehidden"),
+        ("", "%"),
+        ("a\x00b", "a%00b"),
+    ],
+)
+def test_odd_names_become_plain_ones(part: str, name: str) -> None:
+    assert directory_name(part) == name
+
+
+async def test_no_app_id_leads_out_of_the_path(tmp_path: Path) -> None:
+    sink = FilesSink("files", tmp_path / "out")
+    await deliver(sink, numbered(1), app_id="../../x/./y")
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "%2E." / "%2E." / "x" / "%2E" / "y" / data_file(1, 1)).exists()
+    await sink.aclose()
+
+
+WRITER = """
+import sys
+import anyio
+from pathlib import Path
+from sinks.files import FilesSink
+from sinks.testing.contract import deliver
+from sinks.testing.rows import numbered
+
+async def main():
+    sink = FilesSink("files", Path(sys.argv[1]), sys.argv[2])
+    progress = await sink.progress("pipeline/table-id")
+    version = 0 if progress is None else progress.position.version + 1
+    print("ready", flush=True)
+    while True:
+        batches = [numbered(each, rows=2000) for each in (version, version + 1)]
+        await deliver(sink, *batches, app_id="pipeline/table-id")
+        version += 2
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_killed_at_any_moment_nothing_is_missing_doubled_or_half(tmp_path: Path, folder: Path, form: str) -> None:
+    chance = random.Random(7)
+    for _ in range(8):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), form]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0.0, 0.25))
+            os.kill(writer.pid, signal.SIGKILL)
+    delivered: list[int] = []
+    for name in filter(lambda name: not name.startswith("."), names(folder)):
+        rows = read_ids(folder / name)
+        first, last = (int(part) for part in name.partition(".")[0].split("-"))
+        assert sorted({number // 1_000_000 for number in rows}) == list(range(first, last + 1))
+        delivered += rows
+    last = delivered[-1] // 1_000_000
+    assert delivered == [version * 1_000_000 + row for version in range(last + 1) for row in range(2000)]
+    assert last > 8
+
+
+def read_ids(file: Path) -> list[int]:
+    if file.suffix == ".parquet":
+        ids: list[int] = parquet.read_table(file).column("id").to_pylist()
+        return ids
+    return [json.loads(line)["id"] for line in file.read_bytes().splitlines()]

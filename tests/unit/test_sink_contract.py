@@ -1,0 +1,159 @@
+"""The contract suite tells: sinks that break one promise each fail the test of that promise."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.memory import MemoryDestination, MemorySink
+from sinks.testing import SinkTests, flat_rows
+from tailer.events import ChangeBatch
+from tailer.plan import Position
+from tailer.sink import Progress, Sink, SinkTransaction
+
+pytestmark = pytest.mark.anyio
+
+
+class Changed(MemorySink):
+    """A sink whose transactions pass through `change`."""
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[Any]:
+        async with super().begin(app_id, schema) as transaction:
+            yield self.change(transaction, app_id)
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        raise AssertionError
+
+
+class Transaction:
+    """Passes everything on."""
+
+    def __init__(self, transaction: SinkTransaction, sink: MemorySink, app_id: str) -> None:
+        self.transaction = transaction
+        self.sink = sink
+        self.app_id = app_id
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.transaction.write(batch)
+
+    async def commit(self, progress: Progress) -> None:
+        await self.transaction.commit(progress)
+
+
+class EarlyRows(Changed):
+    """Shows rows before the commit."""
+
+    class Early(Transaction):
+        async def write(self, batch: ChangeBatch) -> None:
+            self.sink.destination.batches.setdefault(self.app_id, []).append(batch)
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Early(transaction, self, app_id)
+
+
+class LateProgress(Changed):
+    """Commits rows first and progress a little later."""
+
+    class Late(Transaction):
+        async def commit(self, progress: Progress) -> None:
+            before = self.sink.destination.progress.get(self.app_id)
+            await self.transaction.commit(progress)
+            if before is None:
+                del self.sink.destination.progress[self.app_id]
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Late(transaction, self, app_id)
+
+
+class RoundedNumbers(Changed):
+    """Casts what it should keep."""
+
+    class Rounded(Transaction):
+        async def write(self, batch: ChangeBatch) -> None:
+            index = batch.rows.schema.get_field_index("value")
+            if index >= 0 and pa.types.is_decimal(batch.rows.schema.field(index).type):
+                column = batch.rows.column(index).cast(pa.float64()).cast(batch.rows.schema.field(index).type)
+                rows = batch.rows.set_column(index, batch.rows.schema.field(index), column)
+                batch = ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index)
+            await self.transaction.write(batch)
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Rounded(transaction, self, app_id)
+
+
+class NewestFirst(Changed):
+    """Loses the order."""
+
+    class Reversed(Transaction):
+        async def commit(self, progress: Progress) -> None:
+            await self.transaction.commit(progress)
+            self.sink.destination.batches.get(self.app_id, []).reverse()
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Reversed(transaction, self, app_id)
+
+
+class WholeVersionsOnly(Changed):
+    """Forgets that a position may be inside a version."""
+
+    class Whole(Transaction):
+        async def commit(self, progress: Progress) -> None:
+            await self.transaction.commit(Progress(progress.app_id, Position.end(progress.position.version)))
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Whole(transaction, self, app_id)
+
+
+class Unfenced(MemorySink):
+    """Lets anybody write."""
+
+    async def progress(self, app_id: str) -> Progress | None:
+        progress = await super().progress(app_id)
+        self._seen.clear()
+        return progress
+
+
+class OneStream(MemorySink):
+    """Keeps one progress for all."""
+
+    async def progress(self, app_id: str) -> Progress | None:
+        return next((Progress(app_id, each.position) for each in self.destination.progress.values()), None)
+
+
+def suite_for(kind: type[MemorySink]) -> SinkTests:
+    class Suite(SinkTests):
+        def __init__(self) -> None:
+            self.memory = MemoryDestination()
+
+        def make_sink(self) -> Sink:
+            return kind("broken", self.memory)
+
+        async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+            return [row for batch in self.memory.batches.get(app_id, []) for row in flat_rows(batch.rows)]
+
+    return Suite()
+
+
+@pytest.mark.parametrize(
+    ("kind", "test", "arguments"),
+    [
+        (EarlyRows, "test_rows_and_progress_become_visible_together", ()),
+        (EarlyRows, "test_leaving_without_commit_leaves_nothing", ()),
+        (EarlyRows, "test_an_exception_leaves_nothing", ()),
+        (EarlyRows, "test_two_writers_at_once_deliver_once", ()),
+        (LateProgress, "test_a_new_instance_goes_on", ()),
+        (LateProgress, "test_rows_and_progress_become_visible_together", ()),
+        (RoundedNumbers, "test_every_type_survives", ("decimal(38,18)",)),
+        (NewestFirst, "test_order_is_kept", ()),
+        (WholeVersionsOnly, "test_a_position_inside_a_version", ()),
+        (Unfenced, "test_a_writer_with_an_old_view_is_fenced", ()),
+        (OneStream, "test_streams_are_independent", ()),
+    ],
+)
+async def test_a_broken_promise_is_found(kind: type[MemorySink], test: str, arguments: tuple[str, ...]) -> None:
+    await getattr(suite_for(MemorySink), test)(*arguments)
+    with pytest.raises(AssertionError):
+        await getattr(suite_for(kind), test)(*arguments)

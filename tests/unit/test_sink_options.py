@@ -1,0 +1,50 @@
+"""Options of sinks are checked by name before anything is done."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinks.files import FilesSink
+from sinks.memory import MemorySink
+from sinks.stdout import StdoutSink
+from tailer.errors import ConfigError
+from tailer.sink import configure_sink, sink_kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("files", {}, "archive.path: is missing"),
+        ("files", {"path": 7}, "archive.path: Expected `str`, got `int`"),
+        ("files", {"path": ""}, "archive.path: '' is not a local directory"),
+        ("files", {"path": "s3://bucket/x"}, "archive.path: 's3://bucket/x' is not a local directory"),
+        ("files", {"path": "out", "format": "csv"}, "archive.format: Invalid enum value 'csv'"),
+        ("files", {"path": "out", "compress": True}, "archive.compress: no such option"),
+        ("stdout", {"format": None}, "archive.format: Expected `str`, got `null`"),
+        ("stdout", {"path": "x"}, "archive.path: no such option"),
+        ("memory", {"size": 1}, "archive.size: no such option"),
+    ],
+)
+def test_a_wrong_option_is_named(kind: str, options: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        configure_sink("archive", kind, options)
+    assert str(raised.value) == message
+
+
+def test_the_hint_says_what_there_is() -> None:
+    with pytest.raises(ConfigError) as raised:
+        FilesSink.configure("archive", {"path": "x", "format": "csv"})
+    assert raised.value.hint == "Give one of: 'jsonl', 'parquet'."
+    with pytest.raises(ConfigError) as raised:
+        FilesSink.configure("archive", {"compress": True})
+    assert raised.value.hint == "The options are: path, format."
+
+
+def test_sinks_are_found_by_their_kind_and_do_nothing_yet(tmp_path: Path) -> None:
+    assert {"files", "memory", "stdout"} <= set(sink_kinds())
+    assert isinstance(configure_sink("a", "files", {"path": str(tmp_path / "out"), "format": "parquet"}), FilesSink)
+    assert isinstance(configure_sink("a", "memory", {}), MemorySink)
+    assert isinstance(configure_sink("a", "stdout", {"format": "jsonl"}), StdoutSink)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,168 @@
+"""The adapter that makes an at-least-once destination a sink, and how sinks are found by name."""
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pytest
+
+import tailer.sink
+from sinks.files import FilesSink
+from sinks.memory import MemoryProgressStore, MemorySink
+from sinks.stdout import StdoutSink
+from sinks.testing.rows import numbered
+from tailer.errors import ConfigError, SinkFenced, SinkUnavailable
+from tailer.events import ChangeBatch
+from tailer.plan import Position
+from tailer.sink import AtLeastOnceSink, Progress, Recorded, Sink, configure_sink, sink_kinds
+
+APP = "orders/one"
+SCHEMA = numbered(0).rows.schema
+
+
+class Diary:
+    """A destination without transactions, and a progress store, that write down what is asked of them."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.entries: list[str] = []
+        self._fails_at = fails_at
+        self._records = MemoryProgressStore()
+
+    name = "diary"
+
+    async def _note(self, entry: str) -> None:
+        if entry == self._fails_at:
+            raise SinkUnavailable(self.name, entry)
+        self.entries.append(entry)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self._note(f"write {batch.version}")
+
+    async def flush(self) -> None:
+        await self._note("flush")
+
+    async def progress(self, app_id: str) -> Progress | None:
+        return await self._records.progress(app_id)
+
+    async def record(self, progress: Progress) -> None:
+        await self._note(f"record {progress.position.version}")
+        await self._records.record(progress)
+
+    async def aclose(self) -> None:
+        await self._note("close")
+
+
+async def deliver(sink: Sink, version: int) -> None:
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(version))
+        await transaction.commit(Progress(APP, Position.end(version)))
+
+
+@pytest.mark.anyio
+async def test_rows_have_left_before_progress_is_recorded() -> None:
+    diary = Diary()
+    sink = Recorded(diary, diary)
+    await deliver(sink, 1)
+    assert diary.entries == ["write 1", "flush", "record 1"]
+    assert await sink.progress(APP) == Progress(APP, Position.end(1))
+    assert await sink.progress("orders/another") is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("step", ["write 1", "flush", "record 1"])
+async def test_a_failure_repeats_rows_and_never_loses_them(step: str) -> None:
+    diary = Diary(fails_at=step)
+    with pytest.raises(SinkUnavailable):
+        await deliver(Recorded(diary, diary), 1)
+    assert await diary.progress(APP) is None
+
+
+@pytest.mark.anyio
+async def test_leaving_without_commit_records_nothing() -> None:
+    diary = Diary()
+    async with Recorded(diary, diary).begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(1))
+    assert await diary.progress(APP) is None
+
+
+@pytest.mark.anyio
+async def test_a_position_inside_a_version_is_kept() -> None:
+    diary = Diary()
+    sink = Recorded(diary, diary)
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.commit(Progress(APP, Position(3, 1, 17)))
+    assert sink.splits_versions
+    assert await sink.progress(APP) == Progress(APP, Position(3, 1, 17))
+
+
+@pytest.mark.anyio
+async def test_reset_goes_forward_and_back_without_having_looked() -> None:
+    records: dict[str, Progress] = {APP: Progress(APP, Position.end(5))}
+    for version in (9, 2):
+        sink = Recorded(Diary(), MemoryProgressStore(records=records))
+        await sink.reset(Progress(APP, Position.end(version)))
+        assert records[APP].position == Position.end(version)
+
+
+@pytest.mark.anyio
+async def test_the_second_of_two_instances_is_fenced() -> None:
+    records: dict[str, Progress] = {}
+    one, other = (Recorded(Diary(), MemoryProgressStore(records=records)) for _ in range(2))
+    await one.progress(APP)
+    await other.progress(APP)
+    await deliver(one, 1)
+    with pytest.raises(SinkFenced):
+        await deliver(other, 1)
+    assert records[APP].position == Position.end(1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fails_at", ["", "close"])
+async def test_sink_and_store_are_both_closed(fails_at: str) -> None:
+    sink, store = Diary(fails_at=fails_at), Diary()
+    try:
+        await Recorded(sink, store).aclose()
+    except SinkUnavailable:
+        assert fails_at
+    assert store.entries == ["close"]
+
+
+def test_its_name_is_the_name_of_the_sink() -> None:
+    assert Recorded(Diary(), Diary()).name == "diary"
+
+
+def test_what_can_commit_and_what_cannot_are_told_apart() -> None:
+    stdout, memory = configure_sink("out", "stdout", {}), configure_sink("mem", "memory", {})
+    assert isinstance(stdout, StdoutSink)
+    assert not isinstance(stdout, Sink)
+    assert isinstance(memory, MemorySink)
+    assert isinstance(memory, Sink)
+    assert not isinstance(memory, AtLeastOnceSink)
+    assert isinstance(Recorded(stdout, MemoryProgressStore()), Sink)
+
+
+def test_sinks_are_found_by_kind() -> None:
+    assert {"delta", "files", "memory", "stdout"} <= set(sink_kinds())
+    assert isinstance(configure_sink("archive", "files", {"path": "out"}), FilesSink)
+
+
+def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as raised:
+        configure_sink("archive", "flies", {"path": "out"})
+    assert str(raised.value) == "archive: no sink of kind 'flies'"
+    assert "delta, files, memory, stdout" in raised.value.hint
+
+
+def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("pigeon", "pigeonclient.nowhere:PigeonSink", tailer.sink.ENTRY_POINTS)
+    monkeypatch.setattr(tailer.sink, "entry_points", lambda **wanted: EntryPoints([point]).select(**wanted))
+    assert sink_kinds() == ["pigeon"]
+    with pytest.raises(ConfigError, match="post: the pigeon sink cannot be loaded.*pigeonclient") as raised:
+        configure_sink("post", "pigeon", {})
+    assert "lake-tailer[pigeon]" in raised.value.hint
+
+
+def test_a_bad_option_is_the_sinks_own_to_name() -> None:
+    options: Mapping[str, Any] = {"path": "out", "colour": "red"}
+    with pytest.raises(ConfigError, match=r"archive\.colour"):
+        configure_sink("archive", "files", options)

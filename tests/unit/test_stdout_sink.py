@@ -1,0 +1,182 @@
+"""The `stdout` sink on real pipes and terminals: every line whole, a reader that is gone, slow, or a terminal."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from sinks.encoding import row_texts
+from sinks.stdout import StdoutSink
+from sinks.testing import change_batch
+from sinks.testing.rows import numbered
+from tailer.errors import SinkRejected
+
+pytestmark = pytest.mark.anyio
+
+
+class Pipe:
+    """A pipe, written as a text stream and read by a thread."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self.reader = os.fdopen(reader, "rb")
+        self.writer = os.fdopen(writer, "w", encoding="utf-8")
+        self.content = b""
+        self._thread = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        self.content = self.reader.read()
+
+    def read(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def finish(self) -> bytes:
+        """Everything that was written."""
+        self.writer.close()
+        if self._thread.ident is None:
+            self._read()
+        else:
+            self._thread.join()
+        self.reader.close()
+        return self.content
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[tuple[TextIO, io.BufferedReader]]:
+    """A terminal of that width: what a program writes to, and what shows on it."""
+    screen, device = pty.openpty()
+    with os.fdopen(device, "w") as stream, os.fdopen(screen, "rb") as shown:
+        fcntl.ioctl(device, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        yield stream, shown
+
+
+async def test_a_line_per_change() -> None:
+    pipe = Pipe()
+    pipe.read()
+    sink = StdoutSink("stdout", "auto", pipe.writer)
+    batches = [numbered(1, rows=20_000), change_batch(2, {"other": pa.array(["é\n", None])}), numbered(3)]
+    for batch in batches:
+        await sink.write(batch)
+    await sink.flush()
+    await sink.aclose()
+    lines = pipe.finish().decode().splitlines()
+    assert lines[:100] == list(row_texts(batches[0].slice(0, 100).rows))
+    assert [json.loads(line)["_commit_version"] for line in lines] == [1] * 20_000 + [2] * 2 + [3] * 3
+    assert lines[20_000].startswith('{"other":"é\\n","_change_type":"insert"')
+
+
+async def test_a_reader_that_is_gone_is_told_apart() -> None:
+    pipe = Pipe()
+    pipe.reader.close()
+    with pytest.raises(SinkRejected, match="standard output was closed") as raised:
+        await StdoutSink("stdout", "jsonl", pipe.writer).write(numbered(1))
+    assert isinstance(raised.value.__cause__, BrokenPipeError)
+    pipe.writer.close()
+
+
+async def test_a_full_disk_is_no_reader_that_is_gone() -> None:
+    with os.fdopen(os.open("/dev/full", os.O_WRONLY), "w") as full:
+        with pytest.raises(SinkRejected, match="No space left") as raised:
+            await StdoutSink("stdout", "jsonl", full).write(numbered(1))
+        assert not isinstance(raised.value.__cause__, BrokenPipeError)
+        assert "may be incomplete" in raised.value.hint
+
+
+async def test_a_reader_that_does_not_read_does_not_hold_up_cancellation() -> None:
+    pipe = Pipe()
+    sink = StdoutSink("stdout", "jsonl", pipe.writer)
+    with anyio.move_on_after(0.2) as scope:
+        await sink.write(numbered(1, rows=10_000))
+    assert scope.cancelled_caught
+    assert 4096 <= len(pipe.finish()) < 1_000_000
+
+
+async def test_who_waits_for_a_turn_can_be_cancelled_too() -> None:
+    pipe = Pipe()
+    async with anyio.create_task_group() as group:
+        group.start_soon(StdoutSink("first", "jsonl", pipe.writer).write, numbered(1, rows=10_000))
+        await anyio.sleep(0.1)
+        with anyio.move_on_after(0.3) as scope:
+            await StdoutSink("second", "jsonl", pipe.writer).write(numbered(2))
+        assert scope.cancelled_caught
+        pipe.read()
+    assert {json.loads(line)["_commit_version"] for line in pipe.finish().splitlines()} == {1}
+
+
+async def test_lines_of_two_streams_do_not_mix() -> None:
+    pipe = Pipe()
+    pipe.read()
+    async with anyio.create_task_group() as group:
+        for version in range(4):
+            sink = StdoutSink("stdout", "jsonl", pipe.writer)
+            group.start_soon(sink.write, numbered(version, rows=3000))
+    versions = [json.loads(line)["_commit_version"] for line in pipe.finish().splitlines()]
+    assert sorted(versions) == sorted([0, 1, 2, 3] * 3000)
+
+
+async def test_a_pipe_that_somebody_made_non_blocking() -> None:
+    pipe = Pipe()
+    os.set_blocking(pipe.writer.fileno(), False)
+    async with anyio.create_task_group() as group:
+        group.start_soon(StdoutSink("stdout", "jsonl", pipe.writer).write, numbered(1, rows=10_000))
+        await anyio.sleep(0.1)
+        pipe.read()
+    assert pipe.finish().count(b"\n") == 10_000
+
+
+async def test_a_terminal_gets_a_table() -> None:
+    with terminal(columns=60) as (stream, shown):
+        sink = StdoutSink("stdout", "auto", stream)
+        await sink.write(numbered(7, rows=2))
+        await sink.flush()
+        text = shown.read1().decode()
+    assert "version 7" in text
+    assert "\x1b[32m+" in text
+    assert "_change_type" not in text
+
+
+async def test_a_stream_in_memory() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    await StdoutSink("stdout", "auto", stream).write(numbered(7, rows=2))
+    assert isinstance(stream.buffer, io.BytesIO)
+    assert stream.buffer.getvalue().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("form", ["jsonl", "table"])
+def test_head_ends_us(form: str) -> None:
+    program = (
+        "import sys, anyio\n"
+        "from sinks.stdout import StdoutSink\n"
+        "from sinks.testing.rows import numbered\n"
+        "from tailer.errors import SinkRejected\n"
+        "async def main():\n"
+        "    sink = StdoutSink('stdout', sys.argv[1])\n"
+        "    while True:\n"
+        "        await sink.write(numbered(1, rows=1000))\n"
+        "try:\n"
+        "    anyio.run(main)\n"
+        "except SinkRejected as error:\n"
+        "    sys.exit(7 if isinstance(error.__cause__, BrokenPipeError) else 1)\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", program, form], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with writer:
+        head = subprocess.run(["head", "-n", "3"], stdin=writer.stdout, check=True, capture_output=True)
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        writer.stdout.close()
+        assert (writer.wait(20), writer.stderr.read()) == (7, b"")
+    assert head.stdout.count(b"\n") == 3
