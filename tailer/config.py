@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tailer.config_file import MISSING, FileShape, Key, PipelineShape, Problem, read_file
+from tailer.config_file import MISSING, FileShape, Key, PipelineShape, Problem, Reading, read_file
 from tailer.errors import ConfigError
 from tailer.plan import Start
 from tailer.sink import AtLeastOnceSink, Sink, configure_sink
@@ -98,10 +98,8 @@ def load(path: Path) -> Settings:
 def examine(path: Path) -> Findings:
     """Read the file at `path` and check all of it; nothing else is read, and nothing is written."""
     reading = read_file(path)
-    if reading.shape is None:
-        return Findings(path, reading.names, None, reading.problems)
-    checks = _Checks(path, list(reading.problems))
-    settings = checks.settings(reading.shape)
+    checks = _Checks(path, reading.problems)
+    settings = checks.settings(reading)
     return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems))
 
 
@@ -121,18 +119,19 @@ class _Checks:
         self.path = path
         self.problems = problems
 
-    def settings(self, shape: FileShape) -> Settings:
-        """The settings `shape` stands for, without the pipelines that cannot be."""
+    def settings(self, reading: Reading) -> Settings:
+        """The settings that were read, without the pipelines that cannot be."""
+        file = reading.file or FileShape()
         state_table = None
-        if shape.state_table is not None:
-            state_table = self._attempt(("state_table",), self._folder(shape.state_table))
-        if not shape.pipelines:
-            self._problem(("pipelines",), "is empty", MISSING["pipelines"])
-        candidates = (self._pipeline(name, pipeline) for name, pipeline in shape.pipelines.items())
+        if file.state_table is not None:
+            state_table = self._attempt(("state_table",), self._folder(file.state_table))
+        if reading.file is not None and not file.pipelines:
+            self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
+        candidates = [self._pipeline(name, shape) for name, shape in reading.pipelines.items()]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
-        settings = Settings(self.path, state_table, shape.drain_s, pipelines)
+        settings = Settings(self.path, state_table, file.drain_s, pipelines)
         for pipeline in pipelines:
-            self._sink(pipeline, keeps_state=shape.state_table is not None)
+            self._sink(pipeline, keeps_state=reading.file is None or file.state_table is not None)
         self._overlaps(settings)
         return settings
 
@@ -180,12 +179,12 @@ class _Checks:
             for other_key, other in [*read, *written[:index]]:
                 chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
                 if folder == other and not chained:
-                    self._problem(
-                        key, f"{folder} is {'.'.join(other_key)} too", "Give it a folder of its own."
-                    )
-                elif folder != other and (folder.is_relative_to(other) or other.is_relative_to(folder)):
+                    self._problem(key, f"{folder} is {'.'.join(other_key)} too", "Give it a folder of its own.")
+                    break
+                if folder != other and (folder.is_relative_to(other) or other.is_relative_to(folder)):
                     reason = f"{folder} and {'.'.join(other_key)} ({other}) lie one inside the other"
                     self._problem(key, reason, "Give it a folder of its own.")
+                    break
 
     def _folder(self, text: str) -> Callable[[], Path]:
         return lambda: local_folder(text, self.path.parent, "")

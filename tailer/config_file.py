@@ -1,45 +1,40 @@
-"""A configuration as it is written: file and environment read into one shape, every fault named by its key.
+"""A configuration as it is written: file and environment read into shapes, every fault named by its key.
 
-What the values mean is `tailer.config`'s concern. Here is what pydantic knows (types, missing and unknown
-keys) and what it does not: where a value came from, which key was probably meant, and that a pipeline called
-`orders-eu` is spelled ORDERS_EU in the environment. No value is part of a message: it may be a secret.
+What the values mean is `tailer.config`'s concern. Here is what pydantic knows (types, what is missing) and what it does
+not: where a value came from, which key was probably meant, and that a pipeline called `orders-eu` is spelled ORDERS_EU
+in the environment. Every table of the file is validated on its own, so that one fault does not hide the next. No value
+is part of a message: it may be a secret.
 """
 
 import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from tailer.errors import ConfigError
 
-__all__ = ["FileShape", "Key", "PipelineShape", "Problem", "Reading", "SinkShape", "place", "read_file"]
+__all__ = ["MISSING", "FileShape", "Key", "PipelineShape", "Problem", "Reading", "SinkShape", "place", "read_file"]
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
-NO_PIPELINE: Final = "Add a table [pipelines.NAME] with the keys table and sink."
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
     "kind": 'Say which kind of sink it is, for example kind = "delta".',
-    "pipelines": NO_PIPELINE,
+    "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
 }
 
 Key = tuple[str, ...]
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +78,7 @@ class SinkShape(BaseModel):
 class PipelineShape(BaseModel):
     """A pipeline's table."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     table: str
     start: Annotated[str, BeforeValidator(_as_text)] = "earliest"
@@ -92,76 +87,53 @@ class PipelineShape(BaseModel):
     sink: SinkShape
 
 
-class FileShape(BaseSettings):
-    """The whole file."""
+class FileShape(BaseModel):
+    """The whole file, its pipelines not looked into."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER
-    )
+    model_config = ConfigDict(frozen=True)
 
     state_table: str | None = None
     drain_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
-    pipelines: dict[str, PipelineShape]
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file, and there is nothing else."""
-        return _Environment(settings_cls, init_settings()), init_settings
+    pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Environment(EnvSettingsSource):
-    """The variables, with pipelines under the names the file gives them, which no variable could spell."""
+class _Variables(BaseSettings):
+    """The names under which the environment has the keys of `FileShape`."""
 
-    def __init__(self, settings_cls: type[BaseSettings], document: dict[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._names: dict[str, str] = {_spelled(name): name for name in _names(document)}
-
-    def __call__(self) -> dict[str, Any]:
-        """The overrides in the shape of the file."""
-        values = super().__call__()
-        overrides = values.get("pipelines")
-        if isinstance(overrides, dict):
-            values["pipelines"] = {self._named(spelled): value for spelled, value in overrides.items()}
-        return values
-
-    def _named(self, spelled: str) -> str:
-        if spelled in self._names:
-            return self._names[spelled]
-        where = f"environment {_variable(('pipelines', spelled))}"
-        remedy = _nearest(spelled, self._names) or "The environment only overrides what the file has."
-        raise ConfigError(where, f"the file has no pipeline {spelled!r}", remedy)
+    state_table: str = ""
+    drain_s: str = ""
+    pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
-    """What was read: the names of the file's pipelines, and the shape or the reasons why there is none."""
+    """What was read: the names of the file's pipelines, the shapes that are sound, and what is wrong with the rest."""
 
-    names: tuple[str, ...]
-    shape: FileShape | None
-    problems: tuple[Problem, ...]
+    names: tuple[str, ...] = ()
+    file: FileShape | None = None
+    pipelines: dict[str, PipelineShape] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
 
 
 def read_file(path: Path) -> Reading:
     """Read the file at `path`, overridden by the environment. Nothing is raised: faults are in the result."""
-    names: tuple[str, ...] = ()
+    reading = Reading()
     try:
         document = _document(path)
-        names = tuple(_names(document))
-        return Reading(names, FileShape(**document), tuple(_misspelled_variables()))
+        pipelines = document.get("pipelines")
+        reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
+        document = _merge(document, _overrides(reading.names))
     except ConfigError as error:
-        return Reading(names, None, (Problem((), error),))
-    except SettingsError as error:
-        return Reading(names, None, (Problem((), ConfigError("environment", str(error))),))
-    except ValidationError as invalid:
-        faults = (_fault(path, error) for error in invalid.errors(include_input=False))
-        return Reading(names, None, tuple(faults))
+        reading.problems.append(Problem((), error))
+        return reading
+    reading.problems += _misspelled_variables()
+    reading.file = _validate(FileShape, path, (), document, reading.problems)
+    tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        shape = _validate(PipelineShape, path, ("pipelines", name), table, reading.problems)
+        if shape is not None:
+            reading.pipelines[name] = shape
+    return reading
 
 
 def place(path: Path, key: Key) -> str:
@@ -172,26 +144,88 @@ def place(path: Path, key: Key) -> str:
     return f"{path}: {'.'.join(key)}"
 
 
-def _nearest(word: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"Did you mean {near[0]!r}?" if near else ""
-
-
 def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        remedy = "Check the path of the configuration."
-        raise ConfigError(str(path), f"cannot be read: {reason}", remedy) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"cannot be read: {reason}", "Check the path of the configuration.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "is not TOML: not even text", "Check the path of the configuration.") from error
+    except tomllib.TOMLDecodeError as error:
         remedy = "In TOML text needs quotes, and a key may appear once."
         raise ConfigError(str(path), f"is not TOML: {error}", remedy) from error
 
 
-def _names(document: Mapping[str, Any]) -> list[str]:
-    pipelines = document.get("pipelines")
-    return list(pipelines) if isinstance(pipelines, dict) else []
+def _overrides(names: tuple[str, ...]) -> dict[str, Any]:
+    """What the environment says, in the shape of the file, with pipelines under the names the file gives them."""
+    source = EnvSettingsSource(_Variables, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER)
+    try:
+        values = source()
+    except SettingsError as error:
+        remedy = f"Set one key at a time, such as {_variable(('pipelines', 'name', 'table'))}."
+        raise ConfigError(f"environment {_variable(('pipelines',))}", "is not a table in JSON", remedy) from error
+    spelled = {_spelled(name): name for name in names}
+    pipelines = values.get("pipelines")
+    for word in pipelines if isinstance(pipelines, dict) else ():
+        if word not in spelled:
+            remedy = _nearest(word, spelled) or "The environment only overrides what the file has."
+            where = f"environment {_variable(('pipelines', word))}"
+            raise ConfigError(where, f"the file has no pipeline {word!r}", remedy)
+    if isinstance(pipelines, dict):
+        values["pipelines"] = {spelled[word]: value for word, value in pipelines.items()}
+    return values
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _validate(shape: type[M], path: Path, key: Key, table: Any, problems: list[Problem]) -> M | None:
+    """`table` as a `shape`, or None. What is wrong is added to `problems`; unknown keys do not hide anything else."""
+    known = shape.model_fields
+    for unknown in table.keys() - known.keys() if isinstance(table, dict) else ():
+        remedy = _nearest(unknown, known) or f"Known: {', '.join(known)}."
+        problems.append(Problem.at(path, (*key, unknown), "unknown key", remedy))
+    try:
+        return shape.model_validate(table)
+    except ValidationError as invalid:
+        problems.extend(_fault(path, key, error) for error in invalid.errors(include_input=False))
+        return None
+
+
+def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
+    """One of pydantic's errors in our words."""
+    key = (*key, *(str(part) for part in error["loc"]))
+    match error["type"]:
+        case "missing":
+            return Problem.at(path, key, "is missing", MISSING[key[-1]])
+        case "model_type" | "dict_type":
+            return Problem.at(path, key, "must be a table")
+        case "list_type":
+            return Problem.at(path, key, "must be a list")
+        case "string_type":
+            return Problem.at(path, key, "must be text")
+    return Problem.at(path, key, error["msg"].replace("Input should be", "must be").partition(",")[0])
+
+
+def _misspelled_variables() -> Iterator[Problem]:
+    # Others use the prefix too (Kubernetes sets TAILER_PORT for a service named tailer): only a near miss is taken
+    # for ours.
+    for name in sorted(os.environ):
+        word = name.lower().removeprefix(ENV_PREFIX.lower()).split(ENV_DELIMITER)[0]
+        known = FileShape.model_fields
+        if name.upper().startswith(ENV_PREFIX) and word not in known and (remedy := _nearest(word, known)):
+            yield Problem((), ConfigError(f"environment {name}", "is not a setting", remedy))
+
+
+def _nearest(word: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else ""
 
 
 def _spelled(name: str) -> str:
@@ -200,30 +234,3 @@ def _spelled(name: str) -> str:
 
 def _variable(key: Key) -> str:
     return ENV_PREFIX + ENV_DELIMITER.join(_spelled(part).upper() for part in key)
-
-
-def _misspelled_variables() -> Iterator[Problem]:
-    # Others use the prefix too (Kubernetes sets TAILER_PORT for a service named tailer): only a near miss is
-    # taken for ours.
-    for name in sorted(os.environ):
-        word = name.lower().removeprefix(ENV_PREFIX.lower()).split(ENV_DELIMITER)[0]
-        known = FileShape.model_fields
-        if name.upper().startswith(ENV_PREFIX) and word not in known and (remedy := _nearest(word, known)):
-            yield Problem((), ConfigError(f"environment {name}", "is not a setting", remedy))
-
-
-def _fault(path: Path, error: ErrorDetails) -> Problem:
-    """One of pydantic's errors in our words."""
-    key = tuple(str(part) for part in error["loc"])
-    match error["type"]:
-        case "extra_forbidden":
-            known = PipelineShape.model_fields if len(key) == 3 else FileShape.model_fields
-            remedy = _nearest(key[-1], known) or f"Known: {', '.join(known)}."
-            return Problem.at(path, key, "unknown key", remedy)
-        case "missing":
-            return Problem.at(path, key, "is missing", MISSING[key[-1]])
-        case "model_type" | "dict_type":
-            return Problem.at(path, key, "must be a table")
-        case "tuple_type" | "list_type":
-            return Problem.at(path, key, "must be a list")
-    return Problem.at(path, key, error["msg"].replace("Input should be", "must be"))

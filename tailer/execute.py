@@ -29,7 +29,8 @@ from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind, output_schema
 __all__ = ["BATCH_BYTES", "execute"]
 
 BATCH_BYTES: Final = 8 * 2**20
-_MAX_ROWS: Final = 32_768
+_MAX_ROWS: Final = 8192
+_COLUMN_BYTES: Final = 8
 _BUFFER_BYTES: Final = 2**20
 
 
@@ -40,22 +41,27 @@ def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
     `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path.
     """
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+        counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        if sum(counts) != file.metadata.num_rows or min(counts, default=0) < 0:
+            reason = f"its row groups have {counts} rows, its footer says {file.metadata.num_rows}"
+            raise DataCorrupt(task.table, task.version, task.uri, reason)
         selection = _Selection(task, file.metadata.num_rows)
         projection = Projection(task, file.schema_arrow)
         position = 0
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if position + rows > after_row + 1 and selection.touches(position, rows, file, group):
+        for group, rows in enumerate(counts):
+            if position + rows > after_row + 1 and selection.touches(file, group, position, rows):
                 yield from _row_group(task, file, group, position, selection, projection, after_row)
             position += rows
 
 
-# Without Arrow's extension types a column is what Parquet stores: JSON is text, a UUID is bytes.
+# Without Arrow's extension types a column is what Parquet stores: JSON is text, a UUID is bytes. Checksums, which Spark
+# writes, turn a changed byte from a wrong row into an error.
 _READER: Final = {
     "coerce_int96_timestamp_unit": "us",
     "buffer_size": _BUFFER_BYTES,
     "pre_buffer": False,
     "arrow_extensions_enabled": False,
+    "page_checksum_verification": True,
 }
 
 
@@ -102,25 +108,12 @@ def _with_metadata(task: ChangeTask, columns: list[pa.Array], types: pa.Array) -
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Rows a batch, so that decoded batches stay near `BATCH_BYTES`."""
-    decoded = sum(_decoded_bytes(group.column(index)) for index in range(group.num_columns))
-    return int(min(max(BATCH_BYTES * group.num_rows // max(decoded, 1), 1), _MAX_ROWS))
+    """Rows a batch, so that decoded batches stay near `BATCH_BYTES`; never so many that repeated values add up to more.
 
-
-def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
-    """What a column chunk may take in memory: what it takes in the file, and more where it repeats values there."""
-    known, count = chunk.statistics, int(chunk.num_values)
-    decoded = count * _WIDTH
-    if chunk.physical_type == "BYTE_ARRAY" and _REPEATING.intersection(chunk.encodings):
-        nulls = known.null_count or 0 if known is not None else 0
-        length = (len(known.min_raw) + len(known.max_raw)) // 2 if known is not None and known.has_min_max else _LONG
-        decoded += (count - nulls) * length
-    return max(decoded, int(chunk.total_uncompressed_size))
-
-
-_WIDTH: Final = 8
-_LONG: Final = 4096  # writers leave long texts out of their statistics
-_REPEATING: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_BYTE_ARRAY"})
+    What the footer says of single columns is not asked: in a broken one that ends the process, not just the task.
+    """
+    average = max(group.total_byte_size // max(group.num_rows, 1), group.num_columns * _COLUMN_BYTES, 1)
+    return int(min(max(BATCH_BYTES // average, 1), _MAX_ROWS))
 
 
 class _Selection:
@@ -133,13 +126,12 @@ class _Selection:
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
         self._constant = None if task.kind in _CDC else pa.repeat(constant.value, _MAX_ROWS)
 
-    def touches(self, position: int, rows: int, file: pq.ParquetFile, group: int) -> bool:
-        """Whether any row of a row group may be selected."""
-        if self._include is not None and self._include.range_cardinality(position, position + rows) == 0:
-            return False
+    def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
+        """Whether any row of a row group is selected, without reading all its columns."""
         if self._constant is None:
-            return _may_hold(file, group, deletes=self._task.kind is TaskKind.CDC_DELETES)
-        return True
+            batches = file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False)
+            return any(len(self._by_type(self.change_types(batch))) > 0 for batch in batches)
+        return self._include is None or self._marks(self._include, position, position + rows)
 
     def pick(self, types: pa.Array, position: int, after_row: int) -> pa.Array:
         """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
@@ -196,20 +188,6 @@ def _indices(positions: BitMap64, start: int) -> pa.Array:
     raw = positions.to_array()
     absolute = pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(raw)])
     return pc.subtract(absolute, start)
-
-
-def _may_hold(file: pq.ParquetFile, group: int, deletes: bool) -> bool:
-    """Whether a row group of a change file may hold deletes (or anything else), by its statistics."""
-    metadata = file.metadata.row_group(group)
-    for index in range(metadata.num_columns):
-        column = metadata.column(index)
-        if column.path_in_schema == CHANGE_TYPE:
-            statistics = column.statistics
-            if statistics is None or not statistics.has_min_max or statistics.null_count:
-                return True
-            low, delete, high = statistics.min_raw, ChangeType.DELETE.value.encode(), statistics.max_raw
-            return bool(low <= delete <= high) if deletes else not low == high == delete
-    return True
 
 
 def _read_slice(uri: str, offset: int, length: int) -> bytes:

@@ -197,9 +197,7 @@ class History:
 
     def _rows(self, first: int, last: int) -> DataFrame:
         salt = self.random.randrange(1 << 20)
-        made = [
-            f"{maker.format(h=f'hash(id, {salt})')} AS {name}" for name, (_, maker) in self.shape.columns.items()
-        ]
+        made = [f"{maker.format(h=f'hash(id, {salt})')} AS {name}" for name, (_, maker) in self.shape.columns.items()]
         return self.spark.range(first, last, 1, 2).selectExpr(*made)
 
     def _some_rows(self) -> DataFrame:

@@ -107,7 +107,7 @@ def _values(array: pa.Array) -> list[Hashable]:
     if pa.types.is_date(kind):
         return _plain(array.cast(pa.date32()).cast(pa.int32()))
     if pa.types.is_floating(kind):
-        return [value if value is None or value == value and value != 0 else str(value) for value in _plain(array)]
+        return [value if value is None or (value == value and value != 0) else str(value) for value in _plain(array)]
     return _plain(array)
 
 

@@ -18,6 +18,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def run_console(text: str, folder: Path) -> None:
             continue
         command = line.removeprefix("$ ")
         if command.startswith("make "):
-            require_targets(command.split()[1:])
+            require_targets(shlex.split(command, comments=True)[1:])
         elif RUNS_TAILER.match(command):
             run(["bash", "-o", "pipefail", "-c", command], folder)
         else:
@@ -202,7 +203,7 @@ name = "not a configuration"
 
 1. As part of a list:
    ```console
-   $ make demo test
+   $ make demo test  # a word about it
    this is output
    $ tailer --version | \\
      grep lake-tailer

@@ -1,10 +1,12 @@
 """`tailer check`: everything that can be wrong with a configuration, found before the first byte of I/O."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from tailer.config import Findings, PipelineSettings, examine
+from tailer.plan import Start, StartKind
 
 __all__ = ["command"]
 
@@ -39,7 +41,13 @@ def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) 
 def _summary(settings: PipelineSettings) -> str:
     target = f" {settings.target}" if settings.target else ""
     columns = f", columns {', '.join(settings.columns)}" if settings.columns else ""
-    return f"{settings.table} to {settings.sink_kind}{target}, from {settings.start}{columns}"
+    return f"{settings.table} to {settings.sink_kind}{target}, from {_place(settings.start)}{columns}"
+
+
+def _place(start: Start) -> str:
+    if start.kind is StartKind.TIMESTAMP:
+        return datetime.fromtimestamp(start.value / 1000, UTC).isoformat()
+    return f"version {start.value}" if start.kind is StartKind.VERSION else start.kind.value
 
 
 def _mark(sound: bool) -> str:

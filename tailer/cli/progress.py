@@ -130,9 +130,7 @@ def _choose(settings: Settings, name: str | None) -> PipelineSettings:
     for pipeline in settings.pipelines:
         if name in (None, pipeline.name):
             return pipeline
-    raise ConfigError(
-        "--pipeline", f"no pipeline {name!r} in {settings.path}", f"There are: {', '.join(known)}."
-    )
+    raise ConfigError("--pipeline", f"no pipeline {name!r} in {settings.path}", f"There are: {', '.join(known)}.")
 
 
 async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:
@@ -158,9 +156,7 @@ def _consequence(before: Position | None, version: int) -> str:
     done = before.version if before.closes_version else before.version - 1
     if version > done:
         return f"; left out: {_span(done + 1, version)}"
-    return (
-        f"; delivered again: {_span(version + 1, before.version)}" if Position.end(version) < before else ""
-    )
+    return f"; delivered again: {_span(version + 1, before.version)}" if Position.end(version) < before else ""
 
 
 def _span(first: int, last: int) -> str:

@@ -48,9 +48,7 @@ class Unrecorded:
     metavar="PLACE",
     help="Where to begin: earliest, latest, snapshot (all rows, then changes), a version or a timestamp.",
 )
-@click.option(
-    "--to", "end", metavar="PLACE", help="Where to end: latest, a version or a timestamp. Without it, never."
-)
+@click.option("--to", "end", metavar="PLACE", help="Where to end: latest, a version or a timestamp. Without it, never.")
 @click.option(
     "--format",
     "form",
@@ -79,6 +77,8 @@ def command(table: str, start: str, end: str | None, form: str | None, columns: 
         columns=_columns(columns),
     )
     log_to_stderr(logging.WARNING)
+    # That only the timer tells of new commits is no news to somebody who looks on.
+    logging.getLogger("tailer.watch").setLevel(logging.ERROR)
     anyio.run(_follow, pipeline)
 
 
@@ -96,9 +96,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in text.split(","))
     if "" in names or len(set(names)) < len(names):
-        raise ConfigError(
-            "--columns", f"{text!r} has an empty or a repeated name", "Give names with commas between."
-        )
+        raise ConfigError("--columns", f"{text!r} has an empty or a repeated name", "Give names with commas between.")
     return names
 
 

@@ -40,12 +40,7 @@ class Verdict:
 def judge(spark: SparkSession, table: Path, copy: Path) -> Verdict:
     """Compare the change rows in the Delta table `copy` with the history of `table`."""
     delivered = spark.read.format("delta").load(str(copy)).cache()
-    feed = (
-        spark.read.format("delta")
-        .option("readChangeFeed", "true")
-        .option("startingVersion", 0)
-        .load(str(table))
-    )
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(str(table))
     now = spark.read.format("delta").load(str(table))
     kinds = {row[CHANGE]: row["count"] for row in delivered.groupBy(CHANGE).count().collect()}
     missing, unexpected = _difference(_counted(feed, 1), _counted(delivered.select(*feed.columns), -1))

@@ -69,9 +69,7 @@ class Shop:
         yield self._commit("optimize", f"OPTIMIZE {self._table}")
 
     def _insert(self, first: int, end: int) -> Commit:
-        return self._commit(
-            "insert", f"INSERT INTO {self._table} SELECT {_ORDER} FROM range({first}, {end}, 1, 1)"
-        )
+        return self._commit("insert", f"INSERT INTO {self._table} SELECT {_ORDER} FROM range({first}, {end}, 1, 1)")
 
     def _merge(self, first: int, end: int) -> Commit:
         return self._commit(

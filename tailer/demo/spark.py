@@ -48,9 +48,7 @@ def local_spark(scratch: Path) -> Iterator[SparkSession]:
     Raises `ConfigError` where Java or the jars are missing, or Spark does not start.
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        raise ConfigError(
-            "tailer demo", "Java is not installed", "Install Java 17 or newer, or set JAVA_HOME."
-        )
+        raise ConfigError("tailer demo", "Java is not installed", "Install Java 17 or newer, or set JAVA_HOME.")
     builder = _builder(scratch)
     with _quiet():
         try:
@@ -89,9 +87,7 @@ def _builder(scratch: Path) -> SparkSession.Builder:
         return configure_spark_with_delta_pip(builder)
     jars = sorted(str(jar) for jar in Path(folder).glob("*.jar"))
     if not jars:
-        raise ConfigError(
-            JARS_VARIABLE, f"no jars in {folder}", "Run `make demo`, which fetches them, or unset it."
-        )
+        raise ConfigError(JARS_VARIABLE, f"no jars in {folder}", "Run `make demo`, which fetches them, or unset it.")
     return builder.config("spark.jars", ",".join(jars))
 
 

@@ -128,7 +128,10 @@ def test_a_partition_value_left_out_of_the_log_is_null(tmp_path: Path, action: s
     The data file may hold the column all the same, as '' where the row had it; only the log counts.
     """
     table = Crafted(tmp_path / "table")
-    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("id", "long"), ("p", "string"))]
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in (("id", "long"), ("p", "string"))
+    ]
     schema = json.dumps({"type": "struct", "fields": fields})
     table.commit({"metaData": {**table.metadata, "schemaString": schema, "partitionColumns": ["p"]}})
     name = table.data("p=__HIVE_DEFAULT_PARTITION__/part-0.parquet", [1], p=[""])

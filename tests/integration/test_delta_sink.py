@@ -126,7 +126,8 @@ async def test_reset_sets_progress_without_rows(tmp_path: Path) -> None:
     sink = DeltaSink("target", str(target))
     await sink.reset(expect(7))
     assert await DeltaSink("other", str(target)).progress(APP) == expect(7)
-    await sink.reset(expect(2))
+    await sink.reset(expect(-1))  # before the first version
+    assert await sink.progress(APP) == expect(-1)
     await deliver(sink, 3)
     await sink.reset(expect(8))
     await deliver(sink, 9)

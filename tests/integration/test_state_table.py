@@ -415,7 +415,7 @@ def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
 def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
     """Each process goes on where the one before was killed: never behind it, never between two positions."""
     chance = random.Random(20260802)
-    last, kills = 400, 0
+    last, kills = 200, 0
     position: Position | None = None
     while position != Position.end(last):
         with writer(tmp_path, APP, last) as process:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import WriterProperties, write_deltalake
 from pyspark.sql import SparkSession
@@ -21,7 +22,20 @@ from tests.follow import Followed, follow, snapshot
 from tests.histories import latest_version
 from tests.oracle import METADATA, Rows, assert_same, fold, rows_of, spark_feed, spark_snapshot
 
-NASTY: Final = ("a/b", "x:y", "50%", "a%2Fb", "two words", "é", "日本", "q?#&=+", "back\\slash", 'quo"te', "it's", "[x]{y}^z")
+NASTY: Final = (
+    "a/b",
+    "x:y",
+    "50%",
+    "a%2Fb",
+    "two words",
+    "é",
+    "日本",
+    "q?#&=+",
+    "back\\slash",
+    'quo"te',
+    "it's",
+    "[x]{y}^z",
+)
 
 
 class Table:
@@ -126,7 +140,9 @@ def test_unpaired_add_with_vector_via_shallow_clone(table: Table, tmp_path: Path
 
 def test_merge_that_changes_nothing(table: Table) -> None:
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
-    table.sql("MERGE INTO {t} t USING range(5) s ON t.id = s.id WHEN MATCHED AND t.n > 5 THEN UPDATE SET n = 0")
+    table.sql(
+        "MERGE INTO {t} t USING (SELECT id FROM range(5)) s ON t.id = s.id WHEN MATCHED AND t.n > 5 THEN UPDATE SET n = 0"
+    )
     assert latest_version(table.path) == 2
     assert table.actions(2, "add") or table.actions(2, "remove"), "the MERGE rewrote no file: nothing is tested"
     assert table.check()[2].plan.regime is Regime.NONE
@@ -158,10 +174,7 @@ def test_vectors_on_a_file_with_many_row_groups(table: Table) -> None:
     table.sql("DELETE FROM {t} WHERE id % 10 = 5 OR id BETWEEN 70 AND 76")
     table.sql("RESTORE TABLE {t} TO VERSION AS OF 2")
     table.sql("INSERT OVERWRITE {t} SELECT id FROM range(3)")
-    (file,) = table.path.glob("part-*-0000-*.parquet") if False else [
-        path for path in table.path.glob("*.parquet") if pa.parquet.ParquetFile(path).num_row_groups > 10
-    ]
-    assert file.exists()
+    assert any(pq.read_metadata(file).num_row_groups > 10 for file in table.path.glob("*.parquet"))
     versions = table.check(1)
     assert versions[2].table.column("id").to_pylist() == [0, 6, 7, 13, 50, 99]
     assert kinds(versions[5]) == {"delete": 94, "insert": 3}
@@ -229,9 +242,7 @@ def test_empty_text_and_null(table: Table, vectors: bool) -> None:
 
 
 def test_typed_partition_values(table: Table) -> None:
-    columns = (
-        "id BIGINT, i INT, l BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(10,2), b BOOLEAN, f DOUBLE, y BINARY"
-    )
+    columns = "id BIGINT, i INT, l BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(10,2), b BOOLEAN, f DOUBLE, y BINARY"
     row = (
         "1Y, 42L, DATE'2024-02-29', TIMESTAMP'2024-02-29 12:34:56.123456', TIMESTAMP_NTZ'1969-12-31 23:59:59.5', "
         "-1.50BD, true, -0.25D, X'61'"

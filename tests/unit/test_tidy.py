@@ -91,7 +91,7 @@ BOUNDARIES: Final = (
         "anyio pyarrow tenacity",
     ),
     # The edge where everything is put together.
-    Boundary("tailer.cli.demo", "tailer tailer.*", "anyio click pyspark rich"),
+    Boundary("tailer.demo tailer.demo.*", "tailer tailer.*", "anyio delta pyspark rich"),
     Boundary("tailer tailer.__main__ tailer.cli tailer.cli.*", "tailer tailer.*", "anyio click rich"),
     Boundary("tailer.config tailer.config_file", "tailer.*", "pydantic pydantic_core pydantic_settings"),
     Boundary("tailer.daemon", "tailer.*", "anyio"),
