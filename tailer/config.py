@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tailer.config_file import MISSING, FileShape, Key, PipelineShape, Problem, Reading, read_file
+from tailer.config_file import MISSING, FileShape, Key, PipelineShape, Problem, Reading, SinkShape, read_file
 from tailer.errors import ConfigError
 from tailer.plan import Start
 from tailer.sink import AtLeastOnceSink, Sink, configure_sink
@@ -57,7 +57,7 @@ class PipelineSettings:
     def target(self) -> Path | None:
         """The folder the sink writes, where it has one."""
         path = self.sink_options.get("path")
-        return Path(path) if isinstance(path, str) and Path(path).is_absolute() else None
+        return Path(path) if isinstance(path, str) else None
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""
@@ -127,15 +127,14 @@ class _Checks:
             state_table = self._attempt(("state_table",), self._folder(file.state_table))
         if reading.file is not None and not file.pipelines:
             self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
-        candidates = [self._pipeline(name, shape) for name, shape in reading.pipelines.items()]
+        stateless = reading.file is not None and file.state_table is None
+        candidates = [self._pipeline(name, shape, stateless) for name, shape in reading.pipelines.items()]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         settings = Settings(self.path, state_table, file.drain_s, pipelines)
-        for pipeline in pipelines:
-            self._sink(pipeline, keeps_state=reading.file is None or file.state_table is not None)
         self._overlaps(settings)
         return settings
 
-    def _pipeline(self, name: str, shape: PipelineShape) -> PipelineSettings | None:
+    def _pipeline(self, name: str, shape: PipelineShape, stateless: bool) -> PipelineSettings | None:
         key = ("pipelines", name)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
@@ -146,27 +145,32 @@ class _Checks:
             self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
         table = self._attempt((*key, "table"), self._folder(shape.table))
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start))
-        options = shape.sink.options
-        if isinstance(target := options.get("path"), str) and "://" not in target:
-            options["path"] = str(self._attempt((*key, "sink", "path"), self._folder(target)))
-        if table is None or start is None:
+        options = self._sink(name, shape.sink, stateless)
+        if table is None or start is None or options is None:
             return None
         return PipelineSettings(
             name, table, start, tuple(shape.columns), shape.poll_interval_s, shape.sink.kind, options
         )
 
-    def _sink(self, pipeline: PipelineSettings, keeps_state: bool) -> None:
-        key = ("pipelines", pipeline.name, "sink")
+    def _sink(self, name: str, shape: SinkShape, stateless: bool) -> dict[str, Any] | None:
+        """The sink's options, made absolute, if it takes them."""
+        key, options = ("pipelines", name, "sink"), shape.options
+        if isinstance(target := options.get("path"), str):
+            folder = self._attempt((*key, "path"), self._folder(target))
+            if folder is None:
+                return None
+            options["path"] = str(folder)
         try:
-            sink = pipeline.make_sink()
+            sink = configure_sink(name, shape.kind, options)
         except ConfigError as error:
             # A sink puts the option at fault behind its name.
-            option = error.where.removeprefix(pipeline.name).removeprefix(".")
+            option = error.where.removeprefix(name).removeprefix(".")
             self._problem((*key, option) if option else key, error.reason, error.remedy)
-            return
-        if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and not keeps_state:
-            reason = f"a {pipeline.sink_kind} sink cannot keep its progress, and there is no state_table"
+            return None
+        if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and stateless:
+            reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
+        return options
 
     def _overlaps(self, settings: Settings) -> None:
         """A written folder must not be, contain or lie in another: a VACUUM of the outer deletes the inner.

@@ -120,13 +120,13 @@ def read_file(path: Path) -> Reading:
     reading = Reading()
     try:
         document = _document(path)
-        pipelines = document.get("pipelines")
-        reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
-        document = _merge(document, _overrides(reading.names))
     except ConfigError as error:
         reading.problems.append(Problem((), error))
         return reading
+    pipelines = document.get("pipelines")
+    reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
     reading.problems += _misspelled_variables()
+    document = _merge(document, _overrides(reading.names, reading.problems))
     reading.file = _validate(FileShape, path, (), document, reading.problems)
     tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
     for name, table in tables.items() if isinstance(tables, dict) else ():
@@ -157,23 +157,24 @@ def _document(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), f"is not TOML: {error}", remedy) from error
 
 
-def _overrides(names: tuple[str, ...]) -> dict[str, Any]:
+def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:
     """What the environment says, in the shape of the file, with pipelines under the names the file gives them."""
     source = EnvSettingsSource(_Variables, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER)
     try:
         values = source()
-    except SettingsError as error:
-        remedy = f"Set one key at a time, such as {_variable(('pipelines', 'name', 'table'))}."
-        raise ConfigError(f"environment {_variable(('pipelines',))}", "is not a table in JSON", remedy) from error
+    except SettingsError:
+        where, remedy = _variable(("pipelines",)), f"Set key by key: {_variable(('pipelines', 'name', 'table'))}."
+        problems.append(Problem((), ConfigError(f"environment {where}", "is not a table in JSON", remedy)))
+        return {}
     spelled = {_spelled(name): name for name in names}
     pipelines = values.get("pipelines")
-    for word in pipelines if isinstance(pipelines, dict) else ():
-        if word not in spelled:
-            remedy = _nearest(word, spelled) or "The environment only overrides what the file has."
-            where = f"environment {_variable(('pipelines', word))}"
-            raise ConfigError(where, f"the file has no pipeline {word!r}", remedy)
-    if isinstance(pipelines, dict):
-        values["pipelines"] = {spelled[word]: value for word, value in pipelines.items()}
+    if not isinstance(pipelines, dict):
+        return values
+    for word in pipelines.keys() - spelled.keys():
+        remedy = _nearest(word, spelled) or "The environment only overrides what the file has."
+        where = f"environment {_variable(('pipelines', word))}"
+        problems.append(Problem((), ConfigError(where, f"the file has no pipeline {word!r}", remedy)))
+    values["pipelines"] = {spelled[word]: value for word, value in pipelines.items() if word in spelled}
     return values
 
 
@@ -217,9 +218,12 @@ def _misspelled_variables() -> Iterator[Problem]:
     # Others use the prefix too (Kubernetes sets TAILER_PORT for a service named tailer): only a near miss is taken
     # for ours.
     for name in sorted(os.environ):
-        word = name.lower().removeprefix(ENV_PREFIX.lower()).split(ENV_DELIMITER)[0]
-        known = FileShape.model_fields
-        if name.upper().startswith(ENV_PREFIX) and word not in known and (remedy := _nearest(word, known)):
+        if not name.upper().startswith(ENV_PREFIX):
+            continue
+        word = name.lower().removeprefix(ENV_PREFIX.lower()).partition(ENV_DELIMITER)[0]
+        near = get_close_matches(word, FileShape.model_fields, n=1)
+        if near and word != near[0]:
+            remedy = f"Did you mean {_variable((near[0],))}?"
             yield Problem((), ConfigError(f"environment {name}", "is not a setting", remedy))
 
 

@@ -88,7 +88,7 @@ def _row_group(
             # Taken from the table's own types: some of those that files have cannot be taken from.
             rows = _with_metadata(task, projection.apply(batch), types)
             chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
-            yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, position))
+            yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
         position += batch.num_rows
     if position != end:
         raise DataCorrupt(task.table, task.version, task.uri, f"row group {group} ends {end - position} rows early")
@@ -102,7 +102,7 @@ def _counting() -> pa.Array:
 def _with_metadata(task: ChangeTask, columns: list[pa.Array], types: pa.Array) -> pa.RecordBatch:
     schema = output_schema(task.schema)
     count = len(types)
-    version = pa.repeat(pa.scalar(task.version, pa.int64()), count)
+    version = pa.repeat(_int64(task.version), count)
     timestamp = pa.repeat(pa.scalar(task.timestamp_ms * 1000, schema.types[-1]), count)
     return pa.RecordBatch.from_arrays([*columns, types, version, timestamp], schema=schema)
 
@@ -135,16 +135,17 @@ class _Selection:
 
     def pick(self, types: pa.Array, position: int, after_row: int) -> pa.Array:
         """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
-        first, end = max(position, after_row + 1), position + len(types)
+        end = position + len(types)
+        first = min(max(position, after_row + 1), end)
         if self._constant is None:
             wanted = self._by_type(types)
-            return wanted if first == position else wanted.filter(pc.greater_equal(wanted, first - position))
+            return wanted if first == position else wanted.filter(pc.greater_equal(wanted, _int64(first - position)))
         if first == position and self._include is None and not self._marks(self._exclude, first, end):
             return _counting().slice(0, len(types))
         if self._include is not None and not self._marks(self._include, first, end):
             return _counting().slice(0, 0)
         kept = BitMap64()
-        kept.add_range(first, max(end, first))
+        kept.add_range(first, end)
         if self._include is not None:
             kept &= self._include
         if self._exclude is not None:
@@ -162,7 +163,7 @@ class _Selection:
             raise DataCorrupt(
                 self._task.table, self._task.version, self._task.uri, f"{CHANGE_TYPE} is null in some row"
             )
-        deletes = pc.equal(types, ChangeType.DELETE.value)
+        deletes = pc.equal(types, _DELETE)
         mask = deletes if self._task.kind is TaskKind.CDC_DELETES else pc.invert(deletes)
         return pc.indices_nonzero(mask).cast(pa.int64())
 
@@ -181,13 +182,19 @@ class _Selection:
 
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+_DELETE: Final = pa.scalar(ChangeType.DELETE.value)
 
 
 def _indices(positions: BitMap64, start: int) -> pa.Array:
     """Bitmap positions as indices relative to `start`, without a Python object per row."""
     raw = positions.to_array()
     absolute = pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(raw)])
-    return pc.subtract(absolute, start)
+    return pc.subtract(absolute, _int64(start))
+
+
+def _int64(value: int) -> pa.Scalar:
+    # Given a plain number, Arrow looks for numpy first, every time; where there is none that takes longer than the sum.
+    return pa.scalar(value, pa.int64())
 
 
 def _read_slice(uri: str, offset: int, length: int) -> bytes:

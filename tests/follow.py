@@ -92,7 +92,7 @@ def follow_until_error(path: Path, first: int = 0) -> tuple[list[Followed], Exce
     found: list[Followed] = []
     try:
         anyio.run(_follow, path, first, None, LocalEngine(), found)
-    except Exception as error:  # the caller judges it
+    except Exception as error:  # noqa: BLE001 - the caller judges it
         return found, error
     return found, None
 

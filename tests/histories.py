@@ -40,8 +40,10 @@ _RICH: Final = {
     "raw": ("BINARY", "IF(pmod({h}, 5) = 0, NULL, unhex(substr(md5(string({h})), 1, 6)))"),
     "nested": (
         "STRUCT<a: INT, b: ARRAY<STRING>>",
-        "IF(pmod({h}, 6) = 0, NULL, named_struct('a', CAST(pmod({h}, 50) AS INT), "
-        "'b', IF(pmod({h}, 4) = 0, NULL, array('x', NULL, string(pmod({h}, 3))))))",
+        (
+            "IF(pmod({h}, 6) = 0, NULL, named_struct('a', CAST(pmod({h}, 50) AS INT), "
+            "'b', IF(pmod({h}, 4) = 0, NULL, array('x', NULL, string(pmod({h}, 3))))))"
+        ),
     ),
     "tags": ("MAP<STRING, INT>", "IF(pmod({h}, 3) = 0, NULL, map('k', CAST(pmod({h}, 5) AS INT), 'l', NULL))"),
 }
@@ -53,8 +55,10 @@ def _text(value: str | None) -> str:
 
 _PARTITION: Final = (
     "STRING",
-    f"element_at(array({', '.join(map(_text, PARTITION_VALUES))}), "
-    f"CAST(pmod(hash({{h}}, 'p'), {len(PARTITION_VALUES)}) AS INT) + 1)",
+    (
+        f"element_at(array({', '.join(map(_text, PARTITION_VALUES))}), "
+        f"CAST(pmod(hash({{h}}, 'p'), {len(PARTITION_VALUES)}) AS INT) + 1)"
+    ),
 )
 
 

@@ -61,7 +61,7 @@ def delta_rs_snapshot(path: Path, version: int) -> Rows:
 
 
 def spark_feed(spark: SparkSession, path: Path, first: int = 0, last: int | None = None) -> dict[int, pa.Table]:
-    """Spark's own change feed from `first` to `last` (None: the latest), by version; versions without rows are absent."""
+    """Spark's own change feed from `first` to `last` (None: the latest), by version where a version has rows."""
     reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
     if last is not None:
         reader = reader.option("endingVersion", last)
@@ -107,7 +107,7 @@ def _values(array: pa.Array) -> list[Hashable]:
     if pa.types.is_date(kind):
         return _plain(array.cast(pa.date32()).cast(pa.int32()))
     if pa.types.is_floating(kind):
-        return [value if value is None or (value == value and value != 0) else str(value) for value in _plain(array)]
+        return [None if value is None else repr(value) for value in _plain(array)]  # NaN equals itself, -0.0 only that
     return _plain(array)
 
 

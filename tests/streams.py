@@ -5,12 +5,14 @@ What was delivered is read from the destination, what should have been is kept b
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import anyio
 
+from sinks.files import FilesSink
 from sinks.memory import MemoryDestination, MemorySink
-from sinks.testing import FaultySink
+from sinks.testing import Fault, FaultySink
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
 from tailer.events import ChangeBatch
@@ -21,7 +23,7 @@ from tailer.storage import LocalStore, ObjectStore
 from tailer.watch import TimerWake, Wake
 from tests.faults.crafted import Crafted
 
-__all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "pipeline"]
+__all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "deliver_to_files", "pipeline"]
 
 APP: Final = "p/11111111-2222-3333-4444-555555555555"
 Delivered = list[tuple[int, int]]
@@ -64,15 +66,17 @@ class Growing(Crafted):
 
 @dataclass(slots=True)
 class Destination(MemoryDestination):
-    """Keeps the position and the number of rows of every transaction that took place."""
+    """Keeps the position and the number of rows of every transaction that took place, and calls `then` after each."""
 
     transactions: list[tuple[Position, int]] = field(default_factory=list)
+    then: Callable[[], object] = bool
 
     def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> bool:
         """See `MemoryDestination.commit`."""
         took_place = MemoryDestination.commit(self, token, batches, progress)
         if took_place:
             self.transactions.append((progress.position, sum(map(len, batches))))
+            self.then()
         return took_place
 
     def sink(self) -> MemorySink:
@@ -112,7 +116,7 @@ def pipeline(
     wake: Wake | None = None,
     columns: tuple[str, ...] = (),
     store: ObjectStore | None = None,
-    **limits: float,
+    **limits: Any,
 ) -> Pipeline:
     """A pipeline called `p` that polls often; `limits` are fields of `Limits`."""
     return Pipeline(
@@ -124,12 +128,18 @@ def pipeline(
         Start.parse(start),
         None if until is None else Start.parse(until),
         columns,
-        Limits(**{"poll_interval_s": 0.005, **limits}),  # type: ignore[arg-type]
+        Limits(**{"poll_interval_s": 0.005, **limits}),
     )
+
+
+def deliver_to_files(table: Crafted, out: Path, fault: Fault) -> None:
+    """Deliver all there is, two versions a transaction, with a fault in it: for a process of its own."""
+    sink = FaultySink(FilesSink("files", out), fault)
+    anyio.run(pipeline(table, sink, until="latest", max_versions=2).run)
 
 
 async def become(condition: Callable[[], bool]) -> None:
     """Return when `condition` holds."""
     with anyio.fail_after(30):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - a destination does not notify
             await anyio.sleep(0.002)

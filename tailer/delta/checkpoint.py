@@ -60,7 +60,7 @@ async def _scan(
         try:
             for line in _json_lines(file) if name.endswith(".json") else _parquet_lines(file, columns):
                 take(line)
-        except (*MALFORMED, pa.ArrowException, OSError) as error:
+        except (*MALFORMED, pa.ArrowException, KeyError, OSError) as error:
             # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -83,7 +83,7 @@ def _parquet_lines(file: BinaryIO, columns: list[str]) -> Iterator[Line]:
     for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=_leaves(parquet.schema_arrow, present)):
         for column in present:
             values = batch.column(column)
-            for value in values.filter(values.is_valid()).to_pylist():
+            for value in values.filter(values.is_valid()).to_pylist(maps_as_pydicts="strict"):
                 yield msgspec.convert({column: _plain(value) if isinstance(value, dict) else value}, Line)
 
 
@@ -101,16 +101,12 @@ def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """A Parquet action as its JSON form would be: maps as objects, nulls left out."""
-    plain: dict[str, Any] = {}
-    for name, item in value.items():
-        if isinstance(item, list) and name in _MAPS:
-            plain[name] = dict(item)
-        elif isinstance(item, dict):
-            plain[name] = _plain(item)
-        elif item is not None:
-            plain[name] = item
-    return plain
+    """A Parquet action as its JSON form would be: absent fields left out. In maps null is a value."""
+    return {
+        name: _plain(item) if isinstance(item, dict) and name not in _MAPS else item
+        for name, item in value.items()
+        if item is not None
+    }
 
 
-_MAPS: Final = frozenset({"partitionValues", "configuration", "options", "tags"})
+_MAPS: Final = frozenset({"partitionValues", "configuration", "options"})

@@ -8,10 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["COMMITS", "Commit", "Shop"]
-
-ROUNDS: Final = 5
-COMMITS: Final = 3 + 5 * ROUNDS
+__all__ = ["Commit", "Shop"]
 
 _ORDER: Final = """
     id,
@@ -32,13 +29,19 @@ class Commit:
 
 
 class Shop:
-    """The table `orders` at `path`, with change feed and deletion vectors, and what is done to it."""
+    """The table at `path`, with change feed and deletion vectors, and what is done to it in `rounds` of commits."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
+    def __init__(self, spark: SparkSession, path: Path, rounds: int) -> None:
         self._spark = spark
         self._path = path
+        self._rounds = rounds
         self._table = f"delta.`{path}`"
         self.operations: Counter[str] = Counter()
+
+    @property
+    def commits(self) -> int:
+        """How many commits `trade` makes."""
+        return 2 + 5 * self._rounds
 
     def open(self) -> Commit:
         """Create the table, empty."""
@@ -52,7 +55,7 @@ class Shop:
     def trade(self) -> Iterator[Commit]:
         """Everything that follows, a commit at a time."""
         yield self._insert(0, 400)
-        for number in range(ROUNDS):
+        for number in range(self._rounds):
             yield self._insert(400 + 100 * number, 500 + 100 * number)
             yield self._commit(
                 "update",

@@ -17,13 +17,13 @@ from tailer.cli.progress import survey
 from tailer.config import Settings, load
 from tailer.demo.follower import DaemonDied, Event, Follower
 from tailer.demo.proof import EFFECTS, Verdict, judge
-from tailer.demo.shop import COMMITS, Commit, Shop
+from tailer.demo.shop import Commit, Shop
 from tailer.demo.spark import local_spark
 
 __all__ = ["play"]
 
-KILL_AT: Final = COMMITS * 2 // 5
-RESTART_AT: Final = KILL_AT + 4
+ROUNDS: Final = 5
+ALONE: Final = 3  # commits that Spark makes while the daemon is dead
 SHOWN_EACH: Final = 2
 CATCH_UP_S: Final = 60.0
 
@@ -53,8 +53,10 @@ SIGNS: Final = {
 }
 
 
-def play(console: Console) -> bool:
-    """Perform the demonstration; whether it proved what it claims. Everything it made is gone afterwards.
+def play(console: Console, rounds: int = ROUNDS) -> bool:
+    """Perform the demonstration in `rounds` of five commits; whether it proved what it claims.
+
+    Everything it made is gone afterwards.
 
     Raises `ConfigError` where something must be installed first.
     """
@@ -68,7 +70,7 @@ def play(console: Console) -> bool:
         show.say("demo", f"in {folder}, which is removed at the end; Ctrl-C ends it earlier")
         with show.waiting("starting Spark"):
             spark = stack.enter_context(local_spark(folder))
-        shop = Shop(spark, folder / "orders")
+        shop = Shop(spark, folder / "orders", rounds)
         with show.waiting("creating the table orders, with change feed and deletion vectors"):
             show.commit(shop.open())
         follower = Follower(config, folder / "daemon.log", show.event)
@@ -89,14 +91,15 @@ def play(console: Console) -> bool:
 def _trade(shop: Shop, follower: Follower, show: "_Show") -> None:
     """Let the shop make its commits while the daemon follows, is killed, and comes back."""
     show.say("tailer", "the daemon runs: orders -> a Delta table (exactly once), orders -> this screen")
+    kill_at = shop.commits * 2 // 5
     for number, commit in enumerate(shop.trade(), start=1):
         show.commit(commit)
-        if number == KILL_AT:
+        if number == kill_at:
             # At no moment in particular: the commit just made is being delivered, or is not.
             time.sleep(random.uniform(0, 0.3))
             follower.kill()
             show.say("tailer", "kill -9; Spark goes on without it", "bold red")
-        elif number == RESTART_AT:
+        elif number == kill_at + ALONE:
             pid = follower.start()
             show.say("tailer", f"started again (process {pid}): it asks each sink what it has", "bold green")
         follower.check()

@@ -16,7 +16,7 @@ from tests.faults.crafted import Crafted
 __all__ = ["Change", "Saga"]
 
 Change = tuple[int, str, int]  # version, change type, id
-LARGE: Final = 20_000
+LARGE: Final = 5_000
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Saga:
 
     def _new_file(self, rows: int, kind: str = "insert") -> dict[str, Any]:
         ids = [next(self._ids) for _ in range(rows)]
-        name = self._table.data(f"part-{next(self._names)}.parquet", ids, row_group_size=self._random.choice([7, 5000]))
+        name = self._table.data(f"part-{next(self._names)}.parquet", ids, row_group_size=max(7, rows // 3))
         self._live[name] = (ids, set(), None)
         self._note(kind, ids)
         return self._table.add(name)

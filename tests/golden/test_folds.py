@@ -1,4 +1,4 @@
-"""Golden tables without a known feed: their latest rows, and the fold of our changes over another reader's snapshots."""
+"""Golden tables by their rows: the latest ones, and the fold of our changes over another reader's snapshots."""
 
 import shutil
 from pathlib import Path
@@ -149,7 +149,7 @@ def test_rename_between_versions_keeps_rows() -> None:
 
 
 def test_hundreds_of_vectors_in_shared_files(tmp_path: Path) -> None:
-    """The table's writer hid its vector files behind a prefix of the test suite it ran in; here they have their names."""
+    """The writer put a prefix of its test suite before the names of its vector files; here it is taken away."""
     path = tmp_path / "table-with-dv-large"
     shutil.copytree(golden_delta(path.name), path)
     for vectors in path.glob("*.bin"):

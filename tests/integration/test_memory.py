@@ -1,4 +1,4 @@
-"""Memory is bounded by batches in flight, not by a commit (invariant 7): ten million rows pass through `tailer tail`."""
+"""Memory is bounded by batches in flight, not by a commit (invariant 7): ten million rows through `tailer tail`."""
 
 import json
 import subprocess
@@ -98,11 +98,13 @@ def peak_mb(process: subprocess.Popen[bytes]) -> float:
 def test_ten_million_rows_in_bounded_memory(table: Path) -> None:
     command = [str(TAILER), "tail", str(table), "--from", "earliest", "--to", "latest", "--format", "jsonl"]
     started = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as tailer:
-        with subprocess.Popen(["wc", "-l"], stdin=tailer.stdout, stdout=subprocess.PIPE) as counter:
-            resident_mb = peak_mb(tailer)
-            assert counter.stdout is not None
-            lines = int(counter.stdout.read())
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as tailer,
+        subprocess.Popen(["wc", "-l"], stdin=tailer.stdout, stdout=subprocess.PIPE) as counter,
+    ):
+        resident_mb = peak_mb(tailer)
+        assert counter.stdout is not None
+        lines = int(counter.stdout.read())
     print(f"{lines} rows in {time.monotonic() - started:.1f} s, {resident_mb:.0f} MB resident at most")
     assert tailer.returncode == 0
     assert lines == ROWS

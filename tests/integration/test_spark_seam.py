@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tailer import execute as execution
 from tailer.engine import LocalEngine
+from tailer.execute import execute
 from tailer.plan import ChangePlan, Position
 from tests.follow import Followed, plans, run_plan
 from tests.histories import History, Shape, quick
@@ -54,23 +55,17 @@ def on_executors(spark: SparkSession, plan: ChangePlan, partitions: int) -> Rows
     """A plan's rows with their positions, made by executors and put together in task order."""
 
     def rows(pickled: bytes) -> Iterator[tuple[tuple[int, int, int], bytes]]:
-        # Executors know nothing of this module: what they need travels in the task, or is imported there.
-        import pickle as pickling
-
-        import pyarrow as arrow
-
-        from tailer.execute import execute
-
-        for batch in execute(pickling.loads(pickled)):
+        # A function inside a function travels by value: executors cannot import this module.
+        for batch in execute(pickle.loads(pickled)):
             for at, row in enumerate(batch.row_index.to_pylist()):
-                sink = arrow.BufferOutputStream()
-                with arrow.ipc.new_stream(sink, batch.rows.schema) as stream:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, batch.rows.schema) as stream:
                     stream.write_batch(batch.rows.slice(at, 1))
                 yield (batch.version, batch.task, row), sink.getvalue().to_pybytes()
 
     tasks = [pickle.dumps(task) for task in plan.tasks]
     collected = spark.sparkContext.parallelize(tasks, partitions).flatMap(rows).collect()
-    return [(Position(*place), *rows_in_order(pa.ipc.open_stream(data).read_all())) for place, data in collected]
+    return [(Position(*place), rows_in_order(pa.ipc.open_stream(data).read_all())[0]) for place, data in collected]
 
 
 def tables(history: History) -> list[Path]:
@@ -103,7 +98,6 @@ def test_planned_and_run_again_gives_the_same(history: History, monkeypatch: pyt
         first = [(plan, placed(run_plan(plan, LocalEngine(1)))) for plan in plans(path)]
         with monkeypatch.context() as patch:
             patch.setattr(execution, "BATCH_BYTES", 1)
-            patch.setattr(execution, "_MIN_ROWS", 1)
             second = [(plan, placed(run_plan(plan, LocalEngine(4)))) for plan in plans(path)]
         assert second == first, path.name
 

@@ -63,7 +63,7 @@ class Table:
         return [action[kind] for action in map(json.loads, lines) if kind in action]
 
     def check(self, feed_from: int | None = 0, feed_to: int | None = None) -> list[Followed]:
-        """Judge all versions: the fold over Spark's snapshots, and Spark's feed from `feed_from` on (None: has none)."""
+        """Judge all versions by the fold over Spark's snapshots, and by its feed from `feed_from` on (None: none)."""
         versions = follow(self.path)
         assert len(versions) == latest_version(self.path) + 1
         before: Rows = Rows()
@@ -141,7 +141,8 @@ def test_unpaired_add_with_vector_via_shallow_clone(table: Table, tmp_path: Path
 def test_merge_that_changes_nothing(table: Table) -> None:
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
     table.sql(
-        "MERGE INTO {t} t USING (SELECT id FROM range(5)) s ON t.id = s.id WHEN MATCHED AND t.n > 5 THEN UPDATE SET n = 0"
+        "MERGE INTO {t} t USING (SELECT id FROM range(5)) s ON t.id = s.id "
+        "WHEN MATCHED AND t.n > 5 THEN UPDATE SET n = 0"
     )
     assert latest_version(table.path) == 2
     assert table.actions(2, "add") or table.actions(2, "remove"), "the MERGE rewrote no file: nothing is tested"
@@ -242,7 +243,8 @@ def test_empty_text_and_null(table: Table, vectors: bool) -> None:
 
 
 def test_typed_partition_values(table: Table) -> None:
-    columns = "id BIGINT, i INT, l BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(10,2), b BOOLEAN, f DOUBLE, y BINARY"
+    columns = "id BIGINT, i INT, l BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(10,2), b BOOLEAN, "
+    columns += "f DOUBLE, y BINARY"
     row = (
         "1Y, 42L, DATE'2024-02-29', TIMESTAMP'2024-02-29 12:34:56.123456', TIMESTAMP_NTZ'1969-12-31 23:59:59.5', "
         "-1.50BD, true, -0.25D, X'61'"

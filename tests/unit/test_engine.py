@@ -1,7 +1,6 @@
 """`LocalEngine`: the same rows in the same order, whatever runs side by side; bounded, and clean when it is left."""
 
 import gc
-import os
 import random
 import threading
 import time
@@ -136,8 +135,9 @@ async def test_order_does_not_depend_on_who_is_faster(reader: Reader, threads: i
     assert reader.open == 0
 
 
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("size", [1, BIG])
-async def test_it_goes_on_behind_any_position(reader: Reader, size: int) -> None:
+async def test_it_goes_on_behind_any_position(size: int) -> None:
     all_rows = everything(3)
     for place, (task, row) in enumerate(all_rows):
         seen: Seen = []
@@ -187,7 +187,8 @@ async def test_looking_ahead_is_bounded(reader: Reader, threads: int) -> None:
     assert reader.most_open <= threads + 1
 
 
-async def test_small_files_are_read_together(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("reader")
+async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     pulls: list[int] = []
     pull = tailer.engine._pull
 
@@ -227,11 +228,15 @@ async def test_leaving_without_a_look_closes_the_files(reader: Reader) -> None:
 @pytest.mark.parametrize("size", [1, BIG])
 async def test_an_error_of_whoever_takes_the_rows_passes_as_it_is(reader: Reader, size: int) -> None:
     error = SinkUnavailable("s", "down")
-    with pytest.raises(SinkUnavailable) as raised:
+
+    async def take_one() -> None:
         async with LocalEngine(4).run(plan(*[size] * 20)) as batches:
             async for _ in batches:
                 await anyio.sleep(0.01)  # by now the others wait to be asked for what they have
                 raise error
+
+    with pytest.raises(SinkUnavailable) as raised:
+        await take_one()
     assert raised.value is error
     assert reader.open == 0
 
@@ -317,9 +322,9 @@ async def test_the_rest_behind_a_position_is_exactly_the_rest(table: Crafted) ->
 
 def open_files(below: Path) -> int:
     found = 0
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            found += os.readlink(f"/proc/self/fd/{entry}").startswith(str(below))
+            found += entry.readlink().is_relative_to(below)
     return found
 
 

@@ -157,7 +157,7 @@ def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pyt
     point = EntryPoint("pigeon", "pigeonclient.nowhere:PigeonSink", tailer.sink.ENTRY_POINTS)
     monkeypatch.setattr(tailer.sink, "entry_points", lambda **wanted: EntryPoints([point]).select(**wanted))
     assert sink_kinds() == ["pigeon"]
-    with pytest.raises(ConfigError, match="post: the pigeon sink cannot be loaded.*pigeonclient") as raised:
+    with pytest.raises(ConfigError, match=r"post: the pigeon sink cannot be loaded.*pigeonclient") as raised:
         configure_sink("post", "pigeon", {})
     assert "lake-tailer[pigeon]" in raised.value.hint
 

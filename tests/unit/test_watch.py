@@ -1,21 +1,22 @@
 """A wake-up may be late, lost or spurious; the timer always comes."""
 
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio import to_thread
 from watchfiles import Change
-from watchfiles.main import watch
 from watchfiles._rust_notify import WatchfilesRustInternalError
+from watchfiles.main import watch
 
 import tailer.watch
 from tailer.watch import LocalWake, TimerWake, Wake
+from tests.streams import become
 
 pytestmark = pytest.mark.anyio
 
@@ -47,11 +48,9 @@ async def rings_for_commits(wake: Wake, log_dir: Path) -> bool:
 def inotify_instances() -> int:
     """How many this process has open."""
     found = 0
-    for entry in os.listdir("/proc/self/fd"):
-        try:
-            found += "inotify" in os.readlink(f"/proc/self/fd/{entry}")
-        except FileNotFoundError:
-            continue
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += "inotify" in entry.readlink().name
     return found
 
 
@@ -121,9 +120,7 @@ def test_only_commits_are_news(change: Change, name: str, rings: bool) -> None:
     assert tailer.watch._is_commit(change, f"/some/table/_delta_log/{name}") is rings
 
 
-async def test_without_the_directory_the_timer_serves_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with LocalWake(tmp_path / "not-yet") as wake:
         with anyio.fail_after(5):
             await wake.wait(0.05)
@@ -143,7 +140,7 @@ async def test_without_the_directory_the_timer_serves_alone(
 async def test_when_the_system_refuses_the_timer_serves_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: Exception
 ) -> None:
-    def refuse(*paths: Path, **options: object) -> Iterator[object]:
+    def refuse(*_paths: Path, **_options: object) -> Iterator[object]:
         raise refusal
 
     monkeypatch.setattr(tailer.watch, "watch", refuse)
@@ -176,8 +173,7 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
     before = inotify_instances()
     with anyio.fail_after(10):
         async with LocalWake(tmp_path):
-            while not began.is_set():
-                await anyio.sleep(0.002)
+            await become(began.is_set)
         assert ended.is_set()
     assert inotify_instances() == before
 

@@ -1,0 +1,121 @@
+"""Log to rows, beside delta-rs on the same tables in the same run: medians of several runs and their ratio.
+
+Nothing is asserted about time. `make bench` prints the table; figures that are quoted anywhere come from here.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import anyio
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.storage import LocalStore
+
+RUNS: Final = 5
+ROWS: Final = 50_000
+FEED: Final = {"delta.enableChangeDataFeed": "true"}
+
+
+def wide(start: int, rows: int) -> pa.Table:
+    """Twelve columns of the usual kinds, about 200 bytes a row."""
+    ids = pa.array(range(start, start + rows), pa.int64())
+    text = ids.cast(pa.string())
+    columns: dict[str, pa.Array] = {"id": ids, "at": ids.cast(pa.timestamp("us", tz="UTC"))}
+    for number in range(4):
+        columns[f"count_{number}"] = pa.array([(value * 7 + number) % 1000 for value in range(rows)], pa.int32())
+        columns[f"share_{number}"] = ids.cast(pa.float64())
+    columns["name"] = pa.array([f"customer {value % 5000}" for value in range(rows)])
+    columns["key"] = text
+    return pa.table(columns)
+
+
+@pytest.fixture(scope="module")
+def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 versions of 50,000 rows."""
+    path = tmp_path_factory.mktemp("bench") / "appends"
+    for version in range(20):
+        write_deltalake(path, wide(version * ROWS, ROWS), mode="append", configuration=FEED)
+    return path
+
+
+@pytest.fixture(scope="module")
+def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 versions of 10 rows."""
+    path = tmp_path_factory.mktemp("bench") / "small"
+    for version in range(500):
+        write_deltalake(path, wide(version * 10, 10), mode="append", configuration=FEED)
+    return path
+
+
+def ours(path: Path) -> int:
+    """Every change of the table through the local engine, version by version."""
+
+    async def run() -> int:
+        log, engine, rows = DeltaTableLog(LocalStore(path)), LocalEngine(), 0
+        await log.seek(0)
+        while (plan := await log.next_plan()) is not None:
+            async with engine.run(plan) as batches:
+                async for batch in batches:
+                    rows += len(batch)
+        return rows
+
+    return anyio.run(run)
+
+
+def delta_rs(path: Path) -> int:
+    """The same by `load_cdf` over the whole range."""
+    return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(DeltaTable(path).load_cdf()))
+
+
+def delta_rs_by_version(path: Path) -> int:
+    """The same by one `load_cdf` a version, as a program that follows the table would."""
+    rows = 0
+    for version in range(DeltaTable(path).version() + 1):
+        changes = DeltaTable(path).load_cdf(starting_version=version, ending_version=version)
+        rows += sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(changes))
+    return rows
+
+
+def seconds(work: Callable[[], int], rows: int) -> float:
+    """How long `work` takes; it must give all the rows."""
+    start = time.perf_counter()
+    assert work() == rows
+    return time.perf_counter() - start
+
+
+def compare(
+    title: str, path: Path, peer: Callable[[Path], int], rows: int, runs: int, show: Callable[[str], None]
+) -> None:
+    """Run both in turn, and show medians and the median of the ratios."""
+    pairs = [(seconds(lambda: ours(path), rows), seconds(lambda: peer(path), rows)) for _ in range(runs)]
+    mine, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(b / a for a, b in pairs)
+    show(f"{title}: lake-tailer {mine:.3f} s ({rows / mine:,.0f} rows/s), delta-rs {theirs:.3f} s, ratio {ratio:.2f}")
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print past pytest's capture."""
+
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}")
+
+    return line
+
+
+def test_wide_appends(appends: Path, show: Callable[[str], None]) -> None:
+    """1 M rows of 12 columns in 20 versions, the whole range at once."""
+    compare("20 versions of 50,000 rows", appends, delta_rs, 20 * ROWS, RUNS, show)
+
+
+def test_small_commits(small_commits: Path, show: Callable[[str], None]) -> None:
+    """Commits of 10 rows, followed one by one."""
+    compare("500 versions of 10 rows, each by itself", small_commits, delta_rs_by_version, 5000, 3, show)

@@ -1,0 +1,498 @@
+"""Whatever fails, wherever: after recovery the destination has every row exactly once and in order.
+
+Faults strike the sink, the store, the files and the process itself, at every step; what is compared is read from the
+destination.
+"""
+
+import json
+import multiprocessing
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import pyarrow as pa
+import pytest
+from anyio import to_thread
+from tenacity import wait_fixed, wait_none
+
+import tailer.engine
+import tailer.pipeline
+from sinks.files import FilesSink
+from sinks.memory import MemoryProgressStore
+from sinks.testing import Fault, FaultySink, Kind, Step
+from sinks.testing.faults import every_fault
+from tailer.errors import (
+    CommitUnknown,
+    FileVacuumed,
+    SinkFenced,
+    SinkRejected,
+    SinkUnavailable,
+    StorageUnavailable,
+    TailerError,
+)
+from tailer.events import ChangeBatch
+from tailer.execute import execute
+from tailer.pipeline import Pipeline
+from tailer.plan import ChangeTask, Position
+from tailer.sink import Progress, Recorded, Sink, SinkTransaction
+from tailer.storage import LocalStore, StoredObject
+from tests.streams import APP, Destination, Growing, WholeVersions, become, deliver_to_files, pipeline
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+HOLDS = [Fault(step, Kind.HOLD, after=after) for step in Step for after in (False, True)]
+KINDS = pytest.mark.parametrize("faulty", [FaultySink, WholeVersions], ids=["splits", "whole"])
+
+
+@pytest.fixture(autouse=True)
+def no_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other at once, and work is divided as finely as that of a large version is."""
+    monkeypatch.setattr(tailer.pipeline, "wait_random_exponential", lambda **_: wait_none())
+    monkeypatch.setattr(tailer.engine, "PULL_BYTES", 1)
+    monkeypatch.setattr(tailer.engine, "STRETCH_BYTES", 1)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Growing:
+    """Six versions, the second of them large: four batches in each of three files."""
+    found = Growing(tmp_path / "t")
+    found.insert([1, 2])
+    found.insert(*(range(100 * n, 100 * n + 40) for n in (1, 2, 3)), row_group_size=10)
+    for each in (400, 500, 600):
+        found.insert([each], [each + 1])
+    return found
+
+
+def following(table: Growing, sink: Sink, **more: Any) -> Pipeline:
+    """A pipeline with several transactions to make, within and across versions."""
+    return pipeline(table, sink, until="latest", **{"max_versions": 2, "max_rows": 25, **more})
+
+
+def check(table: Growing, there: Destination) -> None:
+    """Everything is there, once, in order, and progress says so."""
+    assert there.delivered() == table.rows()
+    assert there.position() == Position.end(table.version)
+    positions = [position for position, _ in there.transactions]
+    assert positions == sorted(set(positions))
+
+
+class TestFaultsOfTheSink:
+    @KINDS
+    @pytest.mark.parametrize("fault", every_fault(), ids=str)
+    async def test_at_every_step(self, table: Growing, fault: Fault, faulty: type[FaultySink]) -> None:
+        there = Destination()
+        sink = faulty(there.sink(), fault)
+        try:
+            await following(table, sink).run()
+        except SinkRejected:
+            assert fault.kind is Kind.REJECT
+            await following(table, faulty(there.sink())).run()
+        else:
+            assert fault.kind is not Kind.REJECT or not sink.fired
+        check(table, there)
+
+    async def test_at_all_of_them_one_after_the_other(self, table: Growing) -> None:
+        there = Destination()
+        faults = [Fault(step, Kind.FAIL, nth, after=nth % 2 == 0) for step in Step for nth in range(1, 9)]
+        sink = FaultySink(there.sink(), *faults)
+        await following(table, sink, max_versions=1, max_rows=1).run()
+        assert set(sink.fired) == set(faults)
+        check(table, there)
+
+    @pytest.mark.parametrize("fault", every_fault(), ids=str)
+    async def test_at_least_once_means_that(self, table: Growing, fault: Fault) -> None:
+        """A destination without transactions may get rows again, but never misses or reorders any."""
+        records: dict[str, Progress] = {}
+        lines = Lines()
+        for faults in ([fault], []):
+            sink = FaultySink(Recorded(lines, MemoryProgressStore(records=records)), *faults)
+            with suppress(SinkRejected):
+                await following(table, sink).run()
+        assert list(dict.fromkeys(lines.rows)) == table.rows()
+        assert records[APP].position == Position.end(table.version)
+
+    @KINDS
+    @pytest.mark.parametrize("fault", HOLDS, ids=str)
+    async def test_an_instance_that_wakes_up_after_another_took_over_does_no_harm(
+        self, table: Growing, fault: Fault, faulty: type[FaultySink]
+    ) -> None:
+        there = Destination()
+        sink = faulty(there.sink(), fault)
+
+        async def sleeper() -> None:
+            with suppress(SinkFenced):
+                await following(table, sink).run()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(sleeper)
+            await sink.holding.wait()
+            await following(table, faulty(there.sink())).run()
+            check(table, there)
+            sink.release()
+        check(table, there)
+
+    @KINDS
+    @pytest.mark.parametrize("fault", HOLDS, ids=str)
+    async def test_cancellation_at_every_step(self, table: Growing, fault: Fault, faulty: type[FaultySink]) -> None:
+        there = Destination()
+        sink = faulty(there.sink(), fault)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(following(table, sink).run)
+                await sink.holding.wait()
+                group.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.01)
+                    sink.release()
+        # What is being committed is committed; what is not is not.
+        assert len(there.transactions) == (fault.step is Step.COMMIT)
+        await following(table, faulty(there.sink())).run()
+        check(table, there)
+
+    @KINDS
+    @pytest.mark.parametrize("after", [False, True])
+    async def test_a_commit_that_takes_too_long_is_asked_about(
+        self, table: Growing, after: bool, faulty: type[FaultySink], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        there = Destination()
+        sink = faulty(there.sink(), Fault(Step.COMMIT, Kind.HOLD, nth=2, after=after))
+        with anyio.fail_after(20):
+            await following(table, sink, commit_deadline_s=0.03).run()
+        assert "no answer within 0.03 s" in caplog.text
+        check(table, there)
+
+    async def test_a_failure_while_leaving_a_committed_transaction(self, table: Growing) -> None:
+        there = Destination()
+        await following(table, BadGoodbye(there.sink())).run()
+        check(table, there)
+
+    @pytest.mark.parametrize("step", [Step.BEGIN, Step.WRITE, Step.COMMIT])
+    async def test_a_bug_of_a_sink_comes_out_as_it_is(self, table: Growing, step: Step) -> None:
+        def crash() -> None:
+            raise ZeroDivisionError
+
+        there = Destination()
+        with pytest.raises(ZeroDivisionError):
+            await following(table, FaultySink(there.sink(), Fault(step, Kind.CRASH), crash=crash)).run()
+        await following(table, there.sink()).run()
+        check(table, there)
+
+
+class Lines:
+    """A destination that keeps what it is given at once."""
+
+    name = "lines"
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int]] = []
+
+    async def write(self, batch: ChangeBatch) -> None:
+        self.rows.extend((batch.version, each) for each in batch.rows.column("id").to_pylist())
+
+    async def flush(self) -> None:
+        """They have left already."""
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class BadGoodbye(FaultySink):
+    """Fails every other time when a transaction is left, be it committed or not."""
+
+    leavings = 0
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        async with super().begin(app_id, schema) as transaction:
+            yield transaction
+        self.leavings += 1
+        if self.leavings % 2:
+            raise SinkUnavailable(self.name, "connection reset")
+
+
+class FlakyStore(LocalStore):
+    """Does not answer the `nth` question."""
+
+    def __init__(self, root: Path, nth: int) -> None:
+        super().__init__(root)
+        self.questions = 0
+        self._nth = nth
+
+    def _ask(self) -> None:
+        self.questions += 1
+        if self.questions == self._nth:
+            raise StorageUnavailable(self.uri, "on purpose")
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        self._ask()
+        return await super().read(name, decode)
+
+    async def list(self, prefix: str, start_after: str = "") -> Any:
+        self._ask()
+        return await super().list(prefix, start_after)
+
+
+class TestFaultsOfTheSource:
+    @pytest.mark.parametrize("start", ["earliest", "snapshot", "latest"])
+    async def test_a_store_that_fails_at_every_question(self, table: Growing, start: str) -> None:
+        nth, asked = 1, 1
+        while nth <= asked:
+            there = Destination()
+            store = FlakyStore(table.path, nth)
+            await pipeline(table, there.sink(), start, "latest", store=store, max_versions=2, max_rows=25).run()
+            assert there.position() == Position.end(table.version)
+            ids = [each for _, each in there.delivered()]
+            assert sorted(ids) == ([] if start == "latest" else sorted(each for _, each in table.rows()))
+            nth, asked = nth + 1, store.questions
+        assert nth > 5
+
+    @KINDS
+    async def test_a_file_that_fails_at_every_batch(
+        self, table: Growing, monkeypatch: pytest.MonkeyPatch, faulty: type[FaultySink]
+    ) -> None:
+        failed = nth = 0
+
+        def flaky(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+            nonlocal nth, failed
+            for batch in execute(task, after_row):
+                nth -= 1
+                if nth == 0:
+                    failed += 1
+                    raise StorageUnavailable(task.uri, "on purpose")
+                yield batch
+
+        monkeypatch.setattr(tailer.engine, "execute", flaky)
+        for first in range(1, 20):
+            nth = first
+            there = Destination()
+            await following(table, faulty(there.sink())).run()
+            check(table, there)
+        assert failed == 19
+
+    @KINDS
+    async def test_a_file_that_is_gone(self, table: Growing, faulty: type[FaultySink]) -> None:
+        (table.path / "2-1.parquet").unlink()
+        there = Destination()
+        for _ in range(2):
+            with pytest.raises(FileVacuumed, match=r"2-1\.parquet"):
+                await following(table, faulty(there.sink())).run()
+        delivered = there.delivered()
+        assert delivered == table.rows()[: len(delivered)]
+        position = there.position()
+        assert position is None or position < Position(2, 1, 0)
+
+    async def test_progress_never_passes_a_task_that_failed_in_a_way_of_its_own(
+        self, table: Growing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The sink neither waits nor gives way, and could commit behind every batch."""
+
+        def broken(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+            for batch in execute(task, after_row):
+                if (task.version, task.index, batch.last_row) == (2, 1, 29):
+                    raise ZeroDivisionError
+                yield batch
+
+        monkeypatch.setattr(tailer.engine, "execute", broken)
+        eager = Eager()
+        for _ in range(10):
+            with pytest.raises(ZeroDivisionError):
+                await pipeline(table, eager, max_rows=1).run()
+        assert eager.rows == [row for row in table.rows(0, 2) if row < (2, 220)]
+        assert eager.position == Position(2, 1, 19)
+
+
+class Eager:
+    """A sink that keeps rows the moment they are committed, without ever suspending."""
+
+    name = "eager"
+    splits_versions = True
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int]] = []
+        self.position: Position | None = None
+        self._written: list[tuple[int, int]] = []
+
+    async def progress(self, app_id: str) -> Progress | None:
+        return None if self.position is None else Progress(app_id, self.position)
+
+    async def reset(self, progress: Progress) -> None:
+        self.position = progress.position
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["Eager"]:
+        self._written = []
+        yield self
+
+    async def write(self, batch: ChangeBatch) -> None:
+        self._written.extend((batch.version, each) for each in batch.rows.column("id").to_pylist())
+
+    async def commit(self, progress: Progress) -> None:
+        self.rows.extend(self._written)
+        self.position = progress.position
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class TestFaultsOfTheProcess:
+    @pytest.mark.parametrize(
+        "fault",
+        [Fault(step, Kind.CRASH, nth, after) for step in Step for nth in (1, 3) for after in (False, True)],
+        ids=str,
+    )
+    async def test_killed_at_every_step(self, table: Growing, tmp_path: Path, fault: Fault) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", deliver_to_files.__module__])
+        out = tmp_path / "out"
+        process = context.Process(target=deliver_to_files, args=(table, out, fault))
+        await to_thread.run_sync(process.start)
+        await to_thread.run_sync(process.join)
+        killed = fault.step is not Step.PROGRESS or fault.nth == 1
+        assert process.exitcode == (-signal.SIGKILL if killed else 0)
+        before = await to_thread.run_sync(self.delivered, out)
+        assert before == table.rows()[: len(before)]
+        sink = FilesSink("files", out)
+        await pipeline(table, sink, until="latest", max_versions=2).run()
+        assert await sink.progress(APP) == Progress(APP, Position.end(table.version))
+        await sink.aclose()
+        assert await to_thread.run_sync(self.delivered, out) == table.rows()
+
+    def delivered(self, out: Path) -> list[tuple[int, int]]:
+        """What a reader of the directory finds."""
+        files = sorted((out / APP).glob("*.jsonl"))
+        rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return [(int(row["_commit_version"]), int(row["id"])) for row in rows]
+
+
+class Clock:
+    """Time as the pipeline sees it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(tailer.pipeline, "time", found)
+    return found
+
+
+class Ailing(FaultySink):
+    """Takes `seconds` for a question of `step`, and has no answer to as many as there are `failures`."""
+
+    def __init__(self, there: Destination, clock: Clock, step: Step, failures: int, seconds: float) -> None:
+        super().__init__(there.sink())
+        self.asked = 0
+        self._clock, self._ails, self._failures, self._seconds = clock, step, failures, seconds
+
+    async def _strike(self, step: Step, *, after: bool) -> None:
+        if step is self._ails and not after:
+            self.asked += 1
+            self._clock.now_s += self._seconds
+            if self.asked <= self._failures:
+                raise SinkUnavailable(self.name, f"no answer to question {self.asked}")
+
+
+class TestPatience:
+    @pytest.mark.parametrize("step", list(Step))
+    async def test_it_ends_and_the_error_is_the_last_one_bare(self, table: Growing, clock: Clock, step: Step) -> None:
+        there = Destination()
+        sink = Ailing(there, clock, step, failures=1000, seconds=10)
+        with pytest.raises(SinkUnavailable, match="no answer to question 5"):
+            await following(table, sink, retry_for_s=40).run()
+        assert there.transactions == []
+
+    async def test_none_is_none(self, table: Growing, clock: Clock) -> None:
+        sink = Ailing(Destination(), clock, Step.WRITE, failures=1000, seconds=0)
+        with pytest.raises(SinkUnavailable, match="no answer to question 1"):
+            await following(table, sink, retry_for_s=0).run()
+
+    async def test_it_counts_from_the_first_failure_however_long_that_took(self, table: Growing, clock: Clock) -> None:
+        there = Destination()
+        await following(table, Ailing(there, clock, Step.WRITE, failures=1, seconds=3600), retry_for_s=10).run()
+        check(table, there)
+
+    async def test_it_counts_anew_after_every_success(self, table: Growing, clock: Clock) -> None:
+        there = Destination()
+        sink = FaultySink(there.sink(), *[Fault(Step.BEGIN, Kind.FAIL, nth) for nth in range(2, 40, 2)])
+
+        def pass_time() -> None:
+            clock.now_s += 30
+
+        there.then = pass_time
+        await following(table, sink, max_versions=1, max_rows=1, retry_for_s=40).run()
+        assert len(sink.fired) > 10
+        check(table, there)
+
+    async def test_having_nothing_to_do_is_a_success(self, table: Growing, clock: Clock) -> None:
+        there = Destination()
+        store = FlakyStore(table.path, nth=-1)
+        tailing = pipeline(table, there.sink(), store=store, retry_for_s=40)
+        async with anyio.create_task_group() as group:
+            group.start_soon(tailing.run)
+            await become(lambda: there.position() == Position.end(table.version))
+            for _ in range(3):
+                clock.now_s += 3600
+                store._nth = store.questions + 1
+                asked = store.questions
+                await become(lambda asked=asked: store.questions > asked + 40)  # type: ignore[misc]
+            table.insert([700])
+            await become(lambda: there.position() == Position.end(table.version))
+            tailing.stop()
+        check(table, there)
+
+    async def test_stopping_ends_a_pause(self, table: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tailer.pipeline, "wait_random_exponential", lambda **_: wait_fixed(3600))
+        sink = Ailing(Destination(), Clock(), Step.BEGIN, failures=1000, seconds=0)
+        tailing = following(table, sink)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(tailing.run)
+                await become(lambda: sink.asked == 1)
+                await anyio.sleep(0.01)
+                tailing.stop()
+        assert sink.asked == 1
+
+    async def test_an_error_while_stopping_is_not_tried_again(self, table: Growing) -> None:
+        there = Destination()
+        sink = FaultySink(there.sink(), Fault(Step.WRITE, Kind.HOLD, nth=2), Fault(Step.COMMIT, Kind.FAIL, nth=2))
+        tailing = following(table, sink)
+        found: list[TailerError] = []
+
+        async def tail() -> None:
+            with pytest.raises(CommitUnknown) as raised:
+                await tailing.run()
+            found.append(raised.value)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tail)
+            await sink.holding.wait()
+            tailing.stop()
+            sink.release()
+        assert len(found) == 1
+        await following(table, there.sink()).run()
+        check(table, there)
+
+    @pytest.mark.parametrize("error", [SinkFenced("s", "another"), SinkRejected("s", "no")], ids=repr)
+    async def test_there_is_none_for_what_a_person_must_look_at(self, table: Growing, error: TailerError) -> None:
+        there = Destination()
+        asked = 0
+
+        def refuse() -> None:
+            nonlocal asked
+            asked += 1
+            raise error
+
+        there.then = refuse
+        with pytest.raises(type(error)) as raised:
+            await following(table, there.sink()).run()
+        assert raised.value is error
+        assert asked == 1

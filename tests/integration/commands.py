@@ -1,0 +1,107 @@
+"""The command line as a user has it: real processes, and a Delta table that a real writer goes on changing."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+__all__ = ["Orders", "background", "in_terminal", "tailer"]
+
+TIMEOUT_S: Final = 120.0
+COMMAND: Final = (sys.executable, "-m", "tailer")
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TAILER_")}
+    return inherited | {"COLUMNS": "200"} | variables
+
+
+def tailer(*arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `tailer` to its end with pipes for its output; `variables` are added to its environment."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=cwd,
+        env=_environment(variables),
+        check=False,
+    )
+
+
+def in_terminal(*arguments: object) -> tuple[int, str]:
+    """Run `tailer` to its end on a terminal of its own; the exit code and all that was shown."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=_environment({"TERM": "xterm"}),
+    )
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # Linux's way to say that nobody holds the terminal any more
+        pass
+    finally:
+        os.close(ours)
+    return process.wait(TIMEOUT_S), shown.decode()
+
+
+@contextmanager
+def background(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `tailer` beside the test with pipes for its output; killed at the end if it is still there."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(variables),
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+@dataclass
+class Orders:
+    """A Delta table with the columns id and amount, written by delta-rs; knows its change rows (version, type, id)."""
+
+    path: Path
+    version: int = -1
+    changes: list[tuple[int, str, int]] = field(default_factory=list)
+
+    def insert(self, *ids: int) -> None:
+        """Commit rows."""
+        rows = pa.table({"id": pa.array(ids, pa.int64()), "amount": pa.array([each * 1.5 for each in ids])})
+        write_deltalake(self.path, rows, mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+        self._committed("insert", ids)
+
+    def delete(self, *ids: int) -> None:
+        """Commit their deletion."""
+        DeltaTable(self.path).delete(f"id IN ({', '.join(map(str, ids))})")
+        self._committed("delete", ids)
+
+    def _committed(self, change: str, ids: tuple[int, ...]) -> None:
+        self.version += 1
+        self.changes += [(self.version, change, each) for each in ids]
+
+    def copied_to(self, path: Path) -> list[tuple[int, str, int]]:
+        """The change rows that lie in the Delta table at `path`."""
+        rows = DeltaTable(path).to_pyarrow_table().select(["_commit_version", "_change_type", "id"])
+        return sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True))

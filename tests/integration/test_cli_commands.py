@@ -1,0 +1,160 @@
+"""The command `tailer` and its small verbs, `check` and `plan`: what they print, and what they end with."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from tailer.cli import VERBS
+from tailer.plan import ChangePlan, Regime
+from tests.follow import plans
+from tests.integration.commands import Orders, in_terminal, tailer
+from tests.tables import golden_delta
+
+GOOD = """
+[pipelines.orders]
+table = "orders"
+start = 3
+columns = ["id"]
+sink = {kind = "delta", path = "copy"}
+[pipelines.files]
+table = "orders"
+sink = {kind = "files", path = "out"}
+"""
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    done = tailer("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"lake-tailer \d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_the_overview_names_every_verb_and_loads_none() -> None:
+    script = (
+        "import sys; from tailer.__main__ import main; sys.argv = ['tailer', '--help']\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'pyarrow', 'pydantic', 'deltalake', 'pyspark', 'anyio', 'rich', 'tailer.plan'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    *shown, loaded = done.stdout.splitlines()
+    assert loaded == "[]"
+    for verb, purpose in VERBS.items():
+        assert any(line.split(maxsplit=1) == [verb, purpose] for line in shown), verb
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_says_of_itself_what_the_overview_says_of_it(verb: str) -> None:
+    command = import_module(f"tailer.cli.{verb}").command
+    assert isinstance(command, click.Command)
+    assert (command.name, (command.help or "").splitlines()[0]) == (verb, VERBS[verb])
+
+
+@pytest.mark.parametrize("arguments", [(), ("progress",)])
+def test_without_a_verb_there_is_help_and_a_usage_error(arguments: tuple[str, ...]) -> None:
+    done = tailer(*arguments)
+    assert done.returncode == 2
+    assert "Commands:" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("tial",), ("--nonsense",), ("plan",), ("plan", "x", "minus one")])
+def test_a_usage_error_is_two_lines_and_ends_with_2(arguments: tuple[str, ...]) -> None:
+    done = tailer(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"error: .+\nhint: See `tailer[a-z ]* --help`\.\n", done.stderr)
+
+
+def test_a_bug_of_ours_is_a_traceback_and_ends_with_1() -> None:
+    script = (
+        "import sys, tailer.config, tailer.cli.check as check\n"
+        "def broken(path): raise KeyError('orders')\n"
+        "check.examine = broken\n"
+        "from tailer.__main__ import main; sys.argv = ['tailer', 'check', 'x.toml']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):")
+    assert "error: KeyError: 'orders'\nhint: This is a bug in lake-tailer: please report it" in done.stderr
+
+
+def test_a_good_configuration_is_summed_up(tmp_path: Path) -> None:
+    (tmp_path / "tailer.toml").write_text(GOOD)
+    done = tailer("check", "tailer.toml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "ok     tailer.toml",
+        f"ok     pipeline orders: {tmp_path}/orders to delta {tmp_path}/copy, from version 3, columns id",
+        f"ok     pipeline files: {tmp_path}/orders to files {tmp_path}/out, from earliest",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
+
+
+def test_everything_wrong_with_a_configuration_is_said(tmp_path: Path) -> None:
+    (tmp_path / "tailer.toml").write_text("drain_s = 'x'" + GOOD + "tabel = 'x'\n[pipelines.new]\ntable = 'x'")
+    done = tailer("check", "tailer.toml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.splitlines() == [
+        "failed tailer.toml",
+        "       tailer.toml: drain_s: must be a valid number",
+        "ok     pipeline orders",
+        "failed pipeline files",
+        "       tailer.toml: pipelines.files.tabel: unknown key",
+        "       hint: Did you mean 'table'?",
+        "failed pipeline new",
+        "       tailer.toml: pipelines.new.sink: is missing",
+        "       hint: Add a table [pipelines.NAME.sink] with the key kind.",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [("run",), ("progress", "show"), ("progress", "reset", "--to", "0")])
+def test_no_verb_works_with_a_faulty_configuration(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "tailer.toml").write_text(GOOD + "tabel = 'x'")
+    done = tailer(*arguments, tmp_path / "tailer.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path}/tailer.toml: pipelines.files.tabel: unknown key",
+        "hint: Did you mean 'table'?",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
+
+
+def test_a_plan_through_a_pipe_is_the_plan() -> None:
+    table = golden_delta("cdf-table")
+    done = tailer("plan", table, 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ChangePlan.from_json(done.stdout) == plans(table, 2, 2)[0]
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_plan_on_a_terminal_is_readable_and_still_the_plan(tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "orders")
+    orders.insert(1, 2)
+    code, shown = in_terminal("plan", orders.path, 0)
+    assert code == 0
+    text, end = json.JSONDecoder().raw_decode(shown)
+    plan = ChangePlan.from_json(json.dumps(text))
+    assert (plan.version, plan.regime) == (0, Regime.FILES)
+    assert '\n  "tasks"' in shown.replace("\r", "")
+    assert "columns: id int64, amount double" in shown[end:]
+    assert plan.tasks[0].uri.rpartition("/")[2] in shown[end:]
+
+
+@pytest.mark.parametrize(
+    ("table", "version", "code", "error"),
+    [
+        ("{golden}", "9", 3, "version 9 does not exist yet (latest is 3)"),
+        ("{golden}", "-1", 2, "-1 is not in the range"),
+        ("{golden}/nowhere", "0", 3, "not a Delta table"),
+        ("s3://x/y", "0", 2, "not a local path"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_named(table: str, version: str, code: int, error: str) -> None:
+    done = tailer("plan", table.format(golden=golden_delta("cdf-table")), "--", version)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert error in done.stderr.splitlines()[0]

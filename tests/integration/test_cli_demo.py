@@ -1,0 +1,145 @@
+"""`tailer demo`: that it proves what it claims, that its proof can fail, and that nothing of it stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tailer.demo.proof import judge
+from tests.integration.commands import tailer
+from tests.spark import delta_jars
+
+SHORT = (
+    "import sys; from rich.console import Console; from tailer.demo.stage import play\n"
+    "sys.exit(not play(Console(), rounds=1))"
+)
+
+
+def environment(temporary: Path, **variables: str) -> dict[str, str]:
+    """Our environment with the jars, and all temporary files in one place."""
+    return os.environ | {"LAKE_TAILER_JARS": str(delta_jars()[0].parent), "TMPDIR": str(temporary)} | variables
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Files and processes that have to do with a folder."""
+    files = [str(path) for path in folder.rglob("*") if path.name.startswith("lake-tailer-demo")]
+    processes = [
+        " ".join(process.info["cmdline"])
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(process.info["cmdline"] or ())
+    ]
+    return files + processes
+
+
+def test_the_daemon_is_killed_and_spark_finds_every_change_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=environment(tmp_path),
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    assert any("kill -9" in line for line in lines)
+    assert any("started again" in line for line in lines)
+    assert lines[-1] == "PROVED: every change was delivered, exactly once"
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "starting Spark"), (signal.SIGTERM, "the daemon runs")])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, after: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailer", "demo"], stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
+    )
+    try:
+        assert process.stdout is not None
+        while after not in (line := process.stdout.readline()):
+            assert line, "the demonstration ended"
+        time.sleep(1.0)
+        process.send_signal(number)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    assert left_behind(tmp_path) == []
+
+
+def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ImportError('No module named pyspark')")
+    (tmp_path / "jars").mkdir()
+    no_spark = tailer("demo", PYTHONPATH=str(tmp_path))
+    assert no_spark.returncode == 2
+    assert "Spark is not installed" in no_spark.stderr
+    assert "hint: Run: pip install 'lake-tailer[spark,delta]'" in no_spark.stderr
+    no_java = tailer("demo", PATH=str(tmp_path), JAVA_HOME="")
+    assert no_java.returncode == 2
+    assert "hint: Install Java 17 or newer" in no_java.stderr
+    no_jars = tailer("demo", LAKE_TAILER_JARS=str(tmp_path / "jars"))
+    assert no_jars.returncode == 2
+    assert f"error: LAKE_TAILER_JARS: no jars in {tmp_path / 'jars'}" in no_jars.stderr
+    assert tailer("demo", "--help", PYTHONPATH=str(tmp_path)).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with a change feed and a few versions."""
+    path = tmp_path_factory.mktemp("proof") / "orders"
+    feed = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    spark.sql(f"CREATE TABLE delta.`{path}` (id BIGINT, name STRING) USING delta {feed}")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 'a'), (2, NULL), (2, NULL), (3, 'c')")
+    spark.sql(f"UPDATE delta.`{path}` SET name = 'b' WHERE id = 1")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 3")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("spoil", "missing", "unexpected", "lacking", "left_over"),
+    [
+        (lambda rows: rows, 0, 0, 0, 0),
+        (lambda rows: rows.where("NOT (id = 3 AND _change_type = 'insert')"), 1, 0, 0, -1),
+        (lambda rows: rows.where("_change_type != 'delete'"), 1, 0, 0, 1),
+        (lambda rows: rows.union(rows.where("id = 1 AND _change_type = 'insert'")), 0, 1, 0, 1),
+        (lambda rows: rows.dropDuplicates(), 1, 0, 1, 0),
+        (lambda rows: rows.replace("b", "B"), 1, 1, 1, 1),
+        (lambda rows: rows.withColumn("_commit_version", rows["_commit_version"] + 1), 7, 7, 0, 0),
+    ],
+)
+def test_the_proof_finds_what_is_wrong(
+    spark: SparkSession,
+    history: Path,
+    tmp_path: Path,
+    spoil: Callable[[DataFrame], DataFrame],
+    missing: int,
+    unexpected: int,
+    lacking: int,
+    left_over: int,
+) -> None:
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(str(history))
+    # Delta would take columns of these names for its own in a table with a feed; in a plain one they are like others.
+    spoil(feed).write.format("delta").save(str(tmp_path / "copy"))
+    verdict = judge(spark, history, tmp_path / "copy")
+    assert (verdict.missing, verdict.unexpected, verdict.lacking, verdict.left_over) == (
+        missing,
+        unexpected,
+        lacking,
+        left_over,
+    )
+    assert verdict.proved == (not (missing or unexpected or lacking or left_over))
+
+
+def test_temporary_files_are_where_the_test_looks(tmp_path: Path) -> None:
+    script = "import tempfile; print(tempfile.gettempdir())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment(tmp_path)
+    )
+    assert done.stdout.strip() == str(tmp_path) != tempfile.gettempdir()

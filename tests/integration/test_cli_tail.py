@@ -1,0 +1,154 @@
+"""`tailer tail` as a user has it: what it prints, where it begins and ends, and how it can be stopped."""
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import COMMAND, Orders, background, in_terminal, tailer
+from tests.tables import golden_delta
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """Four versions: three inserts and a delete."""
+    table = Orders(tmp_path / "orders")
+    table.insert(1, 2)
+    table.insert(3)
+    table.delete(2)
+    table.insert(4)
+    return table
+
+
+def rows(lines: Sequence[str]) -> list[tuple[int, str, int]]:
+    """JSON Lines as (version, change, id)."""
+    found = [json.loads(line) for line in lines]
+    return [(row["_commit_version"], row["_change_type"], row["id"]) for row in found]
+
+
+def test_all_changes_come_as_json_lines_through_a_pipe(orders: Orders) -> None:
+    done = tailer("tail", orders.path, "--from", "earliest", "--to", "latest")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows(done.stdout.splitlines()) == orders.changes
+    assert list(json.loads(done.stdout.splitlines()[0])) == [
+        "id",
+        "amount",
+        "_change_type",
+        "_commit_version",
+        "_commit_timestamp",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [
+        (("--from", "1", "--to", "2"), {1, 2}),
+        (("--from", "3", "--to", "latest"), {3}),
+        (("--from", "earliest", "--to", "0"), {0}),
+        (("--to", "latest"), set()),
+    ],
+)
+def test_it_begins_and_ends_where_it_is_told(orders: Orders, options: tuple[str, ...], versions: set[int]) -> None:
+    done = tailer("tail", orders.path, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows(done.stdout.splitlines()) == [change for change in orders.changes if change[0] in versions]
+
+
+def test_a_snapshot_is_all_rows_as_inserts(orders: Orders) -> None:
+    done = tailer("tail", orders.path, "--from", "snapshot", "--to", "latest")
+    assert done.returncode == 0
+    assert sorted(rows(done.stdout.splitlines())) == [(3, "insert", 1), (3, "insert", 3), (3, "insert", 4)]
+
+
+def test_a_timestamp_is_a_place_too(orders: Orders) -> None:
+    done = tailer("tail", orders.path, "--from", "2000-01-01", "--to", "2999-01-01T00:00:00Z")
+    assert (done.returncode, rows(done.stdout.splitlines())) == (0, orders.changes)
+
+
+def test_columns_are_chosen_and_ordered(orders: Orders) -> None:
+    done = tailer("tail", orders.path, "--from", "0", "--to", "0", "--columns", "amount,id")
+    first = json.loads(done.stdout.splitlines()[0])
+    assert list(first)[:3] == ["amount", "id", "_change_type"]
+
+
+def test_a_terminal_gets_a_table(orders: Orders) -> None:
+    code, shown = in_terminal("tail", orders.path, "--from", "earliest", "--to", "latest")
+    assert code == 0
+    assert "\x1b[" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert "version 0" in plain
+    assert re.search(r"^\+ +1 +1\.5", plain, re.MULTILINE)
+    assert re.search(r"^- +2 +3\.0", plain, re.MULTILINE)
+
+
+def test_the_format_can_be_forced(orders: Orders) -> None:
+    _, shown = in_terminal("tail", orders.path, "--from", "0", "--to", "0", "--format", "jsonl")
+    assert rows(shown.splitlines()) == orders.changes[:2]
+    done = tailer("tail", orders.path, "--from", "0", "--to", "0", "--format", "table")
+    assert "version 0" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_it_follows_until_it_is_asked_to_stop(orders: Orders, ending: signal.Signals) -> None:
+    with background("tail", orders.path, "--from", "3") as process:
+        assert process.stdout is not None
+        assert rows([process.stdout.readline()]) == orders.changes[-1:]
+        orders.insert(5)
+        assert rows([process.stdout.readline()]) == orders.changes[-1:]
+        process.send_signal(ending)
+        out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out, errors) == (0, "", "")
+
+
+def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
+    orders.insert(*range(100, 20_000))
+    command = " ".join([*COMMAND, "tail", str(orders.path), "--from", "earliest"])
+    script = f"set -o pipefail; {command} | head -n 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows(done.stdout.splitlines()) == orders.changes[:1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error", "hint"),
+    [
+        ((), 2, "Missing argument 'TABLE'", "tailer tail --help"),
+        (("{table}", "--format", "xml"), 2, "'xml' is not one of", "tailer tail --help"),
+        (("{table}", "--from", "yesterday"), 2, "--from: 'yesterday' is not a place", "2026-03-01T12:00:00Z"),
+        (("{table}", "--to", "snapshot"), 2, "--to: 'snapshot' is not an end", "latest, a version"),
+        (("{table}", "--from", "3", "--to", "1"), 2, "comes after the end", "later end"),
+        (("{table}", "--columns", "id,,amount"), 2, "--columns: 'id,,amount' has an empty", "commas"),
+        (("{table}", "--columns", "id,total"), 2, "no column 'total'", "id, amount"),
+        (("{table}", "--columns", "total", "--from", "earliest"), 2, "no column 'total'", "id, amount"),
+        (("s3://bucket/orders",), 2, "TABLE: 's3://bucket/orders' is not a local path", "folder"),
+        (("{table}/nowhere",), 3, "nowhere: not a Delta table", "_delta_log"),
+        (("{table}", "--from", "99"), 3, "version 98 does not exist yet (latest is 3)", "up to 3"),
+    ],
+)
+def test_what_is_wrong_is_said_in_two_lines(
+    orders: Orders, arguments: tuple[str, ...], code: int, error: str, hint: str
+) -> None:
+    done = tailer("tail", *(argument.format(table=orders.path) for argument in arguments))
+    assert (done.returncode, done.stdout) == (code, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert error in first
+    assert second.startswith("hint: ")
+    assert hint in second
+
+
+def test_errors_are_red_on_a_terminal(orders: Orders) -> None:
+    code, shown = in_terminal("tail", orders.path / "nowhere")
+    assert code == 3
+    assert shown.startswith("\x1b[31m\x1b[1merror:\x1b[0m ")
+
+
+def test_a_table_that_needs_more_than_we_know_is_refused_before_the_first_row() -> None:
+    done = tailer("tail", golden_delta("catalog-owned-preview"), "--from", "earliest", "--to", "latest")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("error: ")

@@ -1,0 +1,135 @@
+"""One commit file becomes typed actions, or an error that names the line; nothing in between."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailer.delta.actions import AddFile, Commit, DeletionVector, parse_commit
+from tailer.errors import LogCorrupt
+from tests.logs import add, cdc, commit_info, metadata, protocol, remove
+
+PATH = "_delta_log/00000000000000000007.json"
+VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 34, "cardinality": 2}
+
+
+def parse(*lines: dict[str, Any] | str) -> Commit:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    return parse_commit(text.encode(), "t", PATH, 7, 1234)
+
+
+def without(action: dict[str, Any], name: str) -> dict[str, Any]:
+    return {kind: {key: value for key, value in fields.items() if key != name} for kind, fields in action.items()}
+
+
+def test_every_kind_of_action() -> None:
+    operation = commit_info(operation="MERGE", operationMetrics={"numOutputRows": "3"}, inCommitTimestamp=5)
+    commit = parse(
+        operation,
+        protocol(),
+        metadata(),
+        add("a", VECTOR),
+        remove("b"),
+        cdc("c"),
+        {"txn": {"appId": "x", "version": 9}},
+    )
+    assert (commit.version, commit.modified_ms) == (7, 1234)
+    assert commit.adds == (AddFile("a", {}, 1, True, 1, DeletionVector("u", "x", 34, 2, 1)),)
+    assert (commit.removes[0].path, commit.cdcs[0].path) == ("b", "c")
+    assert commit.protocol is not None
+    assert commit.metadata is not None
+    assert commit.info is not None
+    assert (commit.info.operation_name, commit.info.in_commit_timestamp) == ("MERGE", 5)
+    assert commit.txns[0].version == 9
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{}", '{"domainMetadata":{"domain":"d"}}', '{"new":[1,{"add":2}]}', '{"add":null}', "", "   ", "\r"],
+)
+def test_what_we_do_not_know_is_ignored(line: str) -> None:
+    assert [file.path for file in parse(line, add("a"), line, '{"commitInfo":{"operation":7,"x":[{}]}}').adds] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "null",
+        "[]",
+        '{"add":{"path":"a","partitionValues":{},"size":1,"dataCha',
+        '{"add":{"path":"\\ud800","partitionValues":{},"size":1,"dataChange":true}}',
+        '{"unknown":' + "[" * 5000 + "]" * 5000 + "}",
+        without(add("a"), "dataChange"),
+        without(add("a"), "path"),
+        without(add("a"), "partitionValues"),
+        without(remove("a"), "dataChange"),
+        without(metadata(), "schemaString"),
+        add("a", size="1"),
+        add("a", dataChange="true"),
+        add("a", partitionValues={"p": 1}),
+        add("a", VECTOR | {"sizeInBytes": -1}),
+        add("a", VECTOR | {"sizeInBytes": 2**31}),
+        add("a", VECTOR | {"offset": -1}),
+        add("a", VECTOR | {"cardinality": -1}),
+        add("a", VECTOR | {"cardinality": 2**63}),
+        add("a", without({"v": VECTOR}, "storageType")["v"]),
+        commit_info(inCommitTimestamp="1"),
+        commit_info(inCommitTimestamp=-1),
+        commit_info(inCommitTimestamp=10**15),
+    ],
+)
+def test_a_malformed_action_names_its_line(line: dict[str, Any] | str) -> None:
+    with pytest.raises(LogCorrupt) as caught:
+        parse(add("b"), "", line)
+    assert (caught.value.path, caught.value.version, caught.value.line) == (PATH, 7, 3)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n", b'{"add":"\xff"}', b"\xef\xbb\xbf{}", b"\x00"])
+def test_a_file_without_json_lines(data: bytes) -> None:
+    with pytest.raises(LogCorrupt):
+        parse_commit(data, "t", PATH, 7, 0)
+
+
+@pytest.mark.parametrize("twice", [protocol(), metadata(), commit_info()])
+def test_what_a_commit_holds_at_most_once(twice: dict[str, Any]) -> None:
+    with pytest.raises(LogCorrupt, match=r"2 (protocol|metaData|commitInfo) actions"):
+        parse(twice, add("a"), twice)
+
+
+def test_a_commit_cut_short_is_corrupt_wherever_the_cut_is() -> None:
+    """Between two lines a cut cannot be seen, so a file that is seen to be cut is not waited for either."""
+    text = "\n".join(json.dumps(add(name)) for name in "abc")
+    whole = {text.index("\n"), text.rindex("\n"), text.index("\n") + 1, text.rindex("\n") + 1}
+    for cut in set(range(1, len(text))) - whole:
+        with pytest.raises(LogCorrupt):
+            parse(text[:cut])
+
+
+@given(
+    st.binary(max_size=200) | st.text(alphabet='{}[]":,adremov truefalsn0123456789\n\\u', max_size=80).map(str.encode)
+)
+def test_any_bytes_are_a_commit_or_corrupt(data: bytes) -> None:
+    with suppress(LogCorrupt):
+        parse_commit(data, "t", PATH, 7, 0)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+ACTIONS = st.sampled_from([add("a", VECTOR), remove("b"), cdc("c"), metadata(), protocol(), commit_info(operation="x")])
+
+
+@given(ACTIONS, st.data())
+def test_an_action_with_any_one_field_changed_is_read_or_corrupt(action: dict[str, Any], data: st.DataObject) -> None:
+    changed: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(action))
+    (fields,) = changed.values()
+    fields[data.draw(st.sampled_from([*sorted(fields), "deletionVector"]))] = data.draw(JSON)
+    with suppress(LogCorrupt):
+        parse(changed)

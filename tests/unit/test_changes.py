@@ -1,0 +1,226 @@
+"""The rules of the change feed, a commit at a time: which files are read, which of their rows, in which order."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tailer.delta.actions import parse_commit
+from tailer.delta.changes import locate, plan_changes, plan_snapshot
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import ChangesUnavailable, LogCorrupt, SchemaChanged
+from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
+from tests.logs import add, cdc, commit_info, inline_vector, marked, metadata, protocol, remove, schema_string
+
+SCHEMA = schema_string(a="long", p="string")
+A, R = [1, 2], [2, 3]
+
+
+def state(*partitioned_by: str, schema: str = SCHEMA) -> Snapshot:
+    head = [json.dumps(action) for action in (protocol(), metadata(schema, partitioned_by))]
+    commit = parse_commit("\n".join(head).encode(), "t", "0.json", 0, 1)
+    return Snapshot.begin("t", 0, commit.protocol, commit.metadata, [1])
+
+
+def plan(*actions: dict[str, Any], before: Snapshot | None = None) -> ChangePlan:
+    lines = [json.dumps(action) for action in (*actions, commit_info(operation="TEST"))]
+    commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
+    return plan_changes(commit, (before or state()).advance(commit), "/root", "main")
+
+
+def rows(vector: DeletionVectorRef | None) -> list[int] | None:
+    return None if vector is None else next(rows for rows in (A, R) if marked(rows) == vector)
+
+
+def summary(plan: ChangePlan) -> list[tuple[str, str, Any, Any]]:
+    return [(task.kind.value, task.uri, rows(task.include), rows(task.exclude)) for task in plan.tasks]
+
+
+def vector(rows: list[int] | None) -> dict[str, Any] | None:
+    return None if rows is None else inline_vector(rows)
+
+
+NONE = "none"
+
+
+@pytest.mark.parametrize(
+    ("removed", "added", "deleted_rows", "inserted_rows"),
+    [
+        (None, NONE, (None, None), None),
+        (R, NONE, (None, R), None),
+        (NONE, None, None, (None, None)),
+        (NONE, A, None, (None, A)),
+        (None, A, (A, None), None),
+        (R, None, None, (R, None)),
+        (R, A, (A, R), (R, A)),
+        (None, None, None, None),
+        (A, A, None, None),
+    ],
+)
+def test_one_file_before_and_after(removed: Any, added: Any, deleted_rows: Any, inserted_rows: Any) -> None:
+    """The pair is told by its path; (include, exclude) are the vectors that select the rows of the file."""
+    actions = [] if added == NONE else [add("f", vector(added))]
+    actions += [] if removed == NONE else [remove("f", vector(removed))]
+    expected = [("delete", "/root/f", *deleted_rows)] if deleted_rows else []
+    expected += [("insert", "/root/f", *inserted_rows)] if inserted_rows else []
+    assert summary(plan(*actions)) == summary(plan(*reversed(actions))) == expected
+
+
+def test_a_vector_of_no_rows_is_none() -> None:
+    empty = inline_vector([]) | {"pathOrInlineDv": "not even read"}
+    assert summary(plan(add("f", empty), remove("f"))) == []
+    assert summary(plan(add("f", empty))) == [("insert", "/root/f", None, None)]
+
+
+def test_deletes_before_inserts_each_in_the_order_of_the_log() -> None:
+    found = plan(add("c"), remove("b"), add("a"), remove("d"), add("b", vector(A)))
+    kinds = [(task.index, task.kind.value, task.uri[-1]) for task in found.tasks]
+    assert kinds == [(0, "delete", "b"), (1, "delete", "d"), (2, "insert", "c"), (3, "insert", "a")]
+    assert found.regime is Regime.FILES
+
+
+def test_change_files_say_it_all() -> None:
+    found = plan(cdc("_change_data/x"), add("f"), remove("g"), cdc("y"))
+    assert [(task.kind, task.uri) for task in found.tasks] == [
+        (TaskKind.CDC_DELETES, "/root/_change_data/x"),
+        (TaskKind.CDC_DELETES, "/root/y"),
+        (TaskKind.CDC_OTHERS, "/root/_change_data/x"),
+        (TaskKind.CDC_OTHERS, "/root/y"),
+    ]
+    assert found.regime is Regime.CDC
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [],
+        [{"txn": {"appId": "a", "version": 1}}],
+        [add("f", data_change=False), remove("g", data_change=False)],
+        [add("f", vector(A), data_change=False), remove("f", data_change=False)],
+        [metadata(SCHEMA, **{"delta.enableChangeDataFeed": "true"})],
+    ],
+)
+def test_commits_that_change_no_row(actions: list[dict[str, Any]]) -> None:
+    found = plan(*actions)
+    assert (found.tasks, found.regime, found.operation) == ((), Regime.NONE, "TEST")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "skipped"),
+    [
+        ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0", "numTargetRowsDeleted": "0"}, True),
+        ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0", "numTargetRowsDeleted": "1"}, False),
+        ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0"}, False),
+        ({"numTargetRowsInserted": 0, "numTargetRowsUpdated": 0, "numTargetRowsDeleted": 0}, False),
+        ({}, False),
+        (None, False),
+        ("text", False),
+    ],
+)
+def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
+    def planned(operation: Any) -> int:
+        info = json.dumps(commit_info(operation=operation, operationMetrics=metrics))
+        files = [json.dumps(action) for action in (add("f"), remove("g"))]
+        commit = parse_commit("\n".join([info, *files]).encode(), "t", "1.json", 1, 2)
+        return len(plan_changes(commit, state().advance(commit), "/root").tasks)
+
+    assert planned("MERGE") == (0 if skipped else 2)
+    assert planned("WRITE") == 2
+    assert planned(["MERGE"]) == 2
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [add("f"), add("f", vector(A))],
+        [remove("f"), remove("f", vector(A))],
+        [cdc("f"), cdc("f")],
+        [add("f", inline_vector(A) | {"storageType": "r"})],
+        [add("f", inline_vector(A) | {"storageType": "u", "pathOrInlineDv": "short"})],
+    ],
+)
+def test_what_no_writer_may_write(actions: list[dict[str, Any]]) -> None:
+    with pytest.raises(LogCorrupt) as caught:
+        plan(*actions)
+    assert caught.value.version == 1
+
+
+def test_one_path_twice_but_once_with_a_change() -> None:
+    assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/root/f", None, A)]
+    # The log pairs by what is written: another spelling of the path is another file, and its rows come and go.
+    assert [kind for kind, *_ in summary(plan(add("a b", vector(A)), remove("a%20b")))] == ["delete", "insert"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        remove("f", partitionValues=None),
+        remove("f", partitionValues={}),
+        add("f", partitionValues={"other": "1"}),
+        cdc("f"),
+    ],
+)
+def test_partition_values_that_the_log_does_not_give(action: dict[str, Any]) -> None:
+    with pytest.raises(ChangesUnavailable, match="partition values of f"):
+        plan(action, before=state("p"))
+
+
+def test_partition_values_come_from_the_action() -> None:
+    found = plan(add("p=9/f", partitionValues={"p": None}), remove("g", partitionValues={"p": ""}), before=state("p"))
+    assert [task.partition_values for task in found.tasks] == [(("p", ""),), (("p", None),)]
+    assert plan(remove("f", partitionValues=None)).tasks[0].partition_values == ()
+
+
+def test_a_file_written_before_its_table_was_partitioned() -> None:
+    found = plan(metadata(SCHEMA, ["p"]), remove("f"), add("g", partitionValues={"p": "1"}))
+    assert [task.partition_values for task in found.tasks] == [(), (("p", "1"),)]
+
+
+@pytest.mark.parametrize("rows_go", [remove("f"), cdc("f")])
+def test_deleted_rows_must_not_lose_columns(rows_go: dict[str, Any]) -> None:
+    """An overwrite with another schema deletes rows of the old one."""
+    with pytest.raises(SchemaChanged, match="column p") as caught:
+        plan(metadata(schema_string(a="long", q="string")), rows_go)
+    assert caught.value.version == 1
+    assert plan(metadata(schema_string(a="long", p="string", q="string")), rows_go).tasks
+    assert plan(metadata(schema_string(a="long")), add("g")).tasks
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("f", "/root/f"),
+        ("a%20b+c/x%2525", "/root/a b+c/x%25"),
+        ("p=é/%C3%A9", "/root/p=é/é"),
+        ("p=x%3Ay/f", "/root/p=x:y/f"),
+        ("p=q#?&/f", "/root/p=q#?&/f"),
+        ("/abs/a%20b", "/abs/a b"),
+        ("file:/abs/a%20b", "/abs/a b"),
+        ("file:///abs/f", "/abs/f"),
+        ("s3://bucket/a%20b", "s3://bucket/a b"),
+        ("1:f", "/root/1:f"),
+    ],
+)
+def test_where_a_path_points(path: str, uri: str) -> None:
+    assert locate(path, "/root") == uri
+    assert plan(add(path)).tasks[0].uri == uri
+
+
+def test_a_task_stands_alone() -> None:
+    (task,) = plan(add("f", inline_vector(A), size=77, partitionValues={"p": "x"}), before=state("p")).tasks
+    assert task == ChangeTask(
+        "t", "id", 1, 2, 0, TaskKind.INSERT, "/root/f", 77, state().schema, (("p", "x"),), None, marked(A), "main"
+    )
+
+
+def test_a_snapshot_is_ordered_by_time_then_path() -> None:
+    actions = [add("c", modificationTime=2), add("b", modificationTime=2, size=5), add("a", inline_vector(A))]
+    files = [parse_commit(json.dumps(action).encode(), "t", "p", 0, 0).adds[0] for action in actions]
+    for given in (files, files[::-1]):
+        found = plan_snapshot(given, state(), "/root")
+        assert found.regime is Regime.SNAPSHOT
+        assert [(task.index - SNAPSHOT_TASKS, task.uri[-1], rows(task.exclude)) for task in found.tasks] == [
+            (0, "a", A),
+            (1, "b", None),
+            (2, "c", None),
+        ]

@@ -1,0 +1,268 @@
+"""The configuration: what it may say, who wins, and that every fault is named by its place, with a way on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailer.config import Settings, examine, load, local_folder
+from tailer.errors import ConfigError
+from tailer.plan import Start, StartKind
+
+PIPELINE = """
+[pipelines.orders]
+table = "orders"
+sink = {kind = "delta", path = "copy"}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own variables are none of the tests' business."""
+    for name in ("TAILER_STATE_TABLE", "TAILER_DRAIN_S", "TAILER_PIPELINES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def written(folder: Path, text: str) -> Path:
+    """A configuration with this text."""
+    path = folder / "tailer.toml"
+    path.write_text(text)
+    return path
+
+
+def settings(folder: Path, text: str) -> Settings:
+    """The settings it gives."""
+    return load(written(folder, text))
+
+
+def problems(folder: Path, text: str) -> list[tuple[str, str, str]]:
+    """Key, reason and remedy of everything that is wrong with it."""
+    path = written(folder, text)
+    errors = [problem.error for problem in examine(path).problems]
+    return [(error.where.removeprefix(f"{path}: "), error.reason, error.remedy) for error in errors]
+
+
+def one_problem(folder: Path, text: str) -> tuple[str, str, str]:
+    """The only thing that is wrong with it."""
+    found = problems(folder, text)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_everything_has_its_documented_default(tmp_path: Path) -> None:
+    found = settings(tmp_path, PIPELINE)
+    assert (found.state_table, found.drain_s) == (None, 30.0)
+    (orders,) = found.pipelines
+    assert (orders.name, orders.table, orders.target) == ("orders", tmp_path / "orders", tmp_path / "copy")
+    assert (orders.start, orders.columns, orders.poll_interval_s) == (Start(StartKind.EARLIEST), (), 1.0)
+    assert (orders.sink_kind, orders.sink_options) == ("delta", {"path": str(tmp_path / "copy")})
+
+
+def test_everything_can_be_set(tmp_path: Path) -> None:
+    text = """
+    state_table = "~/state"
+    drain_s = 2
+    [pipelines."orders.eu-1"]
+    table = "/data/../data/orders"
+    start = "snapshot"
+    columns = ["id", "amount"]
+    poll_interval_s = 0.5
+    [pipelines."orders.eu-1".sink]
+    kind = "stdout"
+    format = "jsonl"
+    """
+    found = settings(tmp_path, text)
+    assert (found.state_table, found.drain_s) == (Path.home() / "state", 2.0)
+    (orders,) = found.pipelines
+    assert (orders.name, orders.table, orders.target) == ("orders.eu-1", Path("/data/orders"), None)
+    assert (orders.start.kind, orders.columns, orders.poll_interval_s) == (StartKind.SNAPSHOT, ("id", "amount"), 0.5)
+    assert orders.sink_options == {"format": "jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ('"latest"', Start(StartKind.LATEST)),
+        ("12", Start(StartKind.VERSION, 12)),
+        ('"12"', Start(StartKind.VERSION, 12)),
+        ('"1970-01-01T00:00:01"', Start(StartKind.TIMESTAMP, 1000)),
+        ("1970-01-01T01:00:01+01:00", Start(StartKind.TIMESTAMP, 1000)),
+        ("1970-01-02", Start(StartKind.TIMESTAMP, 86_400_000)),
+    ],
+)
+def test_a_start_may_be_text_or_what_toml_has_for_it(tmp_path: Path, start: str, expected: Start) -> None:
+    (orders,) = settings(tmp_path, PIPELINE + f"start = {start}").pipelines
+    assert orders.start == expected
+
+
+def test_paths_are_relative_to_the_file_not_to_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, PIPELINE)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (orders,) = load(Path("../tailer.toml")).pipelines
+    assert (orders.table, orders.target) == (tmp_path / "orders", tmp_path / "copy")
+
+
+def test_nothing_is_read_but_the_file(tmp_path: Path) -> None:
+    settings(tmp_path, PIPELINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
+
+
+def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILER_DRAIN_S", "7")
+    monkeypatch.setenv("TAILER_STATE_TABLE", "state")
+    monkeypatch.setenv("TAILER_PIPELINES__ORDERS_EU__START", "12")
+    monkeypatch.setenv("TAILER_PIPELINES__ORDERS_EU__COLUMNS", '["id"]')
+    monkeypatch.setenv("tailer_pipelines__orders_eu__sink__path", "/elsewhere")
+    found = settings(tmp_path, PIPELINE.replace("orders]", '"Orders-EU"]'))
+    assert (found.drain_s, found.state_table) == (7.0, tmp_path / "state")
+    (orders,) = found.pipelines
+    assert (orders.name, orders.start.value, orders.columns) == ("Orders-EU", 12, ("id",))
+    assert (orders.target, orders.table) == (Path("/elsewhere"), tmp_path / "orders")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "where", "reason", "remedy"),
+    [
+        ("TAILER_DRAIN_S", "soon", "TAILER_DRAIN_S", "must be a valid number", ""),
+        ("TAILER_DRIAN_S", "1", "TAILER_DRIAN_S", "is not a setting", "Did you mean TAILER_DRAIN_S?"),
+        ("TAILER_PIPELINES__ORDRES__TABLE", "x", "TAILER_PIPELINES__ORDRES", "no pipeline 'ordres'", "'orders'?"),
+        ("TAILER_PIPELINES__ORDERS__TABEL", "x", "TAILER_PIPELINES__ORDERS__TABEL", "unknown key", "'table'?"),
+        ("TAILER_PIPELINES__ORDERS__SINK__KIND", "delt", "orders.sink", "no sink of kind 'delt'", "delta, files"),
+        ("TAILER_PIPELINES__ORDERS__SINK__PHAT", "x", "ORDERS__SINK__PHAT", "no such option", "path"),
+        ("TAILER_PIPELINES", "[", "TAILER_PIPELINES", "is not a table in JSON", "TAILER_PIPELINES__NAME__TABLE"),
+        ("TAILER_PIPELINES", "[]", "TAILER_PIPELINES", "must be a table", ""),
+    ],
+)
+def test_a_fault_in_the_environment_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, where: str, reason: str, remedy: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    found = one_problem(tmp_path, PIPELINE)
+    assert where in found[0]
+    assert reason in found[1]
+    assert remedy in found[2]
+
+
+def test_variables_of_others_are_let_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILER_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("TAILER_SERVICE_HOST", "10.0.0.1")
+    assert problems(tmp_path, PIPELINE) == []
+
+
+FAULTS: list[tuple[str, str, str, str]] = [
+    ("", "pipelines", "missing or empty", "[pipelines.NAME]"),
+    ("pipelines = 3", "pipelines", "must be a table", ""),
+    ("stat_table = 'x'" + PIPELINE, "stat_table", "unknown key", "'state_table'"),
+    ("zzz = 1" + PIPELINE, "zzz", "unknown key", "Known: state_table, drain_s, pipelines."),
+    ("drain_s = -1" + PIPELINE, "drain_s", "greater than or equal to 0", ""),
+    ("drain_s = inf" + PIPELINE, "drain_s", "finite", ""),
+    ("drain_s = 'x'" + PIPELINE, "drain_s", "valid number", ""),
+    ("state_table = 's3://bucket/x'" + PIPELINE, "state_table", "not a local path", "folder of this machine"),
+    ("state_table = ''" + PIPELINE, "state_table", "is empty", ""),
+    ("pipelines.orders = 3", "pipelines.orders", "must be a table", ""),
+    (PIPELINE + "tabel = 'x'", "pipelines.orders.tabel", "unknown key", "'table'"),
+    (PIPELINE + "start = 'yesterday'", "pipelines.orders.start", "'yesterday' is not a place", "earliest"),
+    (PIPELINE + "start = -1", "pipelines.orders.start", "'-1' is not a place", "earliest"),
+    (PIPELINE + "start = true", "pipelines.orders.start", "must be text", ""),
+    (PIPELINE + "columns = []", "pipelines.orders.columns", "is empty", "Leave it out"),
+    (PIPELINE + "columns = ['a', 'a']", "pipelines.orders.columns", "twice", ""),
+    (PIPELINE + "columns = 'a'", "pipelines.orders.columns", "must be a list", ""),
+    (PIPELINE + "poll_interval_s = 0", "pipelines.orders.poll_interval_s", "greater than 0", ""),
+    (PIPELINE.replace('table = "orders"', ""), "pipelines.orders.table", "is missing", "_delta_log"),
+    (PIPELINE.replace('"orders"', "3"), "pipelines.orders.table", "must be text", ""),
+    (PIPELINE.replace('"orders"', '"s3://x/y"'), "pipelines.orders.table", "not a local path", ""),
+    (PIPELINE.replace('"orders"', '""'), "pipelines.orders.table", "is empty", ""),
+    (PIPELINE.replace("orders]", '"a/b"]'), "pipelines.a/b", "not a name for a pipeline", "letters"),
+    ("[pipelines.a]\ntable = 'x'", "pipelines.a.sink", "is missing", "[pipelines.NAME.sink]"),
+    ("[pipelines.a]\ntable = 'x'\nsink = 'delta'", "pipelines.a.sink", "must be a table", ""),
+    ("[pipelines.a]\ntable = 'x'\nsink = {}", "pipelines.a.sink.kind", "is missing", "kind"),
+    (PIPELINE.replace('"delta"', '"delat"'), "pipelines.orders.sink", "no sink of kind 'delat'", "delta, files"),
+    (PIPELINE.replace("path", "pth"), "pipelines.orders.sink.pth", "no such option", "path"),
+    (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "got `int`", ""),
+    (PIPELINE.replace('"copy"', '""'), "pipelines.orders.sink.path", "is empty", ""),
+    (PIPELINE.replace('"copy"', '"orders"'), "pipelines.orders.sink.path", "orders is pipelines.orders.table", "own"),
+    (PIPELINE.replace('"copy"', '"./x/../orders/"'), "pipelines.orders.sink.path", "is pipelines.orders.table", ""),
+    (PIPELINE.replace('"copy"', '"orders/copy"'), "pipelines.orders.sink.path", "one inside the other", ""),
+    (PIPELINE.replace('"copy"', '"."'), "pipelines.orders.sink.path", "one inside the other", ""),
+    ("state_table = 'copy'" + PIPELINE, "pipelines.orders.sink.path", "is state_table too", ""),
+    ("state_table = 'orders'" + PIPELINE, "state_table", "is pipelines.orders.table too", ""),
+    ("[pipelines.a]\ntable='x'\nsink={kind='stdout'}", "pipelines.a.sink", "no state_table", "Add state_table"),
+    ("a = b", "", "is not TOML", "quotes"),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "reason", "remedy"), FAULTS)
+def test_a_fault_is_named_by_key_and_comes_with_a_way_on(
+    tmp_path: Path, text: str, key: str, reason: str, remedy: str
+) -> None:
+    found = one_problem(tmp_path, text)
+    assert found[0] == (key or str(tmp_path / "tailer.toml"))
+    assert reason in found[1]
+    assert remedy in found[2]
+
+
+def test_one_fault_does_not_hide_the_next(tmp_path: Path) -> None:
+    text = """
+    drain_s = "soon"
+    [pipelines.a]
+    tabel = "x"
+    table = "x"
+    start = "yesterday"
+    sink = {kind = "delt"}
+    [pipelines.b]
+    table = "x"
+    sink = {kind = "delta", path = "y"}
+    [pipelines.c]
+    table = "x"
+    sink = {kind = "delta", path = "y"}
+    """
+    assert [key for key, _, _ in problems(tmp_path, text)] == [
+        "drain_s",
+        "pipelines.a.tabel",
+        "pipelines.a.start",
+        "pipelines.a.sink",
+        "pipelines.c.sink.path",
+    ]
+    findings = examine(tmp_path / "tailer.toml")
+    assert findings.names == ("a", "b", "c")
+    assert [problem.pipeline for problem in findings.problems] == [None, "a", "a", "a", "c"]
+
+
+def test_pipelines_may_be_chained_and_may_share_a_table(tmp_path: Path) -> None:
+    text = """
+    [pipelines.a]
+    table = "x"
+    sink = {kind = "delta", path = "y"}
+    [pipelines.b]
+    table = "y"
+    sink = {kind = "delta", path = "z"}
+    [pipelines.c]
+    table = "x"
+    sink = {kind = "files", path = "out"}
+    """
+    assert problems(tmp_path, text) == []
+
+
+def test_a_sink_option_that_may_be_secret_is_never_shown(tmp_path: Path) -> None:
+    text = PIPELINE.replace("path =", 'password = "hunter2", path =')
+    assert "hunter2" not in str(examine(written(tmp_path, text)))
+    (orders,) = settings(tmp_path, PIPELINE).pipelines
+    assert "copy" not in repr(orders)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\x00"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tailer.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ExceptionGroup) as raised:
+        load(path)
+    (error,) = raised.value.exceptions
+    assert isinstance(error, ConfigError)
+    assert (error.where, error.hint) == (str(path), "Check the path of the configuration.")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a/../b", "/top/b"), ("/a", "/a"), (".", "/top"), ("~", Path.home())])
+def test_a_folder_is_made_absolute(text: str, expected: Any) -> None:
+    assert local_folder(text, Path("/top"), "TABLE") == Path(expected)

@@ -1,0 +1,225 @@
+"""What a listing of a log means: which files count, which versions can be had, what is missing."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailer.delta.log import LOG, LogFileKind, LogListing, LogPath, LogSegment, commit_name, list_log
+from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.storage import MemoryStore, ObjectMeta, Objects
+
+UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
+
+
+def meta(name: str) -> ObjectMeta:
+    return ObjectMeta(f"{LOG}/{name}", 1, 0)
+
+
+def commits(*versions: int) -> list[str]:
+    return [f"{version:020d}.json" for version in versions]
+
+
+def classic(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def part(version: int, number: int, of: int) -> str:
+    return f"{version:020d}.checkpoint.{number:010d}.{of:010d}.parquet"
+
+
+def listing(names: Iterable[str]) -> LogListing:
+    return LogListing.of("t", [meta(name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "version"),
+    [
+        ("00000000000000000012.json", LogFileKind.COMMIT, 12),
+        (classic(12), LogFileKind.CHECKPOINT, 12),
+        (part(12, 2, 3), LogFileKind.CHECKPOINT_PART, 12),
+        (f"00000000000000000012.checkpoint.{UUID}.json", LogFileKind.CHECKPOINT_V2, 12),
+        (f"00000000000000000012.checkpoint.{UUID.upper()}.parquet", LogFileKind.CHECKPOINT_V2, 12),
+    ],
+)
+def test_names_of_ours(name: str, kind: LogFileKind, version: int) -> None:
+    path = LogPath.parse(meta(name))
+    assert path is not None
+    assert (path.kind, path.version, path.name) == (kind, version, f"{LOG}/{name}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0000000000000000012.json",
+        "000000000000000000012.json",
+        ".00000000000000000012.json.crc",
+        ".00000000000000000012.json",
+        "00000000000000000012.crc",
+        "00000000000000000012.json.tmp",
+        "00000000000000000012.json\n",
+        "00000000000000000012.00000000000000000015.compacted.json",
+        f"00000000000000000012.{UUID}.json",
+        "00000000000000000012.checkpoint.0000000001.parquet",
+        "00000000000000000012.CHECKPOINT.parquet",
+        "_last_checkpoint",
+        "\N{ARABIC-INDIC DIGIT ONE}" * 20 + ".json",
+    ],
+)
+def test_names_that_are_not_ours(name: str) -> None:
+    assert LogPath.parse(meta(name)) is None
+
+
+def test_no_log_at_all() -> None:
+    with pytest.raises(NotATable):
+        listing(["_last_checkpoint", "00000000000000000000.crc"])
+
+
+@pytest.mark.parametrize(
+    ("names", "earliest", "latest"),
+    [
+        (commits(0, 1, 2), 0, 2),
+        ([*commits(3, 4, 5), classic(3)], 3, 5),
+        ([*commits(4, 5), classic(3)], 4, 5),
+        ([*commits(3, 4, 5), part(3, 1, 2), part(3, 2, 2)], 3, 5),
+        ([*commits(0, 1), classic(4)], 0, 4),
+        ([*commits(2, 3, 4), classic(3)], 3, 4),
+    ],
+)
+def test_first_and_last_version(names: list[str], earliest: int, latest: int) -> None:
+    found = listing(names)
+    assert (found.earliest, found.latest) == (earliest, latest)
+
+
+@pytest.mark.parametrize("names", [[classic(3)], commits(3, 4), [*commits(5), classic(3)]])
+def test_no_version_to_begin_with(names: list[str]) -> None:
+    with pytest.raises(VersionGone):
+        _ = listing(names).earliest
+
+
+@pytest.mark.parametrize(
+    ("names", "version", "checkpoint", "after"),
+    [
+        (commits(0, 1, 2), 1, [], [0, 1]),
+        ([*commits(0, 1, 2), classic(1)], 2, [classic(1)], [2]),
+        ([*commits(0, 1, 2), classic(1)], 1, [classic(1)], []),
+        ([*commits(0, 1, 2), classic(1)], 0, [], [0]),
+        ([*commits(1, 2), part(1, 1, 2), part(1, 2, 2)], 2, [part(1, 1, 2), part(1, 2, 2)], [2]),
+        ([*commits(0, 1, 2), part(1, 1, 2)], 2, [], [0, 1, 2]),
+        ([*commits(0, 1, 2), part(1, 1, 2), part(1, 3, 2)], 2, [], [0, 1, 2]),
+        ([*commits(2), classic(1), part(1, 1, 2), part(1, 2, 2)], 2, [part(1, 1, 2), part(1, 2, 2)], [2]),
+        ([*commits(2), part(1, 1, 1), part(1, 1, 2), part(1, 2, 2)], 2, [part(1, 1, 2), part(1, 2, 2)], [2]),
+        (
+            [*commits(2), classic(1), f"{1:020d}.checkpoint.{UUID}.json"],
+            2,
+            [f"{1:020d}.checkpoint.{UUID}.json"],
+            [2],
+        ),
+    ],
+)
+def test_the_files_of_a_state(names: list[str], version: int, checkpoint: list[str], after: list[int]) -> None:
+    segment = listing(reversed(names)).segment(version)
+    assert [path.name for path in segment.checkpoint] == [f"{LOG}/{name}" for name in checkpoint]
+    assert [path.version for path in segment.commits] == after
+
+
+@pytest.mark.parametrize(
+    ("names", "version", "missing"),
+    [
+        (commits(0, 2), 2, 1),
+        (commits(1, 2), 2, 0),
+        ([*commits(0, 1, 4), classic(2)], 4, 3),
+        ([*commits(4), part(3, 1, 2)], 4, 0),
+        ([*commits(0), classic(3)], 2, 1),
+    ],
+)
+def test_a_state_whose_files_are_missing(names: list[str], version: int, missing: int) -> None:
+    with pytest.raises(VersionGone) as caught:
+        listing(names).segment(version)
+    assert caught.value.version == missing
+
+
+def test_a_state_that_is_yet_to_come() -> None:
+    with pytest.raises(VersionAhead):
+        listing(commits(0, 1)).segment(2)
+
+
+def test_a_segment_of_another_checkpoints_files() -> None:
+    first, second = (LogPath.parse(meta(part(1, number, 2))) for number in (1, 2))
+    assert first is not None
+    assert second is not None
+    with pytest.raises(ValueError, match="does not belong"):
+        LogSegment("t", 1, (second, first), ())
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "missing"),
+    [
+        (commits(0, 1, 2), 0, None),
+        (commits(0, 1, 2), 3, None),
+        (commits(0, 2, 3), 2, None),
+        (commits(0, 2, 3), 1, 1),
+        (commits(2, 3), 0, 0),
+        ([*commits(0, 1), classic(3)], 1, 2),
+        ([*commits(0, 1), classic(3)], 4, None),
+        ([classic(3)], 3, 3),
+        ([classic(3)], 4, None),
+    ],
+)
+def test_commits_missing_from_a_version_on(names: list[str], first: int, missing: int | None) -> None:
+    found = listing(names)
+    if missing is None:
+        found.check_contiguous(first)
+        return
+    with pytest.raises(VersionGone) as caught:
+        found.check_contiguous(first)
+    assert caught.value.version == missing
+
+
+class TornStore(MemoryStore):
+    """Lists other names every time."""
+
+    def __init__(self, *listings: list[str]) -> None:
+        super().__init__()
+        self.listings = list(listings)
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        return [meta(name) for name in self.listings.pop(0)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("listings", "left", "latest"),
+    [
+        ([commits(0, 1), []], 1, 1),
+        ([commits(0, 2), commits(0, 1, 2), []], 1, 2),
+        ([commits(0, 2), commits(0, 1, 2, 4), commits(0, 1, 2, 3, 4), []], 1, 4),
+        ([commits(0, 2), commits(0, 2, 3), []], 1, 3),
+        ([[*commits(0), classic(2)], [*commits(0, 1, 2), classic(2)], []], 1, 2),
+    ],
+)
+async def test_a_gap_counts_once_two_listings_agree(listings: list[list[str]], left: int, latest: int) -> None:
+    """A folder is not listed in one instant: a later file may be seen without an earlier one."""
+    store = TornStore(*listings)
+    assert (await list_log(store)).latest == latest
+    assert len(store.listings) == left
+
+
+NAMES = st.one_of(
+    st.integers(0, 5).map(lambda version: commits(version)[0]),
+    st.integers(0, 5).map(classic),
+    st.builds(part, st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)),
+    st.text(max_size=12),
+)
+
+
+@given(st.lists(NAMES, unique=True), st.integers(-1, 7))
+def test_any_listing_gives_a_segment_or_says_what_is_missing(names: list[str], version: int) -> None:
+    try:
+        segment = listing(names).segment(version)
+        listing(names).check_contiguous(version)
+    except (NotATable, VersionAhead, VersionGone):
+        return
+    begin = segment.checkpoint[0].version + 1 if segment.checkpoint else 0
+    assert [path.name for path in segment.commits] == [commit_name(v) for v in range(begin, version + 1)]

@@ -1,0 +1,226 @@
+"""Delta's schemas and partition values become Arrow's, or are refused by name."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME, arrow_schema, dropped_column, partition_scalar, physical_name
+from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
+from tests.logs import schema_string
+
+UTC_MICROS = pa.timestamp("us", tz="UTC")
+LIST = {"type": "array", "elementType": "long", "containsNull": True}
+MAP = {"type": "map", "keyType": "string", "valueType": "double", "valueContainsNull": True}
+STRUCT = {"type": "struct", "fields": [{"name": "x", "type": "date", "nullable": True, "metadata": {}}]}
+
+
+def read(text: str, mode: str = "none") -> pa.Schema:
+    return arrow_schema(text, mode, "t", 3)
+
+
+@pytest.mark.parametrize(
+    ("delta", "arrow"),
+    [
+        ("string", pa.string()),
+        ("long", pa.int64()),
+        ("integer", pa.int32()),
+        ("short", pa.int16()),
+        ("byte", pa.int8()),
+        ("float", pa.float32()),
+        ("double", pa.float64()),
+        ("boolean", pa.bool_()),
+        ("binary", pa.binary()),
+        ("date", pa.date32()),
+        ("timestamp", UTC_MICROS),
+        ("timestamp_ntz", pa.timestamp("us")),
+        ("void", pa.null()),
+        ("decimal", pa.decimal128(10, 0)),
+        ("decimal(38,18)", pa.decimal128(38, 18)),
+        ("decimal( 5, 0 )", pa.decimal128(5, 0)),
+        (LIST, pa.list_(pa.int64())),
+        (MAP, pa.map_(pa.string(), pa.float64())),
+        (STRUCT, pa.struct([("x", pa.date32())])),
+    ],
+)
+def test_types(delta: Any, arrow: pa.DataType) -> None:
+    assert read(schema_string(c=delta)).field("c").type == arrow
+
+
+@pytest.mark.parametrize("kind", ["variant", "interval day", "geometry", "varchar(3)", "", {"type": "udt"}])
+def test_unknown_types(kind: Any) -> None:
+    with pytest.raises(UnsupportedFeature, match="column type"):
+        read(schema_string(c={"type": "array", "elementType": kind, "containsNull": True}))
+
+
+@pytest.mark.parametrize("name", ["_change_type", "_commit_version", "_Commit_Timestamp"])
+def test_columns_called_as_those_of_change_rows(name: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=name):
+        read(schema_string(**{name: "string"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        '{"fields":null}',
+        '{"fields":["a"]}',
+        '{"fields":[{"name":"a"}]}',
+        '{"fields":[{"name":1,"type":"long"}]}',
+        '{"fields":[{"name":"a","type":7}]}',
+        '{"fields":[{"name":"a","type":{}}]}',
+        '{"fields":[{"name":"\\ud800","type":"long"}]}',
+        schema_string(a="decimal(39,0)"),
+        schema_string(a="decimal(99999999999999999999,0)"),
+        '{"fields":[{"name":"a","type":"long"},{"name":"a","type":"long"}]}',
+        schema_string(s={"type": "struct", "fields": STRUCT["fields"] * 2}),  # type: ignore[operator]
+        '{"fields":[{"name":"a","type":' + '{"type":"array","elementType":' * 3000 + '"long"' + "}" * 3000 + "}]}",
+    ],
+)
+def test_what_is_not_a_schema(text: str) -> None:
+    with pytest.raises(LogCorrupt, match="not a schema"):
+        read(text)
+
+
+def mapped(name: str, kind: Any, physical: str, number: int) -> dict[str, Any]:
+    keys = {"delta.columnMapping.physicalName": physical, "delta.columnMapping.id": number}
+    return {"name": name, "type": kind, "nullable": True, "metadata": keys}
+
+
+@pytest.mark.parametrize(("mode", "number"), [("name", None), ("id", b"2")])
+def test_mapped_columns_on_every_level(mode: str, number: bytes | None) -> None:
+    inner = {"type": "struct", "fields": [mapped("x", "long", "p2", 2)]}
+    text = json.dumps({"fields": [mapped("s", {**LIST, "elementType": inner}, "p1", 1)]})
+    outer = read(text, mode).field("s")
+    field = outer.type.value_type.field("x")
+    assert (physical_name(outer), physical_name(field)) == ("p1", "p2")
+    assert field.metadata.get(FIELD_ID) == number
+    assert (outer.name, field.metadata[PHYSICAL_NAME]) == ("s", b"p2")
+    # Without the mode, the same metadata means nothing.
+    assert physical_name(read(text).field("s")) == "s"
+
+
+@pytest.mark.parametrize("metadata", [{}, {"delta.columnMapping.physicalName": 1}])
+def test_mapping_without_its_metadata(metadata: dict[str, Any]) -> None:
+    with pytest.raises(LogCorrupt):
+        read(json.dumps({"fields": [{"name": "a", "type": "long", "metadata": metadata}]}), "name")
+
+
+NESTED = {**LIST, "elementType": {**MAP, "valueType": STRUCT}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "dropped"),
+    [
+        ({"a": "long"}, {"a": "long"}, None),
+        ({"a": "long"}, {"b": "date", "a": "integer"}, None),
+        ({"a": "long", "b": "long"}, {"b": "long"}, "a"),
+        ({"a": STRUCT}, {"a": {"type": "struct", "fields": []}}, "a.x"),
+        ({"a": NESTED}, {"a": NESTED}, None),
+    ],
+)
+def test_dropped_columns(before: dict[str, Any], after: dict[str, Any], dropped: str | None) -> None:
+    assert dropped_column(read(schema_string(**before)), read(schema_string(**after))) == dropped
+
+
+def test_a_renamed_column_is_not_dropped_and_a_new_one_of_its_name_does_not_keep_it() -> None:
+    before = read(json.dumps({"fields": [mapped("a", "long", "p1", 1)]}), "name")
+    renamed = read(json.dumps({"fields": [mapped("b", "long", "p1", 1)]}), "name")
+    another = read(json.dumps({"fields": [mapped("a", "long", "p2", 2)]}), "name")
+    assert dropped_column(before, renamed) is None
+    assert dropped_column(before, another) == "a"
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        (None, pa.int64(), None),
+        ("", pa.string(), None),
+        (" ", pa.string(), " "),
+        ("NULL", pa.string(), "NULL"),
+        ("-9223372036854775808", pa.int64(), -(2**63)),
+        ("-128", pa.int8(), -128),
+        ("true", pa.bool_(), True),
+        ("false", pa.bool_(), False),
+        ("1.5E-3", pa.float64(), 0.0015),
+        ("-Infinity", pa.float32(), float("-inf")),
+        ("1.5", pa.decimal128(10, 2), Decimal("1.50")),
+        ("-" + "9" * 38, pa.decimal128(38, 0), Decimal("-" + "9" * 38)),
+        ("1E+3", pa.decimal128(10, 0), Decimal(1000)),
+        ("1969-12-31", pa.date32(), date(1969, 12, 31)),
+        ("0001-01-01", pa.date32(), date(1, 1, 1)),
+        ("1969-12-31 23:59:59.999999", UTC_MICROS, moment("1969-12-31T23:59:59.999999")),
+        ("2020-01-01 00:00:00", UTC_MICROS, moment("2020-01-01T00:00:00")),
+        ("2020-01-01 00:00:00.5", UTC_MICROS, moment("2020-01-01T00:00:00.500000")),
+        ("1970-01-01T00:00:00.123456Z", UTC_MICROS, moment("1970-01-01T00:00:00.123456")),
+        ("2020-01-01T02:00:00+02:00", UTC_MICROS, moment("2020-01-01T00:00:00")),
+        ("2020-01-01T02:00:00", pa.timestamp("us"), moment("2020-01-01T02:00:00").replace(tzinfo=None)),
+        ("\x01\x02", pa.binary(), b"\x01\x02"),
+    ],
+)
+def test_partition_values(text: str | None, kind: pa.DataType, value: Any) -> None:
+    scalar = partition_scalar(text, kind, "t", 3, "f")
+    assert (scalar.type, scalar.as_py()) == (kind, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("x", pa.int64()),
+        ("1.5", pa.int32()),
+        ("128", pa.int8()),
+        ("yes", pa.bool_()),
+        ("12345678901", pa.decimal128(10, 0)),
+        ("1.005", pa.decimal128(10, 2)),
+        ("2020-13-01", pa.date32()),
+        ("2020-01-01 25:00:00", UTC_MICROS),
+        ("2020-01-01 00:00:00.0000001", UTC_MICROS),
+        ("x", pa.null()),
+        ("[1]", pa.list_(pa.int64())),
+    ],
+)
+def test_partition_values_of_another_type(text: str, kind: pa.DataType) -> None:
+    with pytest.raises(DataCorrupt, match="partition value") as caught:
+        partition_scalar(text, kind, "t", 3, "f")
+    assert (caught.value.path, caught.value.version) == ("f", 3)
+
+
+NUMBERS = (pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(10, 2), pa.decimal128(38, 38))
+OTHERS = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), UTC_MICROS, pa.timestamp("us"), pa.null())
+KINDS = st.sampled_from([*NUMBERS, *OTHERS, pa.struct([("a", pa.int64())])])
+
+
+@given(st.text(max_size=30) | st.text(alphabet="0123456789-+.:eETZ ", max_size=30), KINDS)
+def test_any_partition_value_is_of_its_type_or_refused(text: str, kind: pa.DataType) -> None:
+    with suppress(DataCorrupt):
+        assert partition_scalar(text, kind, "t", 3, "f").type == kind
+
+
+@given(st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999))
+def test_a_timestamp_written_as_the_protocol_has_it_comes_back(micros: int) -> None:
+    at = pa.scalar(micros, pa.timestamp("us")).cast(pa.string()).as_py()
+    assert partition_scalar(at, UTC_MICROS, "t", 3, "f").value == micros
+    assert partition_scalar(at.replace(" ", "T") + "Z", UTC_MICROS, "t", 3, "f").value == micros
+
+
+@given(
+    st.recursive(
+        st.sampled_from(["long", "x", 1, None]), lambda t: st.dictionaries(st.text(max_size=4), t), max_leaves=4
+    )
+)
+def test_any_type_is_read_or_refused(kind: Any) -> None:
+    with suppress(LogCorrupt, UnsupportedFeature):
+        read(schema_string(c=kind))
