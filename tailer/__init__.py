@@ -14,9 +14,9 @@ The flow
                                                                ChangeBatch -> SinkTransaction.commit(progress)
     wake-up (watch) -> pipeline <---------------------------------------- Sink.progress(app_id)
 
-Nothing flows back except progress. A wake-up carries no data: the timer is the truth, a notification only shortens the
-wait. Planning a version is cheap, deterministic and does no row I/O; it yields self-contained tasks that survive pickle
-and JSON; `execute` is one synchronous function that every engine runs, so engines cannot disagree.
+Nothing flows back except progress. A wake-up carries no data: the timer is the truth, a notification only shortens
+the wait. Planning a version is cheap, deterministic and does no row I/O; it yields self-contained tasks that survive
+pickle and JSON; `execute` is one synchronous function that every engine runs, so engines cannot disagree.
 
 The parts
 =========
@@ -41,11 +41,11 @@ Invariants (cited by number in comments)
 
 Words
 =====
-A *change row* is a row of the table with `_change_type`, `_commit_version` and `_commit_timestamp`. A *plan* is what one
-version changed; a *task* is one file's part of it. A *position* (version, task, row) is a place in the stream, the same
-in every run. *Progress* is ours: what a sink has of one stream, under `app_id = <pipeline>/<table id>`. *Checkpoint*
-only means Delta's checkpoint files. A *sink transaction* is a span of positions made visible at once. `after_*` is
-exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
+A *change row* is a row of the table with `_change_type`, `_commit_version` and `_commit_timestamp`. A *plan* is what
+one version changed; a *task* is one file's part of it. A *position* (version, task, row) is a place in the stream,
+the same in every run. *Progress* is ours: what a sink has of one stream, under `app_id = <pipeline>/<table id>`.
+*Checkpoint* only means Delta's checkpoint files. A *sink transaction* is a span of positions made visible at once.
+`after_*` is exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
 
 To use it as a library, follow `tailer.pipeline.Pipeline`; to write a sink, `sinks` and `sinks.testing`.
 """

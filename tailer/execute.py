@@ -91,7 +91,11 @@ def _row_group(
             yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
         position += batch.num_rows
     if position != end:
-        raise DataCorrupt(task.table, task.version, task.uri, f"row group {group} ends {end - position} rows early")
+        raise _short(task, group, end - position)
+
+
+def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
+    return DataCorrupt(task.table, task.version, task.uri, f"row group {group} lacks {missing} of its rows")
 
 
 @cache
@@ -128,10 +132,15 @@ class _Selection:
 
     def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
         """Whether any row of a row group is selected, without reading all its columns."""
-        if self._constant is None:
-            batches = file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False)
-            return any(len(self._by_type(self.change_types(batch))) > 0 for batch in batches)
-        return self._include is None or self._marks(self._include, position, position + rows)
+        if self._constant is not None:
+            return self._include is None or self._marks(self._include, position, position + rows)
+        for batch in file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False):
+            if len(self._by_type(self.change_types(batch))) > 0:
+                return True
+            rows -= batch.num_rows
+        if rows != 0:
+            raise _short(self._task, group, rows)
+        return False
 
     def pick(self, types: pa.Array, position: int, after_row: int) -> pa.Array:
         """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""

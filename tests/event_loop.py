@@ -9,7 +9,8 @@ that waits for a processor looks the same as one that sleeps in a system call. T
   loop's thread stood in the run queue is taken off, where the kernel tells.
 
 Either beyond the limit is a block, and the lines the watchdog saw most often say where. Time spent importing
-is let off: it is spent once in a process, and how long it takes is up to the page cache.
+is let off: it is spent once in a process, and how long it takes is up to the page cache. So is the time a new
+thread takes to begin, which is up to the scheduler.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ BENIGN_LOOKS: Final = 2
 STACK_DEPTH: Final = 12
 
 _run_callback: Final = asyncio.Handle._run
+_start_thread: Final = threading.Thread.start.__code__
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,14 @@ class _Running:
     queued_s: float | None = None
     first_queued_s: float | None = None
     looks: int = 0
-    importing: int = 0
+    excused: int = 0
     seen: Counter[str] = field(default_factory=Counter)
 
     def blocked_s(self, burnt_s: float) -> float:
-        """How long this callback demonstrably held its thread, importing aside."""
+        """How long this callback demonstrably held its thread, what is excused aside."""
         queued_s = (self.queued_s or 0.0) - (self.first_queued_s or 0.0)
         watched_s = self.looks * INTERVAL_S - queued_s
-        return max(burnt_s - self.burnt_s, watched_s) - self.importing * INTERVAL_S
+        return max(burnt_s - self.burnt_s, watched_s) - self.excused * INTERVAL_S
 
 
 def _queued_s(native_id: int) -> float:
@@ -74,9 +76,9 @@ def _queued_s(native_id: int) -> float:
     return 0.0
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _is_excused(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code is _start_thread:
             return True
         frame = frame.f_back
     return False
@@ -124,7 +126,7 @@ class _Watch:
         if running.looks <= BENIGN_LOOKS:  # nearly every callback is gone by now: do not pay for its stack
             return
         frame = sys._current_frames().get(running.ident)
-        running.importing += _is_importing(frame)
+        running.excused += _is_excused(frame)
         running.seen["".join(traceback.format_stack(frame, STACK_DEPTH))] += 1
 
     @staticmethod

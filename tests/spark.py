@@ -53,7 +53,7 @@ def delta_jars() -> list[Path]:
     return jars
 
 
-def build_spark(scratch: Path, master: str = "local[2]") -> SparkSession:
+def build_spark(scratch: Path, master: str = "local[2]", java_options: str = "") -> SparkSession:
     """A Spark session whose every file lies under `scratch`. The caller stops it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
@@ -67,7 +67,7 @@ def build_spark(scratch: Path, master: str = "local[2]") -> SparkSession:
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config(
             "spark.driver.extraJavaOptions",
-            f"-Dderby.system.home={scratch / 'derby'} -Dlog4j2.configurationFile={quiet.as_uri()}",
+            f"-Dderby.system.home={scratch / 'derby'} -Dlog4j2.configurationFile={quiet.as_uri()} {java_options}",
         )
         .getOrCreate()
     )

@@ -239,8 +239,8 @@ def test_a_sink_that_does_not_answer_is_tried_again_until_a_signal_comes(orders:
             assert line, "the daemon ended"
         daemon.terminate()
         _, errors = daemon.communicate(timeout=30)
-    assert daemon.returncode == 4
-    assert "error: copy: sink copy: " in errors
+    assert daemon.returncode == 0
+    assert "error: " not in errors
 
 
 def test_only_new_changes_where_it_starts_at_the_latest(orders: Orders) -> None:
