@@ -25,7 +25,7 @@ def state(*partitioned_by: str, schema: str = SCHEMA) -> Snapshot:
 def plan(*actions: dict[str, Any], before: Snapshot | None = None) -> ChangePlan:
     lines = [json.dumps(action) for action in (*actions, commit_info(operation="TEST"))]
     commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
-    return plan_changes(commit, (before or state()).advance(commit), "/root", "main")
+    return plan_changes(commit, (before or state()).advance(commit), "/lake", "main")
 
 
 def rows(vector: DeletionVectorRef | None) -> list[int] | None:
@@ -61,15 +61,15 @@ def test_one_file_before_and_after(removed: Any, added: Any, deleted_rows: Any, 
     """The pair is told by its path; (include, exclude) are the vectors that select the rows of the file."""
     actions = [] if added == NONE else [add("f", vector(added))]
     actions += [] if removed == NONE else [remove("f", vector(removed))]
-    expected = [("delete", "/root/f", *deleted_rows)] if deleted_rows else []
-    expected += [("insert", "/root/f", *inserted_rows)] if inserted_rows else []
+    expected = [("delete", "/lake/f", *deleted_rows)] if deleted_rows else []
+    expected += [("insert", "/lake/f", *inserted_rows)] if inserted_rows else []
     assert summary(plan(*actions)) == summary(plan(*reversed(actions))) == expected
 
 
 def test_a_vector_of_no_rows_is_none() -> None:
     empty = inline_vector([]) | {"pathOrInlineDv": "not even read"}
     assert summary(plan(add("f", empty), remove("f"))) == []
-    assert summary(plan(add("f", empty))) == [("insert", "/root/f", None, None)]
+    assert summary(plan(add("f", empty))) == [("insert", "/lake/f", None, None)]
 
 
 def test_deletes_before_inserts_each_in_the_order_of_the_log() -> None:
@@ -82,10 +82,10 @@ def test_deletes_before_inserts_each_in_the_order_of_the_log() -> None:
 def test_change_files_say_it_all() -> None:
     found = plan(cdc("_change_data/x"), add("f"), remove("g"), cdc("y"))
     assert [(task.kind, task.uri) for task in found.tasks] == [
-        (TaskKind.CDC_DELETES, "/root/_change_data/x"),
-        (TaskKind.CDC_DELETES, "/root/y"),
-        (TaskKind.CDC_OTHERS, "/root/_change_data/x"),
-        (TaskKind.CDC_OTHERS, "/root/y"),
+        (TaskKind.CDC_DELETES, "/lake/_change_data/x"),
+        (TaskKind.CDC_DELETES, "/lake/y"),
+        (TaskKind.CDC_OTHERS, "/lake/_change_data/x"),
+        (TaskKind.CDC_OTHERS, "/lake/y"),
     ]
     assert found.regime is Regime.CDC
 
@@ -122,7 +122,7 @@ def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
         info = json.dumps(commit_info(operation=operation, operationMetrics=metrics))
         files = [json.dumps(action) for action in (add("f"), remove("g"))]
         commit = parse_commit("\n".join([info, *files]).encode(), "t", "1.json", 1, 2)
-        return len(plan_changes(commit, state().advance(commit), "/root").tasks)
+        return len(plan_changes(commit, state().advance(commit), "/lake").tasks)
 
     assert planned("MERGE") == (0 if skipped else 2)
     assert planned("WRITE") == 2
@@ -146,7 +146,7 @@ def test_what_no_writer_may_write(actions: list[dict[str, Any]]) -> None:
 
 
 def test_one_path_twice_but_once_with_a_change() -> None:
-    assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/root/f", None, A)]
+    assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/lake/f", None, A)]
     # The log pairs by what is written: another spelling of the path is another file, and its rows come and go.
     assert [kind for kind, *_ in summary(plan(add("a b", vector(A)), remove("a%20b")))] == ["delete", "insert"]
 
@@ -189,27 +189,27 @@ def test_deleted_rows_must_not_lose_columns(rows_go: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("path", "uri"),
     [
-        ("f", "/root/f"),
-        ("a%20b+c/x%2525", "/root/a b+c/x%25"),
-        ("p=é/%C3%A9", "/root/p=é/é"),
-        ("p=x%3Ay/f", "/root/p=x:y/f"),
-        ("p=q#?&/f", "/root/p=q#?&/f"),
+        ("f", "/lake/f"),
+        ("a%20b+c/x%2525", "/lake/a b+c/x%25"),
+        ("p=é/%C3%A9", "/lake/p=é/é"),
+        ("p=x%3Ay/f", "/lake/p=x:y/f"),
+        ("p=q#?&/f", "/lake/p=q#?&/f"),
         ("/abs/a%20b", "/abs/a b"),
         ("file:/abs/a%20b", "/abs/a b"),
         ("file:///abs/f", "/abs/f"),
         ("s3://bucket/a%20b", "s3://bucket/a b"),
-        ("1:f", "/root/1:f"),
+        ("1:f", "/lake/1:f"),
     ],
 )
 def test_where_a_path_points(path: str, uri: str) -> None:
-    assert locate(path, "/root") == uri
+    assert locate(path, "/lake") == uri
     assert plan(add(path)).tasks[0].uri == uri
 
 
 def test_a_task_stands_alone() -> None:
     (task,) = plan(add("f", inline_vector(A), size=77, partitionValues={"p": "x"}), before=state("p")).tasks
     assert task == ChangeTask(
-        "t", "id", 1, 2, 0, TaskKind.INSERT, "/root/f", 77, state().schema, (("p", "x"),), None, marked(A), "main"
+        "t", "id", 1, 2, 0, TaskKind.INSERT, "/lake/f", 77, state().schema, (("p", "x"),), None, marked(A), "main"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_snapshot_is_ordered_by_time_then_path() -> None:
     actions = [add("c", modificationTime=2), add("b", modificationTime=2, size=5), add("a", inline_vector(A))]
     files = [parse_commit(json.dumps(action).encode(), "t", "p", 0, 0).adds[0] for action in actions]
     for given in (files, files[::-1]):
-        found = plan_snapshot(given, state(), "/root")
+        found = plan_snapshot(given, state(), "/lake")
         assert found.regime is Regime.SNAPSHOT
         assert [(task.index - SNAPSHOT_TASKS, task.uri[-1], rows(task.exclude)) for task in found.tasks] == [
             (0, "a", A),

@@ -1,9 +1,10 @@
 """A task's rows: each once, at its physical position, wherever reading resumes; or an error that names the file."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -310,7 +311,7 @@ def test_closing_early_closes_the_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("tailer.execute._batch_rows", lambda _group: 1)
     path = numbers(tmp_path / "f", [20])
     before = open_files()
-    batches = execute(task(path, LONG))
+    batches = cast(Generator[ChangeBatch, None, None], execute(task(path, LONG)))
     next(batches)
     assert open_files() > before
     batches.close()
