@@ -7,7 +7,7 @@ batches in flight (invariant 7): at most `threads` + 1 files are open, each at m
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from itertools import islice
 from typing import Final, Protocol
 
@@ -21,11 +21,10 @@ from tailer.plan import ChangePlan, ChangeTask, Position
 
 __all__ = ["Engine", "LocalEngine", "remaining"]
 
-# How much is read at a time, in bytes of Arrow memory; and how much lies in files that one thread reads one after the
-# other, in bytes of Parquet. Opening a file and changing threads count too, as so many bytes.
-PULL_BYTES: Final = 4 * 2**20
-STRETCH_BYTES: Final = 2**20
-_OPEN_BYTES: Final = 16 * 2**10
+MAX_THREADS: Final = 8  # of an engine that is not told how many: each holds a pull
+PULL_BYTES: Final = 4 * 2**20  # of Arrow memory, read at a time
+STRETCH_BYTES: Final = 2**20  # of files, read by one thread one after the other
+_OPEN_BYTES: Final = 16 * 2**10  # what opening a file counts for
 
 _Tasks = list[tuple[ChangeTask, int]]
 
@@ -57,10 +56,13 @@ def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
 
 
 class LocalEngine:
-    """Tasks on worker threads: decoding Parquet leaves the interpreter's lock, so threads run side by side."""
+    """Tasks on worker threads: decoding Parquet leaves the interpreter's lock, so threads run side by side.
+
+    `threads`: how many; None: one for each processor, up to `MAX_THREADS`.
+    """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = threads or os.cpu_count() or 1
+        self._threads = threads or min(os.cpu_count() or 1, MAX_THREADS)
         self._limiter: CapacityLimiter | None = None
 
     @asynccontextmanager
@@ -144,8 +146,10 @@ class _Stretch:
         arrived.set()
 
     def close(self) -> None:
-        """Close the file that is open. No thread may be pulling."""
-        self._batches.close()
+        """Close the file that is open."""
+        # A thread is still pulling only where somebody cancelled past anyio; what it pulls is dropped with the file.
+        with suppress(ValueError):
+            self._batches.close()
 
 
 def _read(tasks: _Tasks) -> Generator[ChangeBatch, None, None]:

@@ -261,7 +261,7 @@ class History:
         self._merged(f"WHEN NOT MATCHED THEN INSERT {insert}")
 
     def _merge_nothing(self) -> None:
-        self._merged("WHEN MATCHED AND s.n < 0 THEN UPDATE SET n = 0")
+        self._merged("WHEN NOT MATCHED BY SOURCE AND t.n < -1000000 THEN DELETE")  # rewrites files all the same
 
     def _restore(self) -> None:
         version = self.random.randint(self.restorable, self.latest)

@@ -44,9 +44,9 @@ def plan_changes(commit: Commit, state: Snapshot, root: str, storage: str | None
     """What `commit` changed. `state` is the table's at that version, `root` its location.
 
     Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or a broken descriptor; `ChangesUnavailable`
-    where a file's partition values are not in the log.
+    where a removed file's partition values are not in the log.
     """
-    make = _TaskMaker(state, root, storage, _partition_names(state), repartitioned=commit.metadata is not None)
+    make = _TaskMaker(state, root, storage, _partition_names(state))
     if commit.cdcs:
         files = _by_path(commit.cdcs, state, "cdc").values()
         deletes = [make.cdc(file, TaskKind.CDC_DELETES) for file in files]
@@ -65,7 +65,7 @@ def plan_changes(commit: Commit, state: Snapshot, root: str, storage: str | None
 
 def plan_snapshot(files: Iterable[AddFile], state: Snapshot, root: str, storage: str | None = None) -> ChangePlan:
     """All rows of the table at `state` as inserts. `files` are its live files."""
-    make = _TaskMaker(state, root, storage, _partition_names(state), repartitioned=False)
+    make = _TaskMaker(state, root, storage, _partition_names(state))
     ordered = sorted(files, key=lambda add: (add.modification_time, add.path))
     tasks = [task for add in ordered for task in make.inserted(add, None)]
     return make.plan(None, Regime.SNAPSHOT, tasks)
@@ -104,17 +104,12 @@ def _partition_names(state: Snapshot) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _TaskMaker:
-    """Builds the tasks of one version.
-
-    `partitions` are the physical names of the partition columns. Every file must have a value for each; only in a
-    commit that changes the metadata may it have been written for other partition columns, and hold these itself.
-    """
+    """Builds the tasks of one version. `partitions` are the physical names of the partition columns."""
 
     state: Snapshot
     root: str
     storage: str | None
     partitions: tuple[str, ...]
-    repartitioned: bool
 
     def plan(self, commit: Commit | None, regime: Regime, tasks: list[ChangeTask]) -> ChangePlan:
         """Number the tasks, in the order given."""
@@ -140,7 +135,8 @@ class _TaskMaker:
     def deleted(self, remove: RemoveFile, add: AddFile | None) -> list[ChangeTask]:
         """The rows that `remove` deleted, given the file's new state if it stays."""
         if self.partitions and remove.partition_values is None:
-            raise self._unpartitioned(remove.path)
+            reason = f"the remove of {remove.path} has no partition values, so its rows cannot be told"
+            raise ChangesUnavailable(self.state.table, self.state.version, reason)
         before = self._vector(remove.deletion_vector)
         after = self._vector(add.deletion_vector) if add is not None else None
         if add is not None and (after is None or after == before):
@@ -166,8 +162,6 @@ class _TaskMaker:
         exclude: DeletionVectorRef | None = None,
     ) -> ChangeTask:
         state = self.state
-        if not self.repartitioned and any(name not in partition_values for name in self.partitions):
-            raise self._unpartitioned(path)
         return ChangeTask(
             table=state.table,
             table_id=state.metadata.id,
@@ -178,15 +172,19 @@ class _TaskMaker:
             uri=locate(path, self.root),
             size_bytes=size_bytes,
             schema=state.schema,
-            partition_values=tuple(partition_values.items()),
+            partition_values=tuple(self._all_values(partition_values).items()),
             include=include,
             exclude=exclude,
             storage=self.storage,
         )
 
-    def _unpartitioned(self, path: str) -> ChangesUnavailable:
-        reason = f"the log does not give all partition values of {path}, so its rows cannot be told"
-        return ChangesUnavailable(self.state.table, self.state.version, reason)
+    def _all_values(self, given: dict[str, str | None]) -> dict[str, str | None]:
+        """A value for every partition column: Spark leaves nulls out of actions that it made from its own state.
+
+        Where the commit changed the partitioning, a removed file was written for other partition columns and holds
+        today's itself, so nothing is made up for it.
+        """
+        return given if self.state.repartitioned else dict.fromkeys(self.partitions) | given
 
     def _vector(self, vector: DeletionVector | None) -> DeletionVectorRef | None:
         if vector is None or vector.cardinality == 0:

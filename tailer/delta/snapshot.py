@@ -30,7 +30,10 @@ _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State at `version`. `modified_ms`: times of the commit files its clock looks at; `schema`: as in `ChangeTask`."""
+    """State at `version`. `modified_ms`: times of the commit files its clock looks at; `schema`: as in `ChangeTask`.
+
+    `repartitioned`: whether this very version changed the partition columns.
+    """
 
     table: str
     version: int
@@ -39,6 +42,7 @@ class Snapshot:
     schema: pa.Schema
     modified_ms: tuple[int, ...]
     timestamp_ms: int
+    repartitioned: bool = False
 
     @classmethod
     def begin(
@@ -91,6 +95,7 @@ class Snapshot:
             schema=schema,
             modified_ms=recent,
             timestamp_ms=_clock_ms(recent) if in_commit_ms is None else in_commit_ms,
+            repartitioned=metadata.partition_columns != self.metadata.partition_columns,
         )
 
     def _check_deleted_rows(self, commit: Commit, schema: pa.Schema) -> None:

@@ -1,5 +1,6 @@
 """`LocalEngine`: the same rows in the same order, whatever runs side by side; bounded, and clean when it is left."""
 
+import asyncio
 import gc
 import random
 import threading
@@ -21,6 +22,7 @@ from tailer.plan import END, SNAPSHOT_TASKS, ChangePlan, ChangeTask, Position, R
 from tailer.storage import LocalStore
 from tests.faults.crafted import Crafted
 from tests.follow import plans, run_plan, snapshot
+from tests.streams import become
 
 pytestmark = pytest.mark.anyio
 
@@ -248,6 +250,14 @@ async def test_cancellation_waits_for_the_threads_and_closes_the_files(reader: R
         await run(LocalEngine(3), plan(*[size] * 10), [])
     assert scope.cancelled_caught
     assert reader.open == 0
+
+
+@pytest.mark.parametrize("size", [1, BIG])
+async def test_cancellation_past_anyio_is_no_other_error(reader: Reader, size: int) -> None:
+    reader.batches, reader.delay_s = 20, 0.1
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run(LocalEngine(3), plan(*[size] * 10), []), 0.03)
+    await become(lambda: reader.open == 0)
 
 
 async def test_plans_may_run_at_once_on_one_engine(reader: Reader) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -279,7 +280,7 @@ class CountingStore(LocalStore):
         return await super().list(prefix, start_after)
 
 
-@pytest.mark.parametrize("length", [3, 300])
+@pytest.mark.parametrize("length", [3, 100])
 async def test_a_new_version_costs_one_look_however_long_the_log(tmp_path: Path, length: int) -> None:
     a_log(tmp_path, length)
     store = CountingStore(tmp_path)
@@ -372,8 +373,8 @@ async def test_hints_are_not_relied_upon(tmp_path: Path) -> None:
     assert await live(tmp_path, 2) == ["f0", "f1", "f2"]
 
 
-async def test_beside_another_reader_of_a_real_table(tmp_path: Path) -> None:
-    """delta-rs writes, checkpoints and cleans up; our files of every snapshot are its own."""
+def test_beside_another_reader_of_a_real_table(tmp_path: Path) -> None:
+    """delta-rs writes, deletes and checkpoints; the files of every snapshot are its own to both of us."""
     for number in range(6):
         write_deltalake(tmp_path, pa.table({"p": [number % 2], "a": [number]}), mode="append", partition_by=["p"])
         if number == 3:
@@ -381,5 +382,5 @@ async def test_beside_another_reader_of_a_real_table(tmp_path: Path) -> None:
             table.delete("a = 1")
             table.create_checkpoint()
     for version in range(DeltaTable(tmp_path).version() + 1):
-        plan = await DeltaTableLog(LocalStore(tmp_path)).snapshot_plan(version)
+        plan = anyio.run(DeltaTableLog(LocalStore(tmp_path)).snapshot_plan, version)
         assert sorted(task.uri for task in plan.tasks) == sorted(DeltaTable(tmp_path, version=version).file_uris())

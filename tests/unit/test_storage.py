@@ -1,0 +1,211 @@
+"""The six verbs of a store, over every store; and what a directory adds: other programs, and an operating system."""
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import anyio
+import pytest
+
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable, TailerError
+from tailer.storage import LocalStore, MemoryStore, ObjectStore, StoredObject
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return LocalStore(tmp_path / "root") if request.param == "local" else MemoryStore()
+
+
+def content(stored: StoredObject) -> bytes:
+    return stored.data
+
+
+async def names(store: ObjectStore, prefix: str = "log", start_after: str = "") -> list[str]:
+    return [meta.name for meta in await store.list(prefix, start_after)]
+
+
+async def test_what_is_put_is_read(store: ObjectStore) -> None:
+    await store.put_if_absent("log/a b%20é", b"one")
+    stored = await store.read("log/a b%20é", lambda stored: stored)
+    assert (stored.data, stored.meta.name, stored.meta.size_bytes) == (b"one", "log/a b%20é", 3)
+    assert [stored.meta] == await store.list("log")
+    assert await store.scan("log/a b%20é", lambda file: (file.seek(1), file.read())) == (1, b"ne")
+    await store.put("log/a b%20é", b"")
+    assert await store.read("log/a b%20é", content) == b""
+
+
+async def test_what_exists_is_not_created_again(store: ObjectStore) -> None:
+    await store.put_if_absent("log/a", b"one")
+    with pytest.raises(ObjectAlreadyExists) as caught:
+        await store.put_if_absent("log/a", b"two")
+    assert caught.value.path == f"{store.uri}/log/a"
+    assert await store.read("log/a", content) == b"one"
+    assert await names(store) == ["log/a"]
+
+
+async def test_of_many_one_creates(store: ObjectStore) -> None:
+    won: list[bytes] = []
+
+    async def create(number: int) -> None:
+        with suppress(ObjectAlreadyExists):
+            await store.put_if_absent("log/a", b"%d" % number)
+            won.append(b"%d" % number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(create, number)
+    assert [await store.read("log/a", content)] == won
+
+
+async def test_what_is_not_there(store: ObjectStore) -> None:
+    await store.put("log", b"a file, not a folder")
+    for name in ("nothing", "no/where", "log/a"):
+        for ask in (partial(store.read, name, content), partial(store.scan, name, BinaryIO.read)):
+            with pytest.raises(ObjectNotFound) as caught:
+                await ask()
+            assert caught.value.path == f"{store.uri}/{name}"
+        assert await store.list(name) == []
+        await store.delete(name)
+    assert await store.list("log") == []
+
+
+async def test_a_listing_is_one_folder_in_order(store: ObjectStore) -> None:
+    for name in ("log/b", "log/a", "log/B", "log/10", "log/9", "log/sub/c", "logs/d", "e"):
+        await store.put(name, b"")
+    assert await names(store) == ["log/10", "log/9", "log/B", "log/a", "log/b"]
+    assert await names(store, start_after="log/9") == ["log/B", "log/a", "log/b"]
+    assert await names(store, start_after="log/b") == []
+
+
+async def test_deleted_is_gone(store: ObjectStore) -> None:
+    await store.put("log/a", b"")
+    await store.delete("log/a")
+    await store.delete("log/a")
+    assert await store.list("log") == []
+    await store.put_if_absent("log/a", b"")
+
+
+async def test_errors_of_a_decoder_are_its_own(store: ObjectStore) -> None:
+    await store.put("log/a", b"")
+    with pytest.raises(ZeroDivisionError):
+        await store.read("log/a", lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        await store.scan("log/a", lambda _: 1 // 0)
+
+
+async def test_decoding_happens_beside_the_event_loop(store: ObjectStore) -> None:
+    await store.put("log/a", b"")
+    here = threading.get_ident()
+    assert await store.read("log/a", lambda _: threading.get_ident()) != here
+    assert await store.scan("log/a", lambda _: threading.get_ident()) != here
+
+
+async def test_nothing_is_left_beside_what_was_written(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    await store.put_if_absent("log/a", b"1")
+    await store.put("log/a", b"2")
+    with suppress(ObjectAlreadyExists):
+        await store.put_if_absent("log/a", b"3")
+    assert os.listdir(tmp_path / "log") == ["a"]  # noqa: PTH208
+
+
+async def test_times_are_the_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    os.utime(tmp_path / "a", ns=(0, 1_234_999_999))
+    store = LocalStore(tmp_path)
+    assert (await store.read("a", lambda stored: stored.meta.modified_ms)) == 1234
+    os.utime(tmp_path / "a", ns=(0, -1))
+    assert (await store.read("a", lambda stored: stored.meta.modified_ms)) == -1
+
+
+async def test_the_root_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert LocalStore(Path("x/../y")).uri == f"{tmp_path}/x/../y"
+
+
+async def test_only_files_are_objects(tmp_path: Path) -> None:
+    (tmp_path / "log" / "folder").mkdir(parents=True)
+    (tmp_path / "log" / "nowhere").symlink_to("gone")
+    (tmp_path / "log" / "file").write_bytes(b"")
+    (tmp_path / "log" / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "log" / "pipe")
+    assert await names(LocalStore(tmp_path)) == ["log/file", "log/link"]
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir(parents=True)
+
+
+def a_loop(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [a_folder, a_loop])
+async def test_what_cannot_be_read_may_be_readable_later(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "log" / "a")
+    for verb in (LocalStore.read, LocalStore.scan):
+        with pytest.raises(StorageUnavailable):
+            await verb(LocalStore(tmp_path), "log/a", lambda _: None)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder nobody can write to, whoever runs the tests: a file in its place cannot be written into either."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_bytes(b"")
+    yield
+    folder.unlink()
+
+
+@pytest.mark.parametrize("name", ["log/a", "log/sub/a"])
+@pytest.mark.parametrize("verb", [LocalStore.put, LocalStore.put_if_absent])
+async def test_where_nothing_can_be_written(tmp_path: Path, name: str, verb: Callable[..., object]) -> None:
+    with read_only(tmp_path / "log"), pytest.raises(StorageUnavailable):
+        await verb(LocalStore(tmp_path), name, b"")  # type: ignore[misc]
+    await LocalStore(tmp_path).put(name, b"")
+
+
+async def test_a_folder_in_the_place_of_an_object(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "log" / "a").mkdir(parents=True)
+    with pytest.raises(ObjectAlreadyExists):
+        await store.put_if_absent("log/a", b"")
+    for failing in (store.put("log/a", b""), store.delete("log/a")):
+        with pytest.raises(StorageUnavailable):
+            await failing
+    assert await names(store) == []
+
+
+async def test_a_file_that_goes_while_its_folder_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers rename temporary files all the time; one gone between its name and its size must not hide the others."""
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"")
+    entries = list(os.scandir(tmp_path))
+    (tmp_path / "b").unlink()
+    monkeypatch.setattr("os.scandir", lambda _: nullcontext(entries))
+    assert await names(LocalStore(tmp_path.parent), tmp_path.name) == [f"{tmp_path.name}/a", f"{tmp_path.name}/c"]
+
+
+async def test_files_are_as_readable_as_the_process_makes_them(tmp_path: Path) -> None:
+    await LocalStore(tmp_path).put_if_absent("a", b"")
+    (tmp_path / "b").write_bytes(b"")
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"]
+    assert modes[0] == modes[1]
+
+
+async def test_every_failure_has_a_name(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    long = "x" * 300
+    for failing in (store.read(long, content), store.put(long, b""), store.put_if_absent(long, b""), store.list(long)):
+        with pytest.raises(TailerError):
+            await failing
+    with pytest.raises(TailerError):
+        await store.delete(long)
