@@ -20,7 +20,8 @@ from anyio.abc import TaskStatus
 from tailer.config import PipelineSettings, Settings
 from tailer.delta.state import StateTable
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine import Engine, LocalEngine
+from tailer.errors import TailerError
 from tailer.pipeline import Limits, Pipeline
 from tailer.sink import Recorded, Sink
 from tailer.storage import LocalStore
@@ -52,10 +53,11 @@ async def serve(settings: Settings) -> None:
     """
     sinks: list[Sink] = []
     try:
+        engine = LocalEngine()
         pipelines: dict[str, Drainable] = {}
         for each in settings.pipelines:
             sinks.append(open_sink(settings, each))
-            pipelines[each.name] = _pipeline(each, sinks[-1])
+            pipelines[each.name] = _pipeline(each, sinks[-1], engine)
         _log.info("running %s; SIGTERM or Ctrl-C to stop", ", ".join(pipelines))
         failures = await run_all(pipelines, settings.drain_s)
     finally:
@@ -79,7 +81,10 @@ async def close_sinks(sinks: Sequence[Sink]) -> None:
     """Close every sink, also while being cancelled; one that does not answer is left after `CLOSE_S`."""
     with anyio.move_on_after(CLOSE_S, shield=True):
         for sink in sinks:
-            await sink.aclose()
+            try:
+                await sink.aclose()
+            except TailerError as error:
+                _log.warning("%s", error)
 
 
 async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[str, Exception]:
@@ -108,7 +113,7 @@ class _Runs:
                 for name, pipeline in self._running.items():
                     group.start_soon(self._run_one, name, pipeline)
         if self._scope.cancelled_caught:
-            _log.warning("cancelled %s; the next run delivers what was not committed", self._names())
+            _log.info("cancelled %s; the next run delivers what was not committed", self._names())
 
     async def obey_signals(self, *, task_status: TaskStatus[None]) -> None:
         """The first signal starts the drain and its deadline, the second ends it."""
@@ -132,19 +137,20 @@ class _Runs:
         except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised when all have ended
             self.failures[name] = error
             if len(self._running) > 1:
-                _log.error("%s stopped: %s; the others go on", name, error)
+                bug = None if isinstance(error, TailerError) else error
+                _log.error("%s stopped: %s; the others go on", name, error, exc_info=bug)
         del self._running[name]
 
     def _names(self) -> str:
         return ", ".join(self._running)
 
 
-def _pipeline(settings: PipelineSettings, sink: Sink) -> Pipeline:
+def _pipeline(settings: PipelineSettings, sink: Sink, engine: Engine) -> Pipeline:
     return Pipeline(
         settings.name,
         DeltaTableLog(LocalStore(settings.table)),
         sink,
-        LocalEngine(),
+        engine,
         LocalWake(settings.table / "_delta_log"),
         settings.start,
         columns=settings.columns,

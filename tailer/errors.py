@@ -252,6 +252,7 @@ class SchemaChanged(ChangeError):
 
     reason: str
     sentence: ClassVar[str] = "{table}: version {version} changes the schema: {reason}"
+    next_step: ClassVar[str] = "Start over after this version with `tailer progress reset CONFIG --to VERSION`."
 
 
 @dataclass(eq=False)

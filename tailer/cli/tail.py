@@ -2,22 +2,26 @@
 
 import logging
 from pathlib import Path
+from typing import Final
 
 import anyio
 import click
 
 from tailer.config import local_folder
-from tailer.daemon import log_to_stderr, run_all
+from tailer.daemon import close_sinks, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import LocalEngine
 from tailer.errors import ConfigError
 from tailer.pipeline import Pipeline
 from tailer.plan import Start, StartKind
-from tailer.sink import AtLeastOnceSink, Progress, Recorded, configure_sink
+from tailer.sink import AtLeastOnceSink, Progress, Recorded, Sink, configure_sink
 from tailer.storage import LocalStore
 from tailer.watch import LocalWake
 
 __all__ = ["command"]
+
+# Ctrl-C means now, but not in the middle of a line if that can be helped.
+DRAIN_S: Final = 0.5
 
 
 class Unrecorded:
@@ -64,12 +68,13 @@ def command(table: str, start: str, end: str | None, form: str | None, columns: 
     """
     folder = local_folder(table, Path.cwd(), "TABLE")
     begin, until = Start.parse(start, "--from"), _until(end)
-    sink = configure_sink("stdout", "stdout", {"format": form or "auto"})
-    assert isinstance(sink, AtLeastOnceSink)
+    stdout = configure_sink("stdout", "stdout", {"format": form or "auto"})
+    assert isinstance(stdout, AtLeastOnceSink)
+    sink = Recorded(stdout, Unrecorded())
     pipeline = Pipeline(
         "tail",
         DeltaTableLog(LocalStore(folder)),
-        Recorded(sink, Unrecorded()),
+        sink,
         LocalEngine(),
         LocalWake(folder / "_delta_log"),
         begin,
@@ -79,7 +84,7 @@ def command(table: str, start: str, end: str | None, form: str | None, columns: 
     log_to_stderr(logging.WARNING)
     # That only the timer tells of new commits is no news to somebody who looks on.
     logging.getLogger("tailer.watch").setLevel(logging.ERROR)
-    anyio.run(_follow, pipeline)
+    anyio.run(_follow, pipeline, sink)
 
 
 def _until(text: str | None) -> Start | None:
@@ -100,7 +105,11 @@ def _columns(text: str | None) -> tuple[str, ...]:
     return names
 
 
-async def _follow(pipeline: Pipeline) -> None:
-    for error in (await run_all({"tail": pipeline}, drain_s=2.0)).values():
+async def _follow(pipeline: Pipeline, sink: Sink) -> None:
+    try:
+        failures = await run_all({"tail": pipeline}, DRAIN_S)
+    finally:
+        await close_sinks([sink])
+    for error in failures.values():
         # The sink's word for a reader that went away, which to `tail | head` is a good end.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error

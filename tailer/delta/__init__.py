@@ -8,7 +8,7 @@ schema       Delta types and values as Arrow's     (what a row looks like)
 snapshot     the table's state, advanced commit by commit
 changes      a commit and its state -> ChangePlan  (the rules of the change feed)
 deletion_vector  a descriptor -> row positions
-table        the pieces behind the `TableLog` port, the only module here that reads
+table        the pieces behind the `TableLog` port
 commit, state    writing: `txn` actions in a small table of our own
 """
 

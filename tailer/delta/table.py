@@ -1,4 +1,4 @@
-"""A Delta table's log behind the `TableLog` port: the one module of this package that reads.
+"""A Delta table's log behind the `TableLog` port.
 
 The log is listed at the start, when a place in it is asked for by name, and when a gap is suspected; from then on the
 next version is found by asking for its commit file, so the cost of a version does not depend on the length of the log.

@@ -105,6 +105,17 @@ def test_it_follows_until_it_is_asked_to_stop(orders: Orders, ending: signal.Sig
     assert (process.returncode, out, errors) == (0, "", "")
 
 
+def test_it_stops_at_once_though_nobody_reads_what_it_prints(orders: Orders) -> None:
+    orders.insert(*range(100, 60_000))
+    with background("tail", orders.path, "--from", "earliest") as process:
+        assert process.stdout is not None
+        assert rows([process.stdout.readline()]) == orders.changes[:1]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
 def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
     orders.insert(*range(100, 20_000))
     command = " ".join([*COMMAND, "tail", str(orders.path), "--from", "earliest"])
