@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -132,6 +133,8 @@ class TargetTable:
         self.append(anchor, version, pa.RecordBatchReader.from_batches(anchor.schema, []))
 
     def _open(self) -> DeltaTable | None:
+        if Path(self.path).is_file():
+            self._reject(f"{self.path} is a file, not a folder", "Give the folder of a Delta table, or of one to be.")
         try:
             return DeltaTable(self.path)
         except TableNotFoundError:

@@ -173,8 +173,8 @@ class VersionGone(LogError):
     latest: int | None = None
     sentence: ClassVar[str] = "{table}: version {version} is missing from the log (it holds {earliest} to {latest})"
     next_step: ClassVar[str] = (
-        "Changes between our progress and version {earliest} may be lost. Restore the missing commit file, or start "
-        "over with `tailer progress reset CONFIG --to VERSION` from a version that is there."
+        "Restore the commit file of version {version}. Where that cannot be, its changes are lost: begin behind the "
+        "gap, from a version or `snapshot`; a pipeline does so after `tailer progress reset CONFIG --to VERSION`."
     )
 
 

@@ -187,7 +187,8 @@ class Pipeline:
         point = await self._table.resolve(self._start)
         first = point.version - (self._start.kind in _BETWEEN_VERSIONS)
         if last is not None and first > last:
-            raise ConfigError("start", f"version {first} comes after the end, version {last}", "Give a later end.")
+            reason = f"version {first} comes after the end, version {last}"
+            raise ConfigError("start", reason, "Give an earlier start, such as `earliest`, or a later end.")
         return point, None
 
     async def _deliver(self, delivery: "_Delivery", plan: ChangePlan, after: Position | None) -> None:

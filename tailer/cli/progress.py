@@ -147,7 +147,7 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
     consequence = _consequence(before.position, version)
     click.echo(f"{pipeline.name}: next version to be delivered: {version + 1}{consequence}")
     if dry_run:
-        click.echo("dry run: nothing was set")
+        click.echo("dry run: nothing was set, and the sink was not asked whether it agrees")
 
 
 def _consequence(before: Position | None, version: int) -> str:

@@ -168,10 +168,13 @@ class _Show:
         )
         self._console.print()
         for name, value in lines:
-            self._console.print(Text.assemble((f"{name:<30}", "bold"), value))
+            self._console.print(Text.assemble((f"{name:<30}", "bold"), value), soft_wrap=True)
         proved = Text("PROVED: every change was delivered, exactly once", "bold green")
         self._print(proved if verdict.proved else Text("FAILED: see the counts above", "bold red"))
 
     def _print(self, line: Text) -> None:
-        # Cut on a terminal, whole in a file.
-        self._console.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=not self._console.is_terminal)
+        # Cut on a terminal, whole in a file: there rich would still cut at 80 columns if told to end with an ellipsis.
+        if self._console.is_terminal:
+            self._console.print(line, no_wrap=True, overflow="ellipsis")
+        else:
+            self._console.print(line, soft_wrap=True)

@@ -119,7 +119,7 @@ def test_a_dry_run_sets_nothing(orders: Orders) -> None:
     config = configured(orders, ONE)
     done = tailer("progress", "reset", config, "--to", 1, "--dry-run")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == "dry run: nothing was set"
+    assert done.stdout.splitlines()[-1] == "dry run: nothing was set, and the sink was not asked whether it agrees"
     assert shown(config) == {"copy": ("nothing", "2", "-")}
     assert not (orders.path.parent / "copy").exists()
 

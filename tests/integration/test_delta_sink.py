@@ -58,6 +58,12 @@ def expect(version: int, app: str = APP) -> Progress:
     return Progress(app, Position.end(version))
 
 
+async def test_a_path_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkRejected, match="is a file, not a folder"):
+        await DeltaSink("target", str(tmp_path / "file")).progress(APP)
+
+
 async def test_rows_and_progress_arrive_in_one_commit(tmp_path: Path, spark: SparkSession) -> None:
     target = tmp_path / "target"
     sink = DeltaSink("target", str(target))
