@@ -40,7 +40,7 @@ from msgspec import to_builtins
 from tailer.delta.actions import Commit, Metadata, Protocol, Txn
 from tailer.delta.checkpoint import read_state
 from tailer.delta.commit import now_ms, read_commit, write_checkpoint, write_commit
-from tailer.delta.log import LOG, LogListing, LogPath, LogSegment
+from tailer.delta.log import LOG, LogPath, LogSegment, list_log
 from tailer.errors import (
     LogCorrupt,
     NotATable,
@@ -177,7 +177,7 @@ class StateTable:
             visible = [meta for meta in objects if not meta.name.rpartition("/")[2].startswith(".")]
             if not visible:
                 return None
-            listing = LogListing.of(self._store.uri, visible)
+            listing = await list_log(self._store)
             # Others may write so fast that what was listed is deleted before it is read.
             with suppress(ObjectNotFound):
                 return await self._replay(known, listing.segment(listing.latest))
