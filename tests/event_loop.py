@@ -118,7 +118,7 @@ class _Watch:
                 self.found.append(BlockedLoop(blocked_s, self._where(running, handle)))
 
     def _collecting(self, phase: str, _: dict[str, int]) -> None:
-        """Time spent on the garbage of the whole test session is nobody's callback's fault."""
+        """Time spent on the garbage of the whole test run is nobody's callback's fault."""
         running = self._running.get(threading.get_ident())
         if running is not None:
             running.collected_s += time.perf_counter() * (-1 if phase == "start" else 1)
