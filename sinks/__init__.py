@@ -5,6 +5,7 @@
     delta      a Delta table; exactly once
     memory     lists in this process, for tests and embedding; exactly once
     encoding   from Arrow rows to text, for those that are not typed
+    typed      rows of several schemas as one, for those that are
     testing    the contract below as a test suite, and a sink with faults for testing what stands before it
 
 The ports are in `tailer.sink`. This page says what they mean; `sinks.testing.SinkTests` says it in code, and passing
@@ -12,10 +13,11 @@ it is what "a sink" means.
 
 Writing one
 -----------
-A class with the six methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry
+A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry
 point of the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
-(`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `sinks` and `sinks.encoding`. Import
-your client library at the top of your module: it is loaded only when somebody configures your kind.
+(`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `sinks`, `sinks.encoding` and
+`sinks.typed`. Import your client library at the top of your module: it is loaded only when somebody configures your
+kind.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. Whoever looks at
    the destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in
@@ -28,19 +30,34 @@ your client library at the top of your module: it is loaded only when somebody c
 5. **The outcome of a commit is known or named.** Raise `CommitUnknown` if the answer was lost: the pipeline then asks
    for `progress` and goes on from there. Raise `SinkRejected` or `SinkUnavailable` from `commit` only if nothing of
    it took place.
-6. **Nothing is altered.** A value arrives as it is, or `SinkRejected` names the column. Never cast, cut or round
-   without an option that says so. Order is kept.
+6. **Nothing is altered.** A value arrives as it is, or `SinkRejected` names the column. Never cut or round, and cast
+   only to a type that has every value of the first (`sinks.typed.fits`). Order is kept.
 7. **Memory is bounded by the batches in flight.** A batch may be large; cut it if what you make of it is larger. A
    transaction may hold any number of batches: do not collect them.
 8. **Never block the event loop.** Blocking clients run in worker threads (`anyio.to_thread`). A commit that has begun
    is not abandoned when the task is cancelled: finish it, or know that it did not take place.
 
-`splits_versions` is True if you can store a whole `Position`. Otherwise you are only given positions that close a
-version. `reset` sets progress without rows, durably, in either direction; refuse (`SinkRejected`) what would deliver
-twice or leave a hole that cannot be told.
+9. **Columns change while you write.** `begin` says what the first rows look like, `announce(SchemaChange)` what those
+   behind it do, and both may be in one transaction: a version that drops a column deletes rows that have it and inserts
+   rows that have not. Make place for the new ones, in the transaction itself; columns are known by name, a renamed one
+   is another one, and one that is gone is null from then on. Where there is no place, raise `SinkRejected` in
+   `announce`, before any of those rows, naming the column and what to do. Rows that were not announced are refused.
+10. **A gap is told, in its place.** `announce(Gap)` says that changes were lost, and whether all rows of the table
+   follow. Whoever reads the destination must find it: as an entry between the rows if you have lines or messages
+   (`sinks.encoding.event_values` gives the words), else as a row with the change type `gap` (`sinks.typed.gap_row`). It
+   becomes visible with the transaction, or not at all. Tell a `SchemaChange` likewise, unless your types show it.
 
-A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write` and `flush`, no
-progress. `tailer.sink.Recorded` makes it usable, and its users read in its type what they get.
+`splits_versions` is True if you can store a whole `Position`. Otherwise you are only given positions that close a
+version, and, if `splits_snapshots` is True, places inside of a snapshot (`Position.in_snapshot`). Say that if you can:
+a snapshot is as large as its table, and where it cannot be split it is one transaction, which begins anew after every
+failure. A place is stored as atomically as a version that is closed, and fenced likewise; what comes next makes it
+void: the next place, the commit that closes the version, or a `reset`.
+
+`reset` sets progress without rows, durably, in either direction; refuse (`SinkRejected`) what would deliver twice or
+leave a hole that cannot be told. It is always given a position that closes a version.
+
+A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write`, `announce` and
+`flush`, no progress. `tailer.sink.Recorded` makes it usable, and its users read in its type what they get.
 
 Errors: translate your client's exceptions in the module that imports it. Name the sink by `name`, say what failed in
 `reason`; no secrets in texts. `SinkUnavailable` if trying again may help, `SinkRejected` with a `remedy` if a person

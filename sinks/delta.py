@@ -4,7 +4,14 @@ A transaction is one Delta commit that adds the rows, of any number, and a `txn`
 Identifiers") whose version is the last source version the rows complete. Readers of the target therefore never see
 half a version, and progress is what the table says. The target gets the columns of the source and Delta's three
 metadata columns `_change_type`, `_commit_version` and `_commit_timestamp`; it is created by the first commit and grows
-with the source (`sinks.delta_schema`). The rows of a Delta table have no order: `_commit_version` tells it.
+with the source (`sinks.delta_schema`), also in the middle of a transaction: the rows of two schemas are then written in
+one that has the columns of both. The rows of a Delta table have no order: `_commit_version` tells it.
+
+Only the snapshot of a large table, with which a stream begins or goes on behind a gap, takes several commits: two more
+`txn` actions say how far it is (`sinks.delta_table`). It is complete when the `txn` of app_id is at its version.
+
+A gap is a row too: its `_change_type` is `gap`, its `_commit_version` the last one that is lost, all else is null. Rows
+of that same version are the snapshot that follows it. The `commitInfo` of its commit says under `gap` what was lost.
 
     delta_table   the table, through delta-rs: what makes an append exactly once
     delta_schema  which rows fit which table
@@ -17,6 +24,7 @@ it needs OPTIMIZE now and then: opening a table takes delta-rs time that grows w
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, Self
 
 import msgspec
@@ -24,11 +32,12 @@ import pyarrow as pa
 from anyio import to_thread
 
 from sinks import read_options
-from sinks.delta_schema import empty_partition
+from sinks.delta_schema import empty_partition, rows_schema
 from sinks.delta_spool import Spool
 from sinks.delta_table import Anchor, TargetTable
+from sinks.typed import Misfit, conform, gap_row
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import Progress
 
@@ -47,10 +56,11 @@ class DeltaSink:
     """
 
     splits_versions: Final = False
+    splits_snapshots: Final = True
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None) -> None:
         self._table = TargetTable(name, path, partition_by)
-        self._expected: dict[str, int | None] = {}
+        self._expected: dict[str, Position | None] = {}
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
@@ -71,22 +81,28 @@ class DeltaSink:
         return self._table.name
 
     async def progress(self, app_id: str) -> Progress | None:
-        """The `txn` version of `app_id`, read from the table; None where there is none, or no table.
+        """What the `txn` actions of `app_id` say, read from the table; None where there are none, or no table.
 
         Raises `SinkRejected` for a table that could forget its progress, `SinkUnavailable` where it cannot be read.
         """
-        version = await to_thread.run_sync(self._table.txn_version, app_id)
-        self._expected[app_id] = version
-        return None if version is None else Progress(app_id, Position.end(version))
+        position = await to_thread.run_sync(self._table.position, app_id)
+        self._expected[app_id] = position
+        return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """What the `txn` action of the pipeline says, which its first commit writes. Raises as `progress` does."""
+        return await to_thread.run_sync(self._table.has_delivered, pipeline)
 
     async def reset(self, progress: Progress) -> None:
         """Commit `progress` without rows. Where there is no table, one with only the metadata columns is created.
 
-        Raises as `SinkTransaction.commit` does.
+        Raises as `SinkTransaction.commit` does, and `SinkRejected` for a place inside of a version.
         """
-        version = _closed_version(self.name, progress)
-        await to_thread.run_sync(self._table.reset, progress.app_id, version)
-        self._expected[progress.app_id] = version
+        position = progress.position
+        if not position.closes_version:
+            raise SinkRejected(self.name, f"{position} is in the middle of a version", "Name a whole version.")
+        await to_thread.run_sync(self._table.reset, progress.app_id, position)
+        self._expected[progress.app_id] = position
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_DeltaTransaction"]:
@@ -98,7 +114,7 @@ class DeltaSink:
         if app_id not in self._expected:
             await self.progress(app_id)
         anchor = await to_thread.run_sync(self._table.anchor, app_id, schema, self._expected[app_id])
-        spool = Spool(anchor.schema)
+        spool = Spool()
         try:
             yield _DeltaTransaction(self._table, anchor, schema, spool, self._expected)
         finally:
@@ -117,48 +133,57 @@ class _DeltaTransaction:
         anchor: Anchor,
         schema: pa.Schema,
         spool: Spool,
-        expected: dict[str, int | None],
+        expected: dict[str, Position | None],
     ) -> None:
         self._table = table
         self._anchor = anchor
         self._schema = schema
         self._spool = spool
         self._expected = expected
+        self._notes: list[str] = []
 
     async def write(self, batch: ChangeBatch) -> None:
         """See `SinkTransaction.write`. Raises `SinkUnavailable` where the spool's disk is full."""
         if not batch.rows.schema.equals(self._schema):
-            remedy = "This is a defect of the pipeline: every batch must have the schema given to begin."
+            remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
             raise SinkRejected(self._table.name, f"rows of another schema at version {batch.version}", remedy)
-        try:
-            await to_thread.run_sync(self._take, batch.rows)
-        except OSError as error:
-            raise SinkUnavailable(self._table.name, f"no room for the rows in TMPDIR: {error}") from error
+        await to_thread.run_sync(self._take, batch.rows)
+
+    async def announce(self, event: ControlEvent) -> None:
+        """See `SinkTransaction.announce`. Rows that would not fit the table are refused here, before they come."""
+        if isinstance(event, Gap):
+            self._notes.append(f"versions {event.first_version} to {event.version} are lost: {event.reason}")
+            await to_thread.run_sync(self._take, gap_row(event, rows_schema(self._schema)))
+        else:
+            rows = bool(self._spool)
+            self._anchor = await to_thread.run_sync(partial(self._table.extended, self._anchor, event.after, rows=rows))
+            self._schema = event.after
 
     async def commit(self, progress: Progress) -> None:
         """See `SinkTransaction.commit`. Not cancelled once begun.
 
         Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable` (nothing was committed) or `CommitUnknown`.
         """
-        anchor, version = self._anchor, _closed_version(self._table.name, progress)
-        if progress.app_id != anchor.app_id or (anchor.expected is not None and version <= anchor.expected):
-            reason = f"progress must go on from {anchor.app_id} at version {anchor.expected}, not to {progress}"
+        anchor, position = self._anchor, progress.position
+        if not (position.closes_version or position.in_snapshot):
+            remedy = "This is a defect of the pipeline: the delta sink does not split versions."
+            raise SinkRejected(self._table.name, f"{position} is in the middle of a version", remedy)
+        if progress.app_id != anchor.app_id or (anchor.expected is not None and position <= anchor.expected):
+            reason = f"progress must go on from {anchor.app_id} at {anchor.expected}, not to {progress}"
             raise SinkRejected(self._table.name, reason, "Use `tailer progress reset` to go back.")
-        await to_thread.run_sync(self._append, version)
-        self._expected[anchor.app_id] = version
+        await to_thread.run_sync(self._append, position)
+        self._expected[anchor.app_id] = position
 
     def _take(self, rows: pa.RecordBatch) -> None:
         if column := empty_partition(rows, self._anchor.partition_by):
             reason = f"partition column {column} holds an empty string, which to Delta is null"
             raise SinkRejected(self._table.name, reason, "Partition the target by another column.")
-        self._spool.add(rows)
+        try:
+            self._spool.add(conform(rows, self._anchor.schema))
+        except Misfit as misfit:
+            raise SinkRejected(self._table.name, str(misfit), "Choose a new path for the new schema.") from misfit
+        except OSError as error:
+            raise SinkUnavailable(self._table.name, f"no room for the rows in TMPDIR: {error}") from error
 
-    def _append(self, version: int) -> None:
-        self._table.append(self._anchor, version, self._spool.reader())
-
-
-def _closed_version(name: str, progress: Progress) -> int:
-    if not progress.position.closes_version:
-        remedy = "This is a defect of the pipeline: the delta sink does not split versions."
-        raise SinkRejected(name, f"{progress.position} is in the middle of a version", remedy)
-    return progress.position.version
+    def _append(self, position: Position) -> None:
+        self._table.append(self._anchor, position, self._spool.reader, self._notes)

@@ -2,18 +2,37 @@
 
 A target table is the history of a table, not that table: it holds rows of every schema the source ever had. So its
 columns are all nullable, on every level, and it may only grow: a column (or a field of a struct) that the source gained
-is added, one that it lost stays and is null from then on. A type never changes: a value that had to be cast would not
-be the value that was read. Columns are matched by name; names that differ only in case are one name to Delta, so they
-are refused here rather than written twice.
+is added, one that it lost stays and is null from then on; a renamed one is both. Columns are matched by name; names
+that differ only in case are one name to Delta, so they are refused here rather than written twice.
+
+A column of the table never changes its type. Where it is wider than the rows', and has each of their values
+(`sinks.typed.fits`), these are cast up. Where the rows became wider, the table would have to be widened, and there is
+no right way to do so from here: the type in the schema alone may only be changed under the feature `typeWidening`,
+which delta-rs neither writes nor reads; without it the old files contradict the schema. (The same holds for a void
+column that got a type: delta-rs has written it as integers.) Left alone, delta-rs casts the rows down, and makes
+infinity of a double that is no float. So such rows are refused, and `widening` says what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Differences", "compare", "empty_partition", "partition_problems", "rows_schema", "unwritable"]
+from sinks.typed import Misfit, fits, unite
+
+__all__ = [
+    "Differences",
+    "Fit",
+    "compare",
+    "empty_partition",
+    "fit",
+    "partition_problems",
+    "rows_schema",
+    "unwritable",
+    "widening",
+]
 
 _PRIMITIVES = frozenset(
     {
@@ -34,6 +53,20 @@ _PRIMITIVES = frozenset(
 )
 # Types whose every value is one directory name and comes back from it unchanged.
 _PARTITION_TYPES = frozenset({pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32()})
+# What Spark's SQL calls the types that others can be widened to.
+_SQL_TYPES: Final = {
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
 
 
 @dataclass(slots=True)
@@ -43,6 +76,15 @@ class Differences:
     added: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How rows go into a table: written as `schema`, with the columns `added`; `gone` are left to the table to fill."""
+
+    schema: pa.Schema
+    added: Sequence[str] = ()
+    gone: Sequence[str] = ()
 
 
 def rows_schema(schema: pa.Schema) -> pa.Schema:
@@ -76,10 +118,39 @@ def empty_partition(rows: pa.RecordBatch, columns: Iterable[str]) -> str | None:
     return None
 
 
+def fit(table: pa.Schema | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
+    """How rows of `rows` (a `rows_schema`) go into `table` or a new one, beside those to be written as `earlier`.
+
+    `compare` has found no conflicts. Raises `Misfit` for what does not fit with `earlier`, or is spelled otherwise.
+    """
+    if table is None:
+        united = unite(earlier, rows)
+        _check_spelling(united)
+        return Fit(united)
+    table = rows_schema(table)
+    # The table's fields first, so that a struct has all of them: delta-rs does not fill what is missing in a map.
+    names = set(rows.names)
+    united = unite(earlier, unite(pa.schema([column for column in table if column.name in names]), rows))
+    _check_spelling(unite(table, united))
+    differences = compare(table, united)
+    return Fit(united, differences.added, differences.gone)
+
+
 def compare(table: pa.Schema, rows: pa.Schema) -> Differences:
     """Compare a table's schema with a `rows_schema`; nullability and order do not count."""
     found = Differences()
     _compare_structs(list(rows_schema(table)), list(rows), "", found)
+    return found
+
+
+def widening(table: pa.Schema, rows: pa.Schema) -> list[tuple[str, str]]:
+    """Columns, not nested, whose type would have to be widened to take rows, each with the type's name in SQL."""
+    found = []
+    for column in rows_schema(table):
+        position = rows.get_field_index(column.name)
+        kind = column.type if position < 0 else rows.field(position).type
+        if kind != column.type and fits(column.type, kind) and (name := _sql_type(kind)):
+            found.append((column.name, name))
     return found
 
 
@@ -102,34 +173,48 @@ def _has_delta_type(kind: pa.DataType) -> bool:
     return kind in _PRIMITIVES or pa.types.is_decimal128(kind)
 
 
+def _check_spelling(schema: pa.Schema) -> None:
+    """Raise `Misfit` where names of columns, or of fields of one struct, differ only in case."""
+    for path, other in _spelled_twice(list(schema), ""):
+        raise Misfit(path, f"is spelled {other} in the table")
+
+
+def _spelled_twice(columns: Sequence[pa.Field], prefix: str) -> Iterator[tuple[str, str]]:
+    spelled: dict[str, str] = {}
+    for column in columns:
+        other = spelled.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            yield prefix + column.name, prefix + other
+        children = [column.type.field(at) for at in range(column.type.num_fields)]
+        yield from _spelled_twice(children, f"{prefix}{column.name}.")
+
+
+def _sql_type(kind: pa.DataType) -> str | None:
+    if pa.types.is_decimal128(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return _SQL_TYPES.get(kind)
+
+
 def _compare_structs(table: list[pa.Field], rows: list[pa.Field], prefix: str, found: Differences) -> None:
     ours = {column.name for column in rows}
     theirs = {column.name: column for column in table}
-    folded = {name.lower(): name for name in theirs}
     for column in rows:
-        path = prefix + column.name
         if column.name in theirs:
-            _compare_types(theirs[column.name].type, column.type, path, found)
-        elif column.name.lower() in folded:
-            other = prefix + folded[column.name.lower()]
-            found.conflicts.append(f"{path} (the table spells it {other})")
+            _compare_types(theirs[column.name].type, column.type, prefix + column.name, found)
         else:
-            found.added.append(path)
+            found.added.append(prefix + column.name)
     found.gone.extend(prefix + name for name in theirs if name not in ours)
 
 
 def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Differences) -> None:
-    if table == rows:
+    if fits(rows, table):
         return
     if pa.types.is_struct(table) and pa.types.is_struct(rows):
         _compare_structs(list(table), list(rows), f"{path}.", found)
     elif pa.types.is_list(table) and pa.types.is_list(rows):
         _compare_types(table.value_type, rows.value_type, f"{path}.element", found)
-    elif pa.types.is_map(table) and pa.types.is_map(rows) and table.key_type == rows.key_type:
-        inner = Differences()
-        _compare_types(table.item_type, rows.item_type, f"{path}.value", inner)
-        found.added.extend(inner.added)
-        # delta-rs cannot fill what is missing inside a map's values.
-        found.conflicts.extend([*inner.conflicts, *(f"{gone} (gone from the rows)" for gone in inner.gone)])
+    elif pa.types.is_map(table) and pa.types.is_map(rows):
+        _compare_types(table.key_type, rows.key_type, f"{path}.key", found)
+        _compare_types(table.item_type, rows.item_type, f"{path}.value", found)
     else:
         found.conflicts.append(f"{path} ({table} in the table, {rows} in the rows)")

@@ -1,21 +1,37 @@
 """A target table as delta-rs sees it: the blocking half of the `delta` sink, called in worker threads only.
 
+Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers") in the commit that adds the rows:
+
+    txn(app_id)            the last version that is closed; everything up to it is done
+    txn(app_id "#task")    END, or the task that was reached in the snapshot of the version after that one
+    txn(app_id "#row")     END, or the row that was reached in that task
+
+The last two are there only for a snapshot that takes several commits; the state table (`tailer.delta.state`) writes
+them always. Every commit that ends inside of a snapshot writes all three, and so does the one that comes next and does
+not: the rest of the snapshot or a reset, which set both to END. So where they are not END the newest commit of our
+app_id wrote them, and they say the place in the snapshot of the version after the closed one, which stays the same in
+all those commits. Before the snapshot of version 0 it is -1: delta-rs, Spark and checkpoints of both keep that as they
+keep any number. Behind a gap it is the version before the snapshot: what is lost is done with, too.
+
 What makes an append exactly once (invariants 1, 2, 6), each point tried against delta-rs and held by a test:
 
-- An `Anchor` is the table as it was when the `txn` of our app_id was seen to be what we expect. The append is made from
+- All three are read from one `DeltaTable`, which is one version of the table, so they belong together.
+- Every commit has the txn of app_id, whatever else it has: that is what delta-rs looks for in the commits of others.
+  It looks at the name, not at the number, which stays the same all through a snapshot.
+- An `Anchor` is the table as it was when our progress was seen to be what we expect. The append is made from
   that very `DeltaTable`, and delta-rs checks every commit that came after it: one with our app_id fails ours, one
   with another app_id does not. A `DeltaTable` is never refreshed in between: that would move the check.
 - Without a `DeltaTable` delta-rs would open the table itself, at its newest version, and nothing would be checked. So
   a table that is not there is created first, in a commit of its own, from which the append is then made.
 - Every commit carries an id in `commitInfo.txnId`. When an append fails, whatever the reason, the table is read again:
-  a `txn` of our version in a commit with our id is success, a `txn` that moved is another instance, anything else is a
+  progress that is ours and a commit with our id is success, progress that moved is another instance, anything else is a
   failure that left nothing behind but data files, which VACUUM removes.
 """
 
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +39,12 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
-from sinks.delta_schema import compare, partition_problems, rows_schema, unwritable
+from sinks.delta_schema import Fit, compare, fit, partition_problems, rows_schema, unwritable, widening
+from sinks.typed import Misfit
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
+from tailer.plan import END, Position
+from tailer.sink import pipeline_of
 
 __all__ = ["Anchor", "TargetTable"]
 
@@ -33,19 +52,23 @@ _RETENTION: Final = "delta.setTransactionRetentionDuration"
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 # delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
+_NO_ROWS: Final[pa.Schema] = pa.schema([])
 _REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error")
+
+Rows = Callable[[pa.Schema], pa.RecordBatchReader]
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The state an append is made from: `table` at `version` has `expected` as the txn version of `app_id`.
+    """The state an append is made from: `table` at `version` has `expected` as the progress of `app_id`.
 
-    `table` is None, and `version` -1, where there is no table yet. `schema` is what rows are written as; `merge` says
-    whether it differs from the table's. `partition_by`: the columns the table is, or will be, partitioned by.
+    `table` is None, and `version` -1, where there is no table yet. `schema` is what all rows are written as; `merge`
+    says whether its columns differ from the table's. `partition_by`: the columns the table is, or will be, partitioned
+    by.
     """
 
     app_id: str
-    expected: int | None
+    expected: Position | None
     schema: pa.Schema
     partition_by: Sequence[str]
     table: DeltaTable | None = None
@@ -64,8 +87,8 @@ class TargetTable:
         self.path = path
         self.partition_by = partition_by
 
-    def txn_version(self, app_id: str) -> int | None:
-        """The last committed version of `app_id`, read anew; None if there is none, or no table.
+    def position(self, app_id: str) -> Position | None:
+        """Up to where `app_id` was committed, read anew; None if it never was, or there is no table.
 
         Raises `SinkRejected` for a table that could forget it, `SinkUnavailable` where the table cannot be read.
         """
@@ -73,30 +96,44 @@ class TargetTable:
         if table is None:
             return None
         self._check_properties(table)
-        return table.transaction_version(app_id)
+        return _position(table, app_id)
 
-    def anchor(self, app_id: str, schema: pa.Schema, expected: int | None) -> Anchor:
-        """The table's state now, checked: the txn is the expected one, and rows of `schema` fit.
+    def has_delivered(self, pipeline: str) -> bool:
+        """Whether anything was ever committed for `pipeline`. Raises as `position` does."""
+        table = self._open()
+        return table is not None and table.transaction_version(_delivered(pipeline)) is not None
 
-        Raises `SinkFenced` where the txn is another one, `SinkRejected` naming the columns that do not fit.
+    def anchor(self, app_id: str, schema: pa.Schema, expected: Position | None) -> Anchor:
+        """The table's state now, checked: progress is the expected one, and rows of `schema` fit.
+
+        Raises `SinkFenced` where progress is another one, `SinkRejected` naming the columns that do not fit.
         """
-        rows = rows_schema(schema)
-        if problems := unwritable(rows):
-            self._reject(f"Delta has no type for {', '.join(problems)}", "Leave these columns out of the pipeline.")
         table = self._open()
         if table is None:
             self._expect(None, expected)
-            columns = self.partition_by or ()
-            self._check_partitions(rows, columns)
-            return Anchor(app_id, None, rows, columns)
+            return self.extended(Anchor(app_id, None, _NO_ROWS, self.partition_by or ()), schema)
         self._check_properties(table)
-        self._expect(table.transaction_version(app_id), expected)
-        merge = self._check_schema(table, rows)
+        self._expect(_position(table, app_id), expected)
         columns = table.metadata().partition_columns
-        return Anchor(app_id, expected, rows, columns, table, table.version(), merge)
+        return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version()), schema)
 
-    def append(self, anchor: Anchor, version: int, rows: pa.RecordBatchReader) -> None:
-        """Commit `rows` and the txn `version` of the anchor's app_id in one Delta commit, or nothing.
+    def extended(self, anchor: Anchor, schema: pa.Schema, *, rows: bool = False) -> Anchor:
+        """The same state for rows of `schema`; `rows`: beside those that are to be written as the anchor's schema.
+
+        Raises `SinkRejected` naming the columns that do not fit.
+        """
+        new = rows_schema(schema)
+        if problems := unwritable(new):
+            self._reject(f"Delta has no type for {', '.join(problems)}", "Leave these columns out of the pipeline.")
+        fitting = self._fit(anchor.table, anchor.schema if rows else _NO_ROWS, new)
+        if anchor.table is None:
+            self._check_partitions(fitting.schema, anchor.partition_by)
+        return replace(anchor, schema=fitting.schema, merge=bool(fitting.added or fitting.gone))
+
+    def append(self, anchor: Anchor, position: Position, rows: Rows, notes: Sequence[str] = ()) -> None:
+        """Commit rows and `position` as the progress of the anchor's app_id in one Delta commit, or nothing.
+
+        `rows` is asked for them in the schema to write them in. `notes` are kept in the commit's `commitInfo`.
 
         Raises `SinkFenced` where another instance committed for the app_id after `anchor` was taken, `SinkRejected`
         where the table refuses the rows, `SinkUnavailable` where nothing was committed for another reason, and
@@ -104,33 +141,35 @@ class TargetTable:
         """
         write_id = str(uuid.uuid4())
         try:
-            table, merge = self._create(anchor) if anchor.table is None else (anchor.table, anchor.merge)
+            at = self._create(anchor) if anchor.table is None else anchor
+            assert at.table is not None
             write_deltalake(
-                table,
-                rows,
+                at.table,
+                rows(at.schema),
                 mode="append",
-                schema_mode="merge" if merge else None,
+                schema_mode="merge" if at.merge else None,
                 commit_properties=CommitProperties(
-                    custom_metadata={"txnId": write_id},
-                    app_transactions=[Transaction(anchor.app_id, version, int(time.time() * 1000))],
+                    custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
+                    app_transactions=_transactions(anchor, position),
                 ),
             )
         except SinkError:
             raise
         except Exception as error:
-            if not self._took_place(anchor, version, write_id, error):
+            if not self._took_place(anchor, position, write_id, error):
                 raise self._failure(error) from error
 
-    def reset(self, app_id: str, version: int) -> None:
-        """Commit the txn `version` without rows. A table that is not there is created with the metadata columns.
+    def reset(self, app_id: str, end: Position) -> None:
+        """Commit `end`, which closes a version, without rows. A table that is not there is created with the metadata
+        columns.
 
         Raises as `append` does, and `SinkRejected` where going back would deliver rows that are there once more.
         """
-        expected = self.txn_version(app_id)
+        expected = self.position(app_id)
         anchor = self.anchor(app_id, pa.schema(METADATA_FIELDS), expected)
-        if anchor.table is not None and expected is not None and version < expected:
-            self._check_nothing_after(anchor.table, version)
-        self.append(anchor, version, pa.RecordBatchReader.from_batches(anchor.schema, []))
+        if anchor.table is not None and expected is not None and end < expected:
+            self._check_nothing_after(anchor.table, end.version)
+        self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
 
     def _open(self) -> DeltaTable | None:
         if Path(self.path).is_file():
@@ -142,35 +181,36 @@ class TargetTable:
         except Exception as error:
             raise self._failure(error) from error
 
-    def _create(self, anchor: Anchor) -> tuple[DeltaTable, bool]:
-        """Create the table; where another writer was first, take its table if the rows fit. Returns table, merge."""
+    def _create(self, anchor: Anchor) -> Anchor:
+        """Create the table; where another writer was first, take its table if the rows fit."""
         schema = Schema.from_arrow(anchor.schema)
         try:
-            return DeltaTable.create(self.path, schema, mode="error", partition_by=list(anchor.partition_by)), False
+            table = DeltaTable.create(self.path, schema, mode="error", partition_by=list(anchor.partition_by))
         except Exception:
             theirs = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
             if theirs.table is None:
                 raise
-            return theirs.table, theirs.merge
+            return theirs
+        return replace(anchor, table=table)
 
-    def _took_place(self, anchor: Anchor, version: int, write_id: str, error: Exception) -> bool:
+    def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Whether the append that ended with `error` is in the table nevertheless."""
         try:
             table = self._open()
             if table is None:
                 return False
-            found = table.transaction_version(anchor.app_id)
+            found = _position(table, anchor.app_id)
             since = table.version() - anchor.version
             ids = {commit.get("txnId") for commit in table.history(since)} if since > 0 else set()
         except Exception as second:
             reason = f"{_first_line(error)}; reading the table back: {_first_line(second)}"
             raise CommitUnknown(self.name, reason) from second
-        if found == version and write_id in ids:
+        if found == position and write_id in ids:
             return True
         self._expect(found, anchor.expected)
         return False
 
-    def _expect(self, found: int | None, expected: int | None) -> None:
+    def _expect(self, found: Position | None, expected: Position | None) -> None:
         if found != expected:
             raise SinkFenced(self.name, f"progress in {self.path} is {found}, this instance left it at {expected}")
 
@@ -198,22 +238,44 @@ class TargetTable:
             remedy = f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}"
             self._reject(f"{self.path} holds rows of versions after {version}; they would be there twice", remedy)
 
-    def _check_schema(self, table: DeltaTable, rows: pa.Schema) -> bool:
-        """Refuse rows that do not fit; return whether the table has to grow or leaves columns to be filled."""
-        metadata = table.metadata()
-        if self.partition_by is not None and list(self.partition_by) != metadata.partition_columns:
-            found = ", ".join(metadata.partition_columns) or "nothing"
-            self._reject(f"{self.path} is partitioned by {found}", "Set partition_by to that, or choose a new path.")
-        self._check_partitions(rows_schema(pa.schema(table.schema().to_arrow())), metadata.partition_columns)
-        differences = compare(pa.schema(table.schema().to_arrow()), rows)
-        if differences.conflicts:
-            columns = ", ".join(differences.conflicts)
-            self._reject(f"columns of {self.path} do not fit: {columns}", "Choose a new path for the new schema.")
-        if differences.added and metadata.configuration.get(_COLUMN_MAPPING, "none") != "none":
-            columns = ", ".join(differences.added)
+    def _fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
+        """How rows of both schemas go into the table, or a new one; refuse those that do not fit."""
+        found = None if table is None else pa.schema(table.schema().to_arrow())
+        if table is not None and found is not None:
+            self._check_partitioning(table, found)
+            if conflicts := compare(found, rows).conflicts:
+                remedy = self._widen(table, found, rows, len(conflicts)) or "Choose a new path for the new schema."
+                self._reject(f"columns of {self.path} do not fit: {', '.join(conflicts)}", remedy)
+        try:
+            fitting = fit(found, earlier, rows)
+        except Misfit as misfit:
+            raise SinkRejected(self.name, f"{self.path}: {misfit}", "Choose a new path for the new schema.") from misfit
+        if table is not None and fitting.added and _maps_columns(table):
+            columns = ", ".join(fitting.added)
             remedy = f"Add them: ALTER TABLE delta.`{self.path}` ADD COLUMNS (...)"
             self._reject(f"{self.path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
-        return bool(differences.added or differences.gone)
+        return fitting
+
+    def _widen(self, table: DeltaTable, found: pa.Schema, rows: pa.Schema, conflicts: int) -> str | None:
+        """What an operator does about columns that the source widened: rewrite the table; its progress stays in it."""
+        columns = widening(found, rows)
+        if len(columns) != conflicts:
+            return None
+        quoted = {name: f"`{name.replace('`', '``')}`" for name in found.names}
+        partitions = ", ".join(quoted[name] for name in table.metadata().partition_columns)
+        casts = ", ".join(f"CAST({quoted[name]} AS {kind}) AS {quoted[name]}" for name, kind in columns)
+        return (
+            f"Widen the target by rewriting it, and start again; with Spark: CREATE OR REPLACE TABLE "
+            f"delta.`{self.path}` USING delta {f'PARTITIONED BY ({partitions}) ' if partitions else ''}AS SELECT * "
+            f"EXCEPT ({', '.join(quoted[name] for name, _ in columns)}), {casts} FROM delta.`{self.path}`"
+        )
+
+    def _check_partitioning(self, table: DeltaTable, found: pa.Schema) -> None:
+        columns = table.metadata().partition_columns
+        if self.partition_by is not None and list(self.partition_by) != columns:
+            named = ", ".join(columns) or "nothing"
+            self._reject(f"{self.path} is partitioned by {named}", "Set partition_by to that, or choose a new path.")
+        self._check_partitions(rows_schema(found), columns)
 
     def _check_partitions(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         if problems := partition_problems(schema, columns):
@@ -229,6 +291,40 @@ class TargetTable:
         if permanent or any(refusal in reason for refusal in _REFUSALS):
             return SinkRejected(self.name, f"{self.path}: {reason}", "Change the target table, or choose a new path.")
         return SinkUnavailable(self.name, f"{self.path}: {reason}")
+
+
+def _names(app_id: str) -> tuple[str, str, str]:
+    return app_id, f"{app_id}#task", f"{app_id}#row"
+
+
+def _position(table: DeltaTable, app_id: str) -> Position | None:
+    """The progress of `app_id` in one version of the table."""
+    closed, task, row = map(table.transaction_version, _names(app_id))
+    if closed is None or task is None or row is None or task == END:
+        return None if closed is None else Position.end(closed)
+    return Position(closed + 1, task, row)
+
+
+def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
+    """The txns that make `position` of what the anchor has; only those of app_id where no snapshot is involved."""
+    at, before = position, anchor.expected
+    place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
+    in_snapshot = at.in_snapshot or (before is not None and before.in_snapshot)
+    now_ms = int(time.time() * 1000)
+    pairs = list(zip(_names(anchor.app_id), place, strict=True))[: None if in_snapshot else 1]
+    delivered = _delivered(pipeline_of(anchor.app_id))
+    if anchor.table is None or anchor.table.transaction_version(delivered) is None:
+        pairs.append((delivered, 1))
+    return [Transaction(name, value, now_ms) for name, value in pairs]
+
+
+def _delivered(pipeline: str) -> str:
+    """The app id whose txn says that the pipeline has delivered something. No table id begins with `#`."""
+    return f"{pipeline}/#delivered"
+
+
+def _maps_columns(table: DeltaTable) -> bool:
+    return bool(table.metadata().configuration.get(_COLUMN_MAPPING, "none") != "none")
 
 
 def _first_line(error: Exception) -> str:

@@ -2,35 +2,36 @@
 
 A transaction is one file, named by the versions it holds; what the names promise and how they come into being is in
 `sinks.files_directory`. A reader sees a file whole or not at all, and may process files in the order of their names.
+A version is in one file, except that the snapshot of a large table may be in several: each closes its transaction, so
+an interrupted snapshot goes on behind the last of them.
 
-Rows stream into a hidden file as they come, so memory is bounded by a batch (JSON Lines) or a row group (Parquet).
+Events lie between the rows: as lines in JSON Lines; in Parquet a gap is a row, and a change of the schema shows in the
+schema of the next file, or of this one where rows of both share it.
+
+Rows stream into a hidden file as they come (`sinks.files_formats`), so memory is bounded by a batch (JSON Lines) or a
+row group (Parquet).
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from os import fsync
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 import pyarrow as pa
 from anyio import CancelScope, to_thread
-from pyarrow import parquet
 
 from sinks import read_options
-from sinks.encoding.flat import FlatEncoder, slices
-from sinks.files_directory import StreamDirectory, directory_name, translated
+from sinks.files_directory import StreamDirectory, directory_name, has_streams, place, translated
+from sinks.files_formats import Draft, JsonLines, Parquet
 from tailer.errors import ConfigError, SinkFenced, SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import Progress
 
-__all__ = ["FilesSink"]
+__all__ = ["FilesSink", "Format"]
 
 Format = Literal["jsonl", "parquet"]
-WRITE_BUFFER_BYTES: Final = 1 << 20
-ROW_GROUP_ROWS: Final = 128 << 10
-ROW_GROUP_BYTES: Final = 32 << 20
 
 
 class _Options(msgspec.Struct, frozen=True):
@@ -45,13 +46,14 @@ class FilesSink:
     """
 
     splits_versions: Final = False
+    splits_snapshots: Final = True
 
     def __init__(self, name: str, path: Path, form: Format = "jsonl") -> None:
         self.name = name
         self._path = path
         self._form = form
         self._streams: dict[str, StreamDirectory] = {}
-        self._seen: dict[str, int | None] = {}
+        self._seen: dict[str, Position | None] = {}
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
@@ -65,20 +67,27 @@ class FilesSink:
         return cls(name, Path(given.path), given.format)
 
     async def progress(self, app_id: str) -> Progress | None:
-        """The last version in the stream's directory, by the names that are there.
+        """Up to where the stream's directory has something, by the names that are there.
 
         Raises `SinkRejected` where they have a gap or an overlap.
         """
         end = await to_thread.run_sync(self._stream(app_id).read_end)
         self._seen[app_id] = end
-        return None if end is None else Progress(app_id, Position.end(end))
+        return None if end is None else Progress(app_id, end)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
+        return await to_thread.run_sync(has_streams, self.name, self._path / directory_name(pipeline))
 
     async def reset(self, progress: Progress) -> None:
         """Declare a version to go on with, in a file of its own.
 
-        Raises `SinkRejected` where files hold later versions already: they would be written a second time.
+        Raises `SinkRejected` where files hold later rows already, which would be written a second time, and for a place
+        inside of a version.
         """
-        end = _closed(self.name, progress)
+        end = progress.position
+        if not end.closes_version:
+            raise SinkRejected(self.name, f"only whole versions can be behind us, and {end} is inside of one")
         stream = self._stream(progress.app_id)
         await to_thread.run_sync(stream.lock)
         await to_thread.run_sync(stream.put_reset, end)
@@ -94,16 +103,16 @@ class FilesSink:
         await to_thread.run_sync(stream.lock)
         end = await to_thread.run_sync(stream.end)
         if self._seen.setdefault(app_id, end) != end:
-            raise SinkFenced(self.name, f"{stream.path} ends with version {end} now")
-        file = _HiddenFile(self.name, stream, schema, self._form)
+            raise _fenced(self.name, stream, end)
+        draft = (JsonLines if self._form == "jsonl" else Parquet)(self.name, stream.hidden_path, schema)
         try:
-            yield _FilesTransaction(self.name, stream, file, end, self._note)
+            yield _FilesTransaction(self.name, stream, draft, end, self._note)
         except BaseException:
             stream.forget()
             raise
         finally:
             with CancelScope(shield=True):
-                await to_thread.run_sync(file.remove)
+                await to_thread.run_sync(draft.remove)
 
     async def aclose(self) -> None:
         """Let go of the directories."""
@@ -116,7 +125,7 @@ class FilesSink:
             self._streams[app_id] = StreamDirectory(self.name, path)
         return self._streams[app_id]
 
-    def _note(self, app_id: str, end: int) -> None:
+    def _note(self, app_id: str, end: Position) -> None:
         self._seen[app_id] = end
 
 
@@ -127,168 +136,74 @@ class _FilesTransaction:
         self,
         name: str,
         stream: StreamDirectory,
-        file: "_HiddenFile",
-        end: int | None,
-        note: Callable[[str, int], None],
+        draft: Draft,
+        end: Position | None,
+        note: Callable[[str, Position], None],
     ) -> None:
         self._name = name
         self._stream = stream
-        self._file = file
+        self._draft = draft
         self._end = end
         self._note = note
         self._versions: tuple[int, int] | None = None
 
     async def write(self, batch: ChangeBatch) -> None:
-        first = batch.version if self._versions is None else self._versions[0]
-        self._versions = (first, batch.version)
-        await to_thread.run_sync(self._file.write, batch.rows)
+        if not batch.rows.schema.equals(self._draft.schema):
+            raise SinkRejected(self._name, f"rows of another schema than was announced: {batch.rows.schema.names}")
+        self._hold(batch.version, batch.version)
+        await to_thread.run_sync(self._write, batch.rows)
+
+    async def announce(self, event: ControlEvent) -> None:
+        self._hold(event.first_version if isinstance(event, Gap) else event.version, event.version)
+        await to_thread.run_sync(self._announce, event)
 
     async def commit(self, progress: Progress) -> None:
-        last = _closed(self._name, progress)
-        first = self._first(last)
+        position = progress.position
+        if not (position.closes_version or position.in_snapshot):
+            raise SinkRejected(self._name, f"files hold whole versions, and {position} is inside of one")
+        after = self._after(position)
         end = await to_thread.run_sync(self._stream.end)
         if end != self._end:
-            raise SinkFenced(self._name, f"{self._stream.path} ends with version {end} now")
-        if first is None:
+            raise _fenced(self._name, self._stream, end)
+        if after is None:
             # Nothing was ever delivered and nothing is now: no file would be true, the position alone is.
-            await to_thread.run_sync(self._stream.put_reset, last)
+            await to_thread.run_sync(self._stream.put_reset, position)
         else:
-            await to_thread.run_sync(self._file.publish, first, last)
-        self._note(progress.app_id, last)
+            await to_thread.run_sync(self._publish, after, position)
+        self._note(progress.app_id, position)
 
-    def _first(self, last: int) -> int | None:
-        """The version the file begins with: what comes after the file before it, or that of the very first row."""
-        written = self._versions or (last, last)
-        first = written[0] if self._end is None else self._end + 1
-        if not first <= written[0] <= written[1] <= last:
-            reason = f"rows of versions {written[0]} to {written[1]} do not belong between {first} and {last}"
+    def _hold(self, first: int, last: int) -> None:
+        self._versions = (first if self._versions is None else self._versions[0], last)
+
+    def _after(self, end: Position) -> Position | None:
+        """What the file begins behind: the end of the file before it, or the version before that of the very first row.
+
+        None where there is neither.
+        """
+        written = self._versions or (end.version, end.version)
+        after = Position.end(written[0] - 1) if self._end is None else self._end
+        if not (after < end and after < Position.end(written[0]) and written[1] <= end.version):
+            reason = (
+                f"rows of versions {written[0]} to {written[1]} do not belong between {place(after)} and {place(end)}"
+            )
             raise SinkRejected(self._name, reason)
-        return None if self._end is None and self._versions is None else first
+        nothing = self._end is None and self._versions is None and end.closes_version
+        return None if nothing else after
 
-
-def _closed(name: str, progress: Progress) -> int:
-    if not progress.position.closes_version:
-        raise SinkRejected(name, f"files hold whole versions, and {progress.position} is inside of one")
-    return progress.position.version
-
-
-class _Rows(Protocol):
-    """Rows on their way into a file, in some format."""
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, now or later."""
-        ...
-
-    def finish(self) -> None:
-        """Leave the file complete."""
-        ...
-
-    def drop(self) -> None:
-        """Let go of everything, with the file complete or not."""
-        ...
-
-
-class _HiddenFile:
-    """The file of a transaction before it has a name. Blocking: for worker threads."""
-
-    def __init__(self, name: str, stream: StreamDirectory, schema: pa.Schema, form: Format) -> None:
-        self._name = name
-        self._stream = stream
-        self._schema = schema
-        self._form = form
-        self._path = stream.hidden_path()
-        self._file: IO[bytes] | None = None
-        self._rows: _Rows | None = None
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows. Raises `SinkRejected` for other columns than were announced, or a type without a form."""
-        if not rows.schema.equals(self._schema):
-            raise SinkRejected(self._name, f"rows of another schema than was announced: {rows.schema.names}")
+    def _write(self, rows: pa.RecordBatch) -> None:
         with translated(self._name, self._stream.path):
-            self._open().write(rows)
+            self._draft.write(rows)
 
-    def publish(self, first: int, last: int) -> None:
-        """Finish, sync and name the file. Raises as `StreamDirectory.publish`."""
+    def _announce(self, event: ControlEvent) -> None:
         with translated(self._name, self._stream.path):
-            self._open().finish()
-            assert self._file is not None
-            self._file.flush()
-            fsync(self._file.fileno())
-        self._stream.publish(self._path, first, last, self._form)
+            self._draft.announce(event)
 
-    def remove(self) -> None:
-        """Take the hidden name away. What has not been published is gone then."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
-        if self._rows is not None:
-            self._rows.drop()
-        if self._file is not None:
-            with suppress(OSError):  # of a disk so full that the last bytes do not fit
-                self._file.close()
-
-    def _open(self) -> _Rows:
-        if self._rows is None:
-            self._file = self._path.open("xb", buffering=WRITE_BUFFER_BYTES)
-            rows = _JsonLines if self._form == "jsonl" else _Parquet
-            self._rows = rows(self._name, self._file, self._schema)
-        return self._rows
+    def _publish(self, after: Position, end: Position) -> None:
+        with translated(self._name, self._stream.path):
+            hidden = self._draft.finish()
+        self._stream.publish(hidden, after, end, self._draft.suffix)
 
 
-class _JsonLines:
-    def __init__(self, name: str, file: IO[bytes], schema: pa.Schema) -> None:
-        self._file = file
-        self._encoder = FlatEncoder(name, schema)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        for part in slices(rows):
-            self._file.write(self._encoder.lines(part))
-
-    def finish(self) -> None:
-        """Every line is complete as it is."""
-
-    def drop(self) -> None:
-        """Nothing is held."""
-
-
-class _Parquet:
-    """Batches are put together to row groups of a size that can be read well."""
-
-    def __init__(self, name: str, file: IO[bytes], schema: pa.Schema) -> None:
-        self._name = name
-        self._schema = schema
-        self._batches: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
-        with self._named():
-            self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._batches.append(rows)
-        self._held_rows += len(rows)
-        self._held_bytes += rows.nbytes
-        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
-            self._flush()
-
-    def finish(self) -> None:
-        self._flush()
-        self._writer.close()
-
-    def drop(self) -> None:
-        self._batches.clear()
-        with suppress(OSError):
-            self._writer.close()  # or the library does, when it is collected
-        self._writer.is_open = False
-
-    def _flush(self) -> None:
-        if self._batches:
-            table = pa.Table.from_batches(self._batches, self._schema)
-            with self._named():
-                self._writer.write_table(table, max(1, len(table)))
-            self._batches.clear()
-            self._held_rows = self._held_bytes = 0
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except pa.ArrowNotImplementedError as error:
-            raise SinkRejected(self._name, f"no Parquet form: {error}", "Leave the column out.") from error
+def _fenced(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced:
+    where = end.version if end is not None and end.closes_version else end and place(end)
+    return SinkFenced(name, f"{stream.path} ends with version {where} now")

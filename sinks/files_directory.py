@@ -6,9 +6,18 @@
     .lock                                              held by the one writer
     .1f0c….tmp                                         rows that are not committed
 
+A snapshot may be too large for one transaction. Then a file ends, and the next one begins, inside of a version: behind
+a row of a file of the snapshot, both numbers with 20 digits too, here with two:
+
+    07-07.03.99.jsonl          the snapshot of version 7, up to row 99 of its file number 3
+    07.03.99-07.11.42.jsonl    what comes behind that row, up to row 42 of its file number 11
+    07.11.42-09.jsonl          the rest of it, which closes version 7, and the changes of versions 8 and 9
+
 A data file comes into being whole: rows go to a hidden file, which is synced and then given its name by a hard link,
 one step that never replaces a file; then the directory is synced. So the names that are there say exactly what was
-delivered (invariants 1 and 2), and `read_end` checks that they follow each other without gap or overlap (invariant 3).
+delivered (invariants 1 and 2), and `read_end` checks that they follow each other without gap or overlap (invariant 3):
+each file begins where the one before it ends. Names begin with the beginning, and `-` sorts before `.`, so the order of
+the names, byte by byte, is the order of the rows.
 
 Consumers may take files away from the front. The last one must stay: it is the progress.
 """
@@ -26,10 +35,12 @@ from typing import Final
 from urllib.parse import quote
 
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.plan import SNAPSHOT_TASKS, Position
 
-__all__ = ["StreamDirectory", "directory_name", "translated"]
+__all__ = ["StreamDirectory", "directory_name", "has_streams", "place", "translated"]
 
-DATA_FILE: Final = re.compile(r"(\d{20})-(\d{20})\.(?:jsonl|parquet)")
+_PLACE: Final = r"(\d{20})(?:\.(\d{20})\.(\d{20}))?"
+DATA_FILE: Final = re.compile(rf"{_PLACE}-{_PLACE}\.(?:jsonl|parquet)")
 RESET: Final = re.compile(r"(\d{20})\.reset")
 
 # What does not pass by itself: somebody must change a path, a permission or the file system.
@@ -67,13 +78,46 @@ def directory_name(part: str) -> str:
     return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
 
 
+def place(position: Position) -> str:
+    """A position as names give it: a version that is closed, or a place in its snapshot."""
+    if position.closes_version:
+        return f"{position.version:020d}"
+    return f"{position.version:020d}.{position.task - SNAPSHOT_TASKS:020d}.{position.row:020d}"
+
+
+def has_streams(sink: str, folder: Path) -> bool:
+    """Whether anything was ever delivered to a stream whose directory lies in `folder`.
+
+    Raises `SinkUnavailable` and `SinkRejected` as `translated` does.
+    """
+    with translated(sink, folder), suppress(FileNotFoundError):
+        return any(_Span.of(path.name) is not None for path in folder.glob("*/*"))
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What a name stands for: versions `first` to `last`, or (None) the word that all up to `last` is behind us."""
+    """What a name stands for: all behind `after` up to `end`, or (None) the word that all up to `end` is behind us."""
 
-    first: int | None
-    last: int
+    after: Position | None
+    end: Position
     name: str
+
+    @classmethod
+    def of(cls, name: str) -> "_Span | None":
+        """What `name` stands for; names that are not ours stand for nothing."""
+        if found := RESET.fullmatch(name):
+            return cls(None, Position.end(int(found[1]) - 1), name)
+        if found := DATA_FILE.fullmatch(name):
+            after = _position(found[1], found[2], found[3]) if found[2] else Position.end(int(found[1]) - 1)
+            return cls(after, _position(found[4], found[5], found[6]), name)
+        return None
+
+
+def _position(version: str, task: str | None, row: str | None) -> Position:
+    if task is None or row is None:
+        return Position.end(int(version))
+    return Position(int(version), SNAPSHOT_TASKS + int(task), int(row))
 
 
 class StreamDirectory:
@@ -86,7 +130,7 @@ class StreamDirectory:
         self.path = path
         self._sink = sink
         self._lock: int | None = None
-        self._end: tuple[int | None] | None = None
+        self._end: tuple[Position | None] | None = None
 
     def lock(self) -> None:
         """Become the one writer until `unlock`, creating the directory if need be; again is no error (invariant 6).
@@ -121,14 +165,14 @@ class StreamDirectory:
         """Ask the directory again next time."""
         self._end = None
 
-    def end(self) -> int | None:
+    def end(self) -> Position | None:
         """As `read_end`, for the holder of the lock: while nobody else writes, a list is needed only once."""
         if self._end is None:
             self._end = (self.read_end(),)
         return self._end[0]
 
-    def read_end(self) -> int | None:
-        """The last version delivered, None if there is none.
+    def read_end(self) -> Position | None:
+        """Up to where there is something, None if there is nothing.
 
         Raises `SinkRejected` where the names contradict each other.
         """
@@ -138,26 +182,27 @@ class StreamDirectory:
             # A list made while another instance commits may show its newer file only. A real gap stays.
             return self._check(self._spans())
 
-    def put_reset(self, end: int) -> None:
-        """Record that all versions up to `end` are behind us.
+    def put_reset(self, end: Position) -> None:
+        """Record that everything up to `end`, which closes a version, is behind us.
 
-        Raises `SinkRejected` where files hold later versions, which would come a second time.
+        Raises `SinkRejected` where files hold later rows, which would come a second time.
         """
         self.forget()
         spans = self._spans()
-        if later := [span.name for span in spans if span.first is not None and span.last > end]:
+        if later := [span.name for span in spans if span.after is not None and span.end > end]:
             remedy = f"Move {later[0]} and the files after it out of {self.path}, then reset again."
-            raise SinkRejected(self._sink, f"{self.path / later[0]} holds versions after {end}", remedy)
+            reason = f"{self.path / later[0]} holds versions after {end.version}"
+            raise SinkRejected(self._sink, reason, remedy)
         hidden = self.hidden_path()
         with translated(self._sink, self.path):
             try:
                 hidden.touch(exist_ok=False)
                 with suppress(FileExistsError):
-                    os.link(hidden, self.path / f"{end + 1:020d}.reset")
+                    os.link(hidden, self.path / f"{end.version + 1:020d}.reset")
             finally:
                 hidden.unlink(missing_ok=True)
             for span in spans:
-                if span.last > end:
+                if span.end > end:
                     (self.path / span.name).unlink()
             _sync(self.path)
 
@@ -165,13 +210,14 @@ class StreamDirectory:
         """A name for rows that are not committed."""
         return self.path / f".{secrets.token_hex(8)}.tmp"
 
-    def publish(self, hidden: Path, first: int, last: int, suffix: str) -> None:
-        """Commit the synced file `hidden` as the one that holds versions `first` to `last` (invariant 1).
+    def publish(self, hidden: Path, after: Position, end: Position, suffix: str) -> None:
+        """Commit the synced file `hidden` as the one that holds what is behind `after`, up to `end` (invariant 1).
 
         Raises `SinkFenced` where that file is there, `CommitUnknown` where it may not survive a crash.
         """
         self.forget()
-        final = self.path / f"{first:020d}-{last:020d}.{suffix}"
+        first = place(Position.end(after.version + 1) if after.closes_version else after)
+        final = self.path / f"{first}-{place(end)}.{suffix}"
         with translated(self._sink, self.path):
             try:
                 os.link(hidden, final)
@@ -181,7 +227,7 @@ class StreamDirectory:
             _sync(self.path)
         except OSError as error:
             raise CommitUnknown(self._sink, f"{self.path}: {error.strerror}") from error
-        self._end = (last,)
+        self._end = (end,)
 
     def _spans(self) -> list[_Span]:
         """What the names say, in order; names that are not ours say nothing."""
@@ -190,29 +236,31 @@ class StreamDirectory:
                 names = [entry.name for entry in self.path.iterdir()]
             except FileNotFoundError:
                 return []
-        spans = []
-        for name in names:
-            if found := DATA_FILE.fullmatch(name):
-                spans.append(_Span(int(found[1]), int(found[2]), name))
-            elif found := RESET.fullmatch(name):
-                spans.append(_Span(None, int(found[1]) - 1, name))
-        return sorted(spans, key=lambda span: (span.last, span.first is None))
+        spans = filter(None, map(_Span.of, names))
+        return sorted(spans, key=lambda span: (span.end, span.after is None))
 
-    def _check(self, spans: list[_Span]) -> int | None:
-        end: int | None = None
+    def _check(self, spans: list[_Span]) -> Position | None:
+        end: Position | None = None
         for span in spans:
-            if span.first is not None and span.first > span.last:
+            if span.after is not None and span.after >= span.end:
                 raise self._contradiction(f"{span.name} ends before it begins")
-            if span.first is not None and end is not None and span.first != end + 1:
-                missing = f"nothing there holds versions {end + 1} to {span.first - 1}"
+            if span.after is not None and end is not None and span.after != end:
+                missing = f"nothing there holds {_between(end, span.after)}"
                 twice = f"{span.name} holds versions that other files hold too"
-                raise self._contradiction(missing if span.first > end else twice)
-            end = span.last
+                raise self._contradiction(missing if span.after > end else twice)
+            end = span.end
         return end
 
     def _contradiction(self, reason: str) -> SinkRejected:
         remedy = f"Put the missing files back into {self.path}, or take away what does not belong there."
         return SinkRejected(self._sink, f"{self.path}: {reason}", remedy)
+
+
+def _between(end: Position, after: Position) -> str:
+    """What comes behind `end`, up to `after`, in words."""
+    if end.closes_version and after.closes_version:
+        return f"versions {end.version + 1} to {after.version}"
+    return f"what comes between {place(end)} and {place(after)}"
 
 
 def _make_directory(path: Path) -> None:

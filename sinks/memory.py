@@ -16,19 +16,28 @@ from anyio.lowlevel import checkpoint
 
 from sinks import read_options
 from tailer.errors import SinkFenced, SinkRejected
-from tailer.events import ChangeBatch
-from tailer.sink import Progress
+from tailer.events import ChangeBatch, ControlEvent, SchemaChange
+from tailer.sink import Progress, pipeline_of
 
 __all__ = ["MemoryDestination", "MemoryProgressStore", "MemorySink"]
 
 
 @dataclass(slots=True)
 class MemoryDestination:
-    """What was committed, by app_id: the batches in order, and the progress that came with them."""
+    """What was committed, by app_id: batches and the events between them in order, and the progress with them."""
 
-    batches: dict[str, list[ChangeBatch]] = field(default_factory=dict)
+    log: dict[str, list[ChangeBatch | ControlEvent]] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
     _writers: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def batches(self) -> dict[str, list[ChangeBatch]]:
+        """The batches by app_id."""
+        return {app_id: [item for item in log if isinstance(item, ChangeBatch)] for app_id, log in self.log.items()}
+
+    def events(self, app_id: str) -> list[ControlEvent]:
+        """All events of `app_id` in order."""
+        return [item for item in self.log.get(app_id, []) if not isinstance(item, ChangeBatch)]
 
     def rows(self, app_id: str) -> list[dict[str, Any]]:
         """All rows of `app_id` in order, as Python values."""
@@ -40,11 +49,11 @@ class MemoryDestination:
         self._writers[app_id] = token
         return token
 
-    def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> bool:
-        """Add rows and progress in one step (invariant 1); False if `token` is void."""
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
+        """Add rows, events and progress in one step (invariant 1); False if `token` is void."""
         if self._writers.get(progress.app_id) is not token:
             return False
-        self.batches.setdefault(progress.app_id, []).extend(batches)
+        self.log.setdefault(progress.app_id, []).extend(items)
         self.progress[progress.app_id] = progress
         return True
 
@@ -57,6 +66,7 @@ class MemorySink:
     """A `Sink` that writes to a `MemoryDestination`, its own if none is given."""
 
     splits_versions: Final = True
+    splits_snapshots: Final = True
 
     def __init__(self, name: str, destination: MemoryDestination | None = None) -> None:
         self.name = name
@@ -75,6 +85,11 @@ class MemorySink:
         self._seen[app_id] = self.destination.progress.get(app_id)
         return self._seen[app_id]
 
+    async def has_delivered(self, pipeline: str) -> bool:
+        """What the destination has."""
+        await checkpoint()
+        return any(pipeline_of(app_id) == pipeline for app_id in self.destination.progress)
+
     async def reset(self, progress: Progress) -> None:
         """Set the destination's progress; whoever is writing is fenced."""
         await checkpoint()
@@ -89,9 +104,9 @@ class MemorySink:
             raise SinkFenced(self.name, f"{app_id} is at {found} now")
         yield _MemoryTransaction(self, self.destination.enter(app_id), schema)
 
-    def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> None:
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> None:
         """What `_MemoryTransaction.commit` does. Raises `SinkFenced`."""
-        if not self.destination.commit(token, batches, progress):
+        if not self.destination.commit(token, items, progress):
             raise SinkFenced(self.name, f"{progress.app_id} has another writer")
         self._seen[progress.app_id] = progress
 
@@ -100,23 +115,29 @@ class MemorySink:
 
 
 class _MemoryTransaction:
-    """Batches in a list until `commit`."""
+    """Batches and events in a list until `commit`."""
 
     def __init__(self, sink: MemorySink, token: object, schema: pa.Schema) -> None:
         self._sink = sink
         self._token = token
         self._schema = schema
-        self._batches: list[ChangeBatch] = []
+        self._items: list[ChangeBatch | ControlEvent] = []
 
     async def write(self, batch: ChangeBatch) -> None:
         await checkpoint()
         if not batch.rows.schema.equals(self._schema):
             raise SinkRejected(self._sink.name, f"rows of another schema than was announced: {batch.rows.schema.names}")
-        self._batches.append(batch)
+        self._items.append(batch)
+
+    async def announce(self, event: ControlEvent) -> None:
+        await checkpoint()
+        if isinstance(event, SchemaChange):
+            self._schema = event.after
+        self._items.append(event)
 
     async def commit(self, progress: Progress) -> None:
         await checkpoint()
-        self._sink.commit(self._token, self._batches, progress)
+        self._sink.commit(self._token, self._items, progress)
 
 
 class MemoryProgressStore:
@@ -132,6 +153,11 @@ class MemoryProgressStore:
         await checkpoint()
         self._seen[app_id] = self._records.get(app_id)
         return self._seen[app_id]
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """What was recorded."""
+        await checkpoint()
+        return any(pipeline_of(app_id) == pipeline for app_id in self._records)
 
     async def record(self, progress: Progress) -> None:
         """Replace what is recorded. Raises `SinkFenced` if that is not what this instance saw last."""

@@ -21,10 +21,11 @@ from anyio import from_thread, to_thread
 from rich.console import Console
 
 from sinks import read_options
+from sinks.encoding.events import event_line
 from sinks.encoding.flat import FlatEncoder, slices
 from sinks.encoding.terminal import TerminalView
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent
 
 __all__ = ["StdoutSink"]
 
@@ -66,6 +67,10 @@ class StdoutSink:
         """
         await to_thread.run_sync(self._print, batch)
 
+    async def announce(self, event: ControlEvent) -> None:
+        """Print what is not a row, in a line of its own. Raises and is cancelled as `write`."""
+        await to_thread.run_sync(self._print_event, event)
+
     async def flush(self) -> None:
         """Nothing is held back, except a table's counts of the version: they follow now."""
         await to_thread.run_sync(self._print_counts)
@@ -77,20 +82,29 @@ class StdoutSink:
         for text in self._texts(batch):
             self._send(text)
 
+    def _print_event(self, event: ControlEvent) -> None:
+        view = self._table()
+        self._send(memoryview(event_line(event)) if view is None else self._encoded(view.event(event)))
+
     def _print_counts(self) -> None:
         if self._view is not None:
             self._send(self._encoded(self._view.counts()))
 
     def _texts(self, batch: ChangeBatch) -> Iterator[memoryview]:
-        if self._form == "table" or (self._form == "auto" and self._stream.isatty()):
-            if self._view is None:
-                self._view = TerminalView(self.name, Console(file=self._stream, highlight=False, markup=False))
-            yield from map(self._encoded, self._view.rows(batch))
+        view = self._table()
+        if view is not None:
+            yield from map(self._encoded, view.rows(batch))
             return
         if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
             self._encoder = FlatEncoder(self.name, batch.rows.schema)
         for rows in slices(batch.rows):
             yield memoryview(self._encoder.lines(rows))
+
+    def _table(self) -> TerminalView | None:
+        """The table, where it is one that we print."""
+        if self._view is None and (self._form == "table" or (self._form == "auto" and self._stream.isatty())):
+            self._view = TerminalView(self.name, Console(file=self._stream, highlight=False, markup=False))
+        return self._view
 
     def _encoded(self, text: str) -> memoryview:
         return memoryview(text.encode(self._stream.encoding or "utf-8", "replace"))

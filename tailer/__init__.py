@@ -21,11 +21,14 @@ pickle and JSON; `execute` is one synchronous function that every engine runs, s
 The parts
 =========
 `storage`, `delta/`     where a log lies, and how it becomes plans; `plan` holds the `TableLog` port between them
-`execute`, `columns`    a task's file becomes change rows
-`events`, `plan`        the change row and its place in the stream
+`unity`                 a catalog that hands out the commits of a table
+`execute`, `columns`, `calendars`   a task's file becomes change rows
+`events`, `plan`, `start`   the change row, what stands between rows, and a place in the stream
 `engine`                running the tasks of a plan, in order, in bounded memory
 `sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point
 `watch`, `pipeline`     the loop of one (table, sink): wait -> plan -> run -> commit
+`delivery`, `lineage`   its side towards the sink: transactions, what rows look like, whose progress is ours
+`policy`, `schema_changes`, `vacuum_watch`   what to do where there is a choice, what to say, when to warn
 `config`, `daemon`, `cli/`   settings, several pipelines in one process, one file per verb
 
 Invariants (cited by number in comments)
@@ -44,7 +47,8 @@ Words
 A *change row* is a row of the table with `_change_type`, `_commit_version` and `_commit_timestamp`. A *plan* is what
 one version changed; a *task* is one file's part of it. A *position* (version, task, row) is a place in the stream,
 the same in every run. *Progress* is ours: what a sink has of one stream, under `app_id = <pipeline>/<table id>`.
-*Checkpoint* only means Delta's checkpoint files. A *sink transaction* is a span of positions made visible at once.
+*Checkpoint* only means Delta's checkpoint files. A *control event* stands between rows: a schema change, or a gap. A
+*sink transaction* is a span of positions made visible at once.
 `after_*` is exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
 
 To use it as a library, follow `tailer.pipeline.Pipeline`; to write a sink, `sinks` and `sinks.testing`.

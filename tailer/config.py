@@ -4,13 +4,24 @@
 
     state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
     drain_s = 30                  # after SIGTERM or Ctrl-C: how long a transaction may take to finish
+    metrics = "127.0.0.1:9464"    # where to serve metrics to Prometheus; default: nowhere
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
     table = "/data/orders"        # the folder that contains _delta_log
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all
+    row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
+    on_schema_change = "evolve"   # tell the sink and go on; or "fail": stop before the version
+    on_data_loss = "fail"         # stop; or go on behind what is lost, the sink being told of the gap:
+                                  # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
     poll_interval_s = 1.0         # how long a new version may go unnoticed at most
+
+    [pipelines.orders.catalog]    # only where a catalog hands out the table's commits (catalogManaged)
+    kind = "unity"                # Unity Catalog; its options:
+    uri = "http://127.0.0.1:8080" # the server
+    table = "main.sales.orders"   # what the catalog calls the table
+    token_file = "token"          # or `token`, in the environment; default: none is sent
 
     [pipelines.orders.sink]
     kind = "delta"                # an installed kind; the other keys are that sink's options
@@ -28,13 +39,26 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tailer.config_file import MISSING, FileShape, Key, PipelineShape, Problem, Reading, SinkShape, read_file
+from tailer.config_file import (
+    MISSING,
+    CatalogShape,
+    FileShape,
+    Key,
+    PipelineShape,
+    Problem,
+    Reading,
+    SinkShape,
+    read_file,
+)
+from tailer.delta.catalog import CommitCatalog
 from tailer.errors import ConfigError
-from tailer.plan import Start
+from tailer.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink, configure_sink
+from tailer.start import Start
 
 __all__ = ["Findings", "PipelineSettings", "Settings", "examine", "load", "local_folder"]
 
@@ -43,15 +67,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """One table followed into one sink. `sink_options` may hold secrets and is never shown."""
+    """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown."""
 
     name: str
     table: Path
     start: Start
-    columns: tuple[str, ...]
+    policy: Policy
     poll_interval_s: float
     sink_kind: str
     sink_options: Mapping[str, Any] = field(repr=False)
+    catalog_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def target(self) -> Path | None:
@@ -63,15 +88,20 @@ class PipelineSettings:
         """The sink; no I/O. Raises `ConfigError`."""
         return configure_sink(self.name, self.sink_kind, self.sink_options)
 
+    def make_catalog(self) -> CommitCatalog | None:
+        """The catalog that manages the table, if there is one; no I/O. Raises `ConfigError`."""
+        return None if self.catalog_options is None else _unity_catalog(self.catalog_options)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds."""
+    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds, `metrics` is host and port."""
 
     path: Path
     state_table: Path | None
     drain_s: float
     pipelines: tuple[PipelineSettings, ...]
+    metrics: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +138,8 @@ def local_folder(text: str, beside: Path, where: str) -> Path:
     if not text:
         raise ConfigError(where, "is empty", "Give the path of a folder.")
     if "://" in text:
-        raise ConfigError(where, f"{text!r} is not a local path", "Give a folder of this machine.")
+        # The rest of an address may hold a secret.
+        raise ConfigError(where, f"{text.partition('://')[0]}:// is not a local path", "Give a folder of this machine.")
     return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
 
 
@@ -130,7 +161,8 @@ class _Checks:
         stateless = reading.file is not None and file.state_table is None
         candidates = [self._pipeline(name, shape, stateless) for name, shape in reading.pipelines.items()]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
-        settings = Settings(self.path, state_table, file.drain_s, pipelines)
+        metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
+        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics)
         self._overlaps(settings)
         return settings
 
@@ -146,11 +178,12 @@ class _Checks:
         table = self._attempt((*key, "table"), self._folder(shape.table))
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start))
         options = self._sink(name, shape.sink, stateless)
+        catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         if table is None or start is None or options is None:
             return None
-        return PipelineSettings(
-            name, table, start, tuple(shape.columns), shape.poll_interval_s, shape.sink.kind, options
-        )
+        policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
+        kind = shape.sink.kind
+        return PipelineSettings(name, table, start, policy, shape.poll_interval_s, kind, options, catalog)
 
     def _sink(self, name: str, shape: SinkShape, stateless: bool) -> dict[str, Any] | None:
         """The sink's options, made absolute, if it takes them."""
@@ -170,6 +203,20 @@ class _Checks:
         if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and stateless:
             reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
+        return options
+
+    def _catalog(self, name: str, shape: CatalogShape) -> dict[str, Any]:
+        """The catalog's options, made absolute."""
+        key, options = ("pipelines", name, "catalog"), shape.options
+        if shape.kind != "unity":
+            self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
+            return options
+        if isinstance(file := options.get("token_file"), str) and file:
+            options["token_file"] = str(self._folder(file)())
+        try:
+            _unity_catalog(options)
+        except ConfigError as error:
+            self._problem((*key, error.where) if error.where else key, error.reason, error.remedy)
         return options
 
     def _overlaps(self, settings: Settings) -> None:
@@ -203,6 +250,22 @@ class _Checks:
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
         self.problems.append(Problem.at(self.path, key, reason, remedy))
+
+
+def _unity_catalog(options: Mapping[str, Any]) -> CommitCatalog:
+    try:
+        from tailer.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
+    except ImportError as error:
+        remedy = "Install its client: pip install 'lake-tailer[unity]'."
+        raise ConfigError("", f"Unity Catalog cannot be asked: {error}", remedy) from error
+    return UnityCatalog.configure(options)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')
+    return host.strip("[]"), int(port)
 
 
 def _written(settings: Settings) -> Iterator[tuple[Key, Path]]:

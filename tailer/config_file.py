@@ -21,8 +21,20 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from tailer.errors import ConfigError
+from tailer.policy import OnDataLoss, OnSchemaChange
 
-__all__ = ["MISSING", "FileShape", "Key", "PipelineShape", "Problem", "Reading", "SinkShape", "place", "read_file"]
+__all__ = [
+    "MISSING",
+    "CatalogShape",
+    "FileShape",
+    "Key",
+    "PipelineShape",
+    "Problem",
+    "Reading",
+    "SinkShape",
+    "place",
+    "read_file",
+]
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
@@ -75,6 +87,10 @@ class SinkShape(BaseModel):
         return dict(self.model_extra or {})
 
 
+class CatalogShape(SinkShape):
+    """A catalog's table: its kind, and options that only its adapter understands."""
+
+
 class PipelineShape(BaseModel):
     """A pipeline's table."""
 
@@ -83,7 +99,11 @@ class PipelineShape(BaseModel):
     table: str
     start: Annotated[str, BeforeValidator(_as_text)] = "earliest"
     columns: list[str] = Field(default_factory=list)
+    row_ids: bool = False
+    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
     poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    catalog: CatalogShape | None = None
     sink: SinkShape
 
 
@@ -94,6 +114,7 @@ class FileShape(BaseModel):
 
     state_table: str | None = None
     drain_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    metrics: str | None = None
     pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -102,6 +123,7 @@ class _Variables(BaseSettings):
 
     state_table: str = ""
     drain_s: str = ""
+    metrics: str = ""
     pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -211,6 +233,8 @@ def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
             return Problem.at(path, key, "must be a list")
         case "string_type":
             return Problem.at(path, key, "must be text")
+        case "enum":
+            return Problem.at(path, key, f"must be {error['ctx']['expected']}")
     return Problem.at(path, key, error["msg"].replace("Input should be", "must be").partition(",")[0])
 
 

@@ -11,23 +11,26 @@ Messages go to standard error, since standard output belongs to the stdout sink.
 import logging
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskStatus
+from prometheus_client import start_http_server
 
 from tailer.config import PipelineSettings, Settings
 from tailer.delta.state import StateTable
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
-from tailer.errors import TailerError
+from tailer.errors import ConfigError, TailerError
 from tailer.pipeline import Limits, Pipeline
 from tailer.sink import Recorded, Sink
 from tailer.storage import LocalStore
+from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import LocalWake
 
-__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_sink", "run_all", "serve"]
+__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_sink", "open_table", "run_all", "serve"]
 
 CLOSE_S: Final = 5.0
 
@@ -52,6 +55,7 @@ async def serve(settings: Settings) -> None:
     Raises an `ExceptionGroup` of what stopped pipelines, each with a note that names its pipeline.
     """
     sinks: list[Sink] = []
+    stop_metrics = _serve_metrics(settings)
     try:
         engine = LocalEngine()
         pipelines: dict[str, Drainable] = {}
@@ -62,6 +66,7 @@ async def serve(settings: Settings) -> None:
         failures = await run_all(pipelines, settings.drain_s)
     finally:
         await close_sinks(sinks)
+        await to_thread.run_sync(stop_metrics)
     for name, error in failures.items():
         error.add_note(name)
     if failures:
@@ -75,6 +80,11 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
         return sink
     assert settings.state_table is not None, "checked by tailer.config"
     return Recorded(sink, StateTable(LocalStore(settings.state_table)))
+
+
+def open_table(settings: PipelineSettings) -> DeltaTableLog:
+    """The log of the pipeline's table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
+    return DeltaTableLog(LocalStore(settings.table), catalog=settings.make_catalog())
 
 
 async def close_sinks(sinks: Sequence[Sink]) -> None:
@@ -145,16 +155,39 @@ class _Runs:
         return ", ".join(self._running)
 
 
+def _serve_metrics(settings: Settings) -> Callable[[], None]:
+    """Serve metrics where the settings say; what to call to stop. Raises `ConfigError` where that is not possible."""
+    if settings.metrics is None:
+        return lambda: None
+    host, port = settings.metrics
+    try:
+        server, thread = start_http_server(port, host)
+    except OSError as error:
+        reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
+        raise ConfigError(
+            f"{settings.path}: metrics", reason, "Give an address of this machine that is free."
+        ) from error
+    _log.info("metrics on http://%s:%d/metrics", host, server.server_port)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop
+
+
 def _pipeline(settings: PipelineSettings, sink: Sink, engine: Engine) -> Pipeline:
     return Pipeline(
         settings.name,
-        DeltaTableLog(LocalStore(settings.table)),
+        open_table(settings),
         sink,
         engine,
         LocalWake(settings.table / "_delta_log"),
         settings.start,
-        columns=settings.columns,
+        policy=settings.policy,
         limits=Limits(poll_interval_s=settings.poll_interval_s),
+        vacuum_watch=VacuumWatch(settings.name),
     )
 
 

@@ -171,11 +171,19 @@ class VersionGone(LogError):
     version: int
     earliest: int | None = None
     latest: int | None = None
-    sentence: ClassVar[str] = "{table}: version {version} is missing from the log (it holds {earliest} to {latest})"
+    sentence: ClassVar[str] = "{table}: version {version} is missing from the log ({held})"
     next_step: ClassVar[str] = (
-        "Restore the commit file of version {version}. Where that cannot be, its changes are lost: begin behind the "
-        "gap, from a version or `snapshot`; a pipeline does so after `tailer progress reset CONFIG --to VERSION`."
+        "Restore the commit file of version {version}. Where that cannot be, its changes are lost: set on_data_loss of "
+        'the pipeline to "resnapshot" or "skip-with-gap-event", or begin behind the gap with `tailer progress reset '
+        "CONFIG --to VERSION` (`tail`: with a later --from)."
     )
+
+    def __str__(self) -> str:
+        if self.earliest is None:
+            held = "it holds no commit" if self.latest is None else f"it holds no commit up to {self.latest}"
+        else:
+            held = f"it holds {self.earliest} to {self.latest}"
+        return self.sentence.format(**self.fields, held=held)
 
 
 @dataclass(eq=False)
@@ -186,7 +194,9 @@ class VersionAhead(LogError):
     latest: int
     sentence: ClassVar[str] = "{table}: version {version} does not exist yet (latest is {latest})"
     next_step: ClassVar[str] = (
-        "Ask for a version up to {latest}. If this is our progress, the log went backwards: was it restored?"
+        "Ask for a version up to {latest}. If this is a pipeline's progress, the log went backwards: was it restored "
+        "from a copy? What was delivered beyond {latest} has to be taken back at the destination; then set the "
+        "pipeline there with `tailer progress reset CONFIG --to {latest}`."
     )
 
 
@@ -198,7 +208,10 @@ class LogCorrupt(LogError):
     reason: str
     version: int | None = None
     line: int | None = None
-    next_step: ClassVar[str] = "Look at the file with the writer's own tools; it is not followed past this point."
+    next_step: ClassVar[str] = (
+        "Look at the file with the writer's own tools, or restore it from a copy. A pipeline goes past it, to the next "
+        'checkpoint, with on_data_loss = "resnapshot" or "skip-with-gap-event".'
+    )
 
     def __str__(self) -> str:
         at = f" line {self.line}" if self.line is not None else ""
@@ -213,8 +226,9 @@ class UnsupportedFeature(LogError):
     feature: str
     version: int
     reason: str = "a reader must know it, and lake-tailer does not"
+    remedy: str = "Upgrade lake-tailer, or drop the feature from the table; no row was emitted for it."
     sentence: ClassVar[str] = "{table}: version {version} needs {feature}: {reason}"
-    next_step: ClassVar[str] = "Upgrade lake-tailer, or drop the feature from the table; no row was emitted for it."
+    next_step: ClassVar[str] = "{remedy}"
 
 
 @dataclass(eq=False)
@@ -231,7 +245,10 @@ class ChangesUnavailable(ChangeError):
 
     reason: str
     sentence: ClassVar[str] = "{table}: version {version}: {reason}"
-    next_step: ClassVar[str] = "Start over after this version with `tailer progress reset CONFIG --to VERSION`."
+    next_step: ClassVar[str] = (
+        'Set on_data_loss of the pipeline to "resnapshot" or "skip-with-gap-event", or go on behind it with '
+        "`tailer progress reset CONFIG --to {version}`."
+    )
 
 
 @dataclass(eq=False)
@@ -241,18 +258,22 @@ class FileVacuumed(ChangeError):
     path: str
     sentence: ClassVar[str] = "{table}: version {version} needs {path}, which is gone (VACUUM removes such files)"
     next_step: ClassVar[str] = (
-        "The rows of this version cannot be read any more. Restore the file, or start over with "
-        "`tailer progress reset CONFIG --to VERSION`, and raise delta.deletedFileRetentionDuration."
+        "The rows of this version cannot be read any more. Restore the file; or set on_data_loss of the pipeline to "
+        '"resnapshot" or "skip-with-gap-event"; or go on behind it with `tailer progress reset CONFIG --to {version}`. '
+        "Raise delta.deletedFileRetentionDuration, so that it does not happen again."
     )
 
 
 @dataclass(eq=False)
 class SchemaChanged(ChangeError):
-    """The schema moved where the pipeline was told that it must not."""
+    """The columns of the rows change, and the pipeline was told that they must not."""
 
     reason: str
     sentence: ClassVar[str] = "{table}: version {version} changes the schema: {reason}"
-    next_step: ClassVar[str] = "Start over after this version with `tailer progress reset CONFIG --to VERSION`."
+    next_step: ClassVar[str] = (
+        'Everything before it is delivered. Set on_schema_change = "evolve" for this pipeline to go on with the new '
+        'columns, and back to "fail" afterwards to be asked again.'
+    )
 
 
 @dataclass(eq=False)
@@ -262,11 +283,12 @@ class TableReplaced(ChangeError):
     expected_id: str
     found_id: str
     sentence: ClassVar[str] = (
-        "{table}: at version {version} this is another table (id {found_id}, followed was {expected_id})"
+        "{table}: another table was put in its place (its id is {found_id}, at version {version}; followed was "
+        "{expected_id})"
     )
     next_step: ClassVar[str] = (
-        "Start the pipeline again: the new table gets progress of its own. `start` must not lie before the change; "
-        'start = "snapshot" gives all rows there are.'
+        "Say where to begin in the new table: `tailer progress reset CONFIG --to -1` for all its versions, `--to "
+        'VERSION` for those behind it; or set on_data_loss of the pipeline to "resnapshot" for all its rows.'
     )
 
 

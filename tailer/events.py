@@ -4,20 +4,38 @@ A change row is a row of the table plus three metadata columns, as in Delta's ch
 Data Files"): `_change_type`, `_commit_version`, `_commit_timestamp`. Rows travel in `ChangeBatch`es, each from one
 task of one version's plan, with the physical row number of every row, which makes a row's place in the stream
 (version, task, row) the same in every run.
+
+Between rows stand control events: `SchemaChange` where the rows that follow have other columns, `Gap` where changes are
+missing because they were lost and the operator chose to go on.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["CHANGE_TYPE", "COMMIT_TIMESTAMP", "COMMIT_VERSION", "METADATA_FIELDS", "ChangeBatch", "ChangeType"]
+__all__ = [
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "METADATA_FIELDS",
+    "ROW_COMMIT_VERSION",
+    "ROW_ID",
+    "ChangeBatch",
+    "ChangeType",
+    "ControlEvent",
+    "Gap",
+    "SchemaChange",
+]
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+
+ROW_ID: Final = "_row_id"
+ROW_COMMIT_VERSION: Final = "_row_commit_version"
 
 METADATA_FIELDS: Final[tuple[pa.Field, ...]] = (
     pa.field(CHANGE_TYPE, pa.string()),
@@ -77,3 +95,42 @@ class ChangeBatch:
             self.rows.slice(offset, length),
             self.row_index.slice(offset, length),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """The rows that follow have the columns of `after` in place of `before`; both with the metadata columns.
+
+    `version`, `timestamp_ms`: the commit that changed the schema. `changes`: what it did to the columns, a sentence
+    each, such as `column b was renamed to c`.
+    """
+
+    kind: ClassVar[str] = "schema_change"
+
+    table_id: str
+    version: int
+    timestamp_ms: int
+    before: pa.Schema
+    after: pa.Schema
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The changes of `first_version` to `version` are lost, some of the first one's rows perhaps excepted.
+
+    `reason` says how. `snapshot`: all rows of the table as of `version` follow, as inserts; whoever keeps a copy
+    discards it first. Else the changes of the version after `version` follow. `timestamp_ms`: when this was decided.
+    """
+
+    kind: ClassVar[str] = "gap"
+
+    table_id: str
+    first_version: int
+    version: int
+    timestamp_ms: int
+    reason: str
+    snapshot: bool
+
+
+ControlEvent = SchemaChange | Gap

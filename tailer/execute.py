@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from tailer.calendars import OldCalendar
 from tailer.columns import Projection
 from tailer.delta import deletion_vector
 from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
-from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind, output_schema
+from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind
 
 __all__ = ["BATCH_BYTES", "execute"]
 
@@ -38,7 +39,8 @@ def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is greater than `after_row`, in ascending order.
 
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
-    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path.
+    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path,
+    `UnsupportedFeature` for values in the calendar of old Spark.
     """
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
@@ -46,7 +48,7 @@ def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
             reason = f"its row groups have {counts} rows, its footer says {file.metadata.num_rows}"
             raise DataCorrupt(task.table, task.version, task.uri, reason)
         selection = _Selection(task, file.metadata.num_rows)
-        projection = Projection(task, file.schema_arrow)
+        projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task))
         position = 0
         for group, rows in enumerate(counts):
             if position + rows > after_row + 1 and selection.touches(file, group, position, rows):
@@ -86,7 +88,7 @@ def _row_group(
         indices = selection.pick(types, position, after_row)
         if len(indices) > 0:
             # Taken from the table's own types: some of those that files have cannot be taken from.
-            rows = _with_metadata(task, projection.apply(batch), types)
+            rows = _with_metadata(task, projection, batch, position, types)
             chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
             yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
         position += batch.num_rows
@@ -103,12 +105,14 @@ def _counting() -> pa.Array:
     return pa.array(range(_MAX_ROWS), pa.int64())
 
 
-def _with_metadata(task: ChangeTask, columns: list[pa.Array], types: pa.Array) -> pa.RecordBatch:
-    schema = output_schema(task.schema)
+def _with_metadata(
+    task: ChangeTask, projection: Projection, batch: pa.RecordBatch, position: int, types: pa.Array
+) -> pa.RecordBatch:
     count = len(types)
     version = pa.repeat(_int64(task.version), count)
-    timestamp = pa.repeat(pa.scalar(task.timestamp_ms * 1000, schema.types[-1]), count)
-    return pa.RecordBatch.from_arrays([*columns, types, version, timestamp], schema=schema)
+    timestamp = pa.repeat(pa.scalar(task.timestamp_ms * 1000, projection.schema.types[-1]), count)
+    columns = [*projection.apply(batch, position), types, version, timestamp]
+    return pa.RecordBatch.from_arrays(columns, schema=projection.schema)
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:

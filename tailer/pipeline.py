@@ -7,24 +7,46 @@ This is the only place that retries.
 Rows of consecutive versions share a transaction while there is a backlog, within `Limits`; a version larger than the
 limits is split where the sink can store a position inside a version, and otherwise delivered whole. Caught up means
 commit now: batching never adds latency.
+
+A version that cannot be delivered stops the pipeline behind the version before it, which is delivered first: where the
+session that found out had to give that up, another one delivers it. If the changes are lost for good, the pipeline may
+have been told to go on (`OnDataLoss`): that version is then a gap, announced to the sink, and what follows it is next.
 """
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
 import pyarrow as pa
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from tailer.delivery import Delivery, Limits
 from tailer.engine import Engine
-from tailer.errors import CommitUnknown, ConfigError, Retry, TableReplaced, TailerError
-from tailer.events import ChangeBatch
-from tailer.plan import ChangePlan, Position, Regime, Start, StartKind, StartPoint, TableLog, output_schema
-from tailer.sink import Progress, Sink, SinkTransaction
+from tailer.errors import (
+    ChangeError,
+    ChangesUnavailable,
+    ConfigError,
+    FileVacuumed,
+    LogCorrupt,
+    LogError,
+    Retry,
+    SchemaChanged,
+    StorageError,
+    TableReplaced,
+    TailerError,
+    VersionGone,
+)
+from tailer.events import Gap
+from tailer.lineage import check_new, find_progress
+from tailer.plan import ChangePlan, Position, Regime, TableLog, add_row_ids, select_columns
+from tailer.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.schema_changes import describe_changes
+from tailer.sink import Progress, Sink
+from tailer.start import Start, StartKind, StartPoint
+from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import Wake
 
 __all__ = ["Limits", "Pipeline"]
@@ -32,25 +54,8 @@ __all__ = ["Limits", "Pipeline"]
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
 _BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much shares one sink transaction, and how long to wait for what.
-
-    A transaction is closed when any of `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds` is
-    reached. `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: how
-    long a commit may take before its outcome counts as unknown. `retry_for_s`: how long after a failure to try again
-    without any success before giving up.
-    """
-
-    max_versions: int = 1000
-    max_rows: int = 1_000_000
-    max_bytes: int = 256 * 2**20
-    max_seconds: float = 5.0
-    poll_interval_s: float = 1.0
-    commit_deadline_s: float = 120.0
-    retry_for_s: float = 600.0
+_LOST: Final = (VersionGone, LogCorrupt, FileVacuumed, ChangesUnavailable, TableReplaced)
+_LOOK_BACK_S: Final = 10.0
 
 
 class Pipeline:
@@ -65,8 +70,9 @@ class Pipeline:
         wake: Wake,
         start: Start,
         until: Start | None = None,
-        columns: tuple[str, ...] = (),
+        policy: Policy | None = None,
         limits: Limits | None = None,
+        vacuum_watch: VacuumWatch | None = None,
     ) -> None:
         self._name = name
         self._table = table
@@ -75,11 +81,14 @@ class Pipeline:
         self._wake = wake
         self._start = start
         self._until = until
-        self._columns = columns
+        self._policy = policy or Policy()
         self._limits = limits or Limits()
+        self._vacuum_watch = vacuum_watch
+        self._looked_back = -_LOOK_BACK_S
         self._stopping = anyio.Event()
         self._succeeded = False
         self._failing_since = 0.0
+        self._obstacle: _Obstacle | None = None
 
     def stop(self) -> None:
         """Finish the version under way, commit it and return from `run`."""
@@ -112,6 +121,8 @@ class Pipeline:
         try:
             await self._session()
         except TailerError as error:
+            if self._obstacle is not None and self._obstacle.error is error and not self._obstacle.met:
+                return True
             if not self._succeeded or not self._may_pass(error):
                 raise
             _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
@@ -137,46 +148,60 @@ class Pipeline:
 
     async def _session(self) -> None:
         table_id = await self._table.table_id()
-        app_id = f"{self._name}/{table_id}"
-        progress = await self._sink.progress(app_id)
+        if self._obstacle is not None and not self._obstacle.stands_in(table_id):
+            self._obstacle = None
+        progress = await find_progress(self._name, self._table, table_id, self._sink)
         last = await self._table.resolve_end(self._until) if self._until is not None else None
-        async with _Delivery(self._name, app_id, self._sink, self._limits, self._note_success) as delivery:
-            async with aclosing(self._plans(delivery, table_id, progress, last)) as plans:
-                async for plan, after in plans:
-                    if self._stopping.is_set():
-                        break
-                    if plan.table_id != table_id:
-                        raise TableReplaced(plan.table, plan.version, table_id, plan.table_id)
-                    await self._deliver(delivery, self._select(plan), after)
+        async with Delivery(self._name, self._sink, progress, self._limits, self._note_success) as delivery:
+            try:
+                await self._run_from(delivery, progress, last)
+            except (LogError, ChangeError, ConfigError, StorageError) as error:
+                nothing_lost = await delivery.salvage()
+                if isinstance(error, LogError | ChangeError):
+                    self._note_obstacle(error, table_id, nothing_lost)
+                raise
             await delivery.commit()
 
     def _note_success(self) -> None:
         self._succeeded = True
 
-    async def _plans(
-        self, delivery: "_Delivery", table_id: str, progress: Progress | None, last: int | None
-    ) -> AsyncGenerator[tuple[ChangePlan, Position | None], None]:
-        """What is to be delivered, with the position already delivered; ends at `last` or when stopping."""
+    def _note_obstacle(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
+        """Remember what stopped this session, if another one can do more than fail in the same way."""
+        version: int | None = getattr(error, "version", None)
+        lost = isinstance(error, _LOST) and self._policy.on_data_loss is not OnDataLoss.FAIL
+        before = self._obstacle
+        if error.table != self._table.uri or version is None or (nothing_lost and not lost):
+            return
+        # Trying to get past one and meeting another, a person must look.
+        if before is None or not (before.met or (type(before.error), before.version) == (type(error), version)):
+            _log.warning("%s: %s", self._name, error)
+            self._obstacle = _Obstacle(error, version, table_id, lost)
+
+    async def _run_from(self, delivery: Delivery, progress: Progress | None, last: int | None) -> None:
+        """Deliver what comes behind `progress`, up to `last`."""
         point, after = await self._next(progress, last)
-        if point.snapshot:
-            yield await self._table.snapshot_plan(point.version), after
-            point, after = StartPoint(point.version + 1), None
-        version = point.version
-        schema = await self._table.seek(version)
-        if progress is None and self._start.kind is StartKind.LATEST:
-            # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
-            # must survive a restart.
-            columns = schema or pa.schema([])
-            yield ChangePlan(self._table.uri, table_id, version - 1, 0, None, Regime.NONE, columns, tasks=()), None
-            await delivery.commit()
+        version, knows_columns, fresh = point.version, progress is not None, progress is None
+        if fresh and self._obstacle is None:
+            await check_new(self._name, self._table, await self._table.table_id(), self._sink)
+        if self._stands_before(version, last):
+            version = await self._pass(delivery, version, point.snapshot, after)
+            after, knows_columns, fresh = None, False, False
+        elif point.snapshot:
+            if self._stopping.is_set() or not await self._snapshot(delivery, version, after):
+                return
+            version, after, knows_columns, fresh = version + 1, None, True, False
+        await self._seek(delivery, version, knows_columns, fresh)
         while not self._stopping.is_set() and (last is None or version <= last):
+            if self._stands_before(version, last):
+                version = await self._pass(delivery, version)
+                await self._seek(delivery, version, knows_columns=False)
+                continue
             plan = await self._table.next_plan()
             if plan is None:
-                await delivery.commit()
-                self._note_success()
-                await self._wake.wait(self._limits.poll_interval_s)
+                await self._wait(delivery)
                 continue
-            yield plan, after
+            await self._look_back(plan)
+            await self._deliver(delivery, self._shape(plan), after)
             version, after = version + 1, None
 
     async def _next(self, progress: Progress | None, last: int | None) -> tuple[StartPoint, Position | None]:
@@ -191,90 +216,174 @@ class Pipeline:
             raise ConfigError("start", reason, "Give an earlier start, such as `earliest`, or a later end.")
         return point, None
 
-    async def _deliver(self, delivery: "_Delivery", plan: ChangePlan, after: Position | None) -> None:
-        schema = output_schema(plan.schema)
+    async def _seek(self, delivery: Delivery, version: int, knows_columns: bool, fresh: bool = False) -> None:
+        """Prepare the table, and the delivery for rows as they were before `version`.
+
+        `knows_columns`: whether the sink has rows of just before it, and must be told if their columns change.
+        """
+        schema = await self._table.seek(version)
+        table_id = self._table.state_id
+        if table_id is not None:
+            await self._check_lineage(delivery, version, table_id)
+        if fresh and table_id is not None and self._start.kind is StartKind.LATEST:
+            # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
+            # must survive a restart.
+            columns = schema or pa.schema([])
+            plan = ChangePlan(self._table.uri, table_id, version - 1, 0, None, Regime.NONE, columns, tasks=())
+            await delivery.close_version(self._shape(plan))
+            await delivery.commit()
+        if knows_columns:
+            if schema is None and version > 0:
+                reason = "it may change the schema, and what the schema was before is no longer in the log"
+                raise ChangesUnavailable(self._table.uri, version, reason)
+            delivery.schema = self._shape_schema(schema)
+
+    async def _check_lineage(self, delivery: Delivery, version: int, table_id: str) -> None:
+        """Raise `TableReplaced` if the table that we are in the middle of is not the one this log is about."""
+        followed = delivery.table_id
+        if followed not in (None, table_id) and followed not in await self._table.ids(-1):
+            raise TableReplaced(self._table.uri, version, followed or "", table_id)
+
+    async def _wait(self, delivery: Delivery) -> None:
+        """Commit what there is, then sleep until there may be more."""
+        await delivery.commit()
+        self._note_success()
+        if self._vacuum_watch is not None and self._table.retention_ms is not None:
+            self._vacuum_watch.caught_up(self._table.retention_ms)
+        await self._wake.wait(self._limits.poll_interval_s)
+
+    async def _look_back(self, plan: ChangePlan) -> None:
+        """Now and then, while there is a backlog: how long is it, and how old?"""
+        watch, kept_ms = self._vacuum_watch, self._table.retention_ms
+        if watch is not None and kept_ms is not None and time.monotonic() - self._looked_back >= _LOOK_BACK_S:
+            self._looked_back = time.monotonic()
+            watch.report(await self._table.latest() - plan.version + 1, plan.timestamp_ms, kept_ms)
+
+    async def _deliver(self, delivery: Delivery, plan: ChangePlan, after: Position | None) -> None:
+        """All of a version that is not before `after`."""
+        if after is not None and after.version == plan.version:
+            begun = [task for task in plan.tasks if task.index <= after.task]
+            if any(task.schema is plan.schema for task in begun):
+                delivery.schema = plan.schema  # announced with rows that were delivered already
+        self._check_schema(delivery.schema, plan)
+        await self._deliver_rows(delivery, plan, after)
+        await delivery.close_version(plan)
+
+    async def _deliver_rows(
+        self, delivery: Delivery, plan: ChangePlan, after: Position | None, may_stop: bool = False
+    ) -> bool:
+        """The rows of the plan behind `after`; False if it was to stop on the way, and might."""
         async with self._engine.run(plan, after) as batches:
             async for batch in batches:
-                await delivery.write(batch, schema)
-        await delivery.close_version(plan.version, schema)
+                if may_stop and self._stopping.is_set():
+                    return False
+                await delivery.write(batch, plan)
+        return True
 
-    def _select(self, plan: ChangePlan) -> ChangePlan:
-        return plan.select(self._columns) if self._columns else plan
+    def _check_schema(self, before: pa.Schema | None, plan: ChangePlan) -> None:
+        """Raise `SchemaChanged` where rows of `plan` have other columns than `before`, and that is not wanted."""
+        if self._policy.on_schema_change is OnSchemaChange.FAIL:
+            schemas = {id(schema): schema for schema in (*(task.schema for task in plan.tasks), plan.schema)}
+            for schema in schemas.values():
+                before = schema if before is None else before
+                if changes := describe_changes(before, schema):
+                    raise SchemaChanged(plan.table, plan.version, "; ".join(changes))
 
+    async def _snapshot(self, delivery: Delivery, version: int, after: Position | None, gap: Gap | None = None) -> bool:
+        """All rows of `version` behind `after`, with the gap they stand for; False if stopped on the way."""
+        async with aclosing(self._table.snapshot_plans(version)) as pages:
+            plan = None
+            async for page in pages:
+                plan = self._shape(page)
+                if gap is not None:
+                    self._check_schema(delivery.schema, plan)
+                    await delivery.skip(replace(gap, table_id=plan.table_id), plan.schema)
+                    gap = None
+                if not await self._deliver_rows(delivery, plan, after, self._sink.splits_snapshots):
+                    return False
+            if plan is not None:
+                await delivery.close_version(plan)
+        return True
 
-class _Delivery:
-    """The sink's side of a session: at most one open transaction, and how full it is."""
+    def _stands_before(self, version: int, last: int | None) -> bool:
+        obstacle = self._obstacle
+        if obstacle is None or isinstance(obstacle.error, TableReplaced):
+            return obstacle is not None
+        return version >= obstacle.version and (last is None or version <= last)
 
-    def __init__(self, name: str, app_id: str, sink: Sink, limits: Limits, committed: Callable[[], None]) -> None:
-        self._name = name
-        self._app_id = app_id
-        self._sink = sink
-        self._limits = limits
-        self._stack = AsyncExitStack()
-        self._transaction: SinkTransaction | None = None
-        self._schema: pa.Schema | None = None
-        self._position: Position | None = None
-        self._versions = self._rows = self._bytes = 0
-        self._since = 0.0
-        self._committed = committed
+    async def _pass(
+        self, delivery: Delivery, version: int, in_snapshot: bool = False, after: Position | None = None
+    ) -> int:
+        """Get past what stopped the session before, as the policy says; the version to go on with.
 
-    async def __aenter__(self) -> "_Delivery":
-        return self
+        `in_snapshot`: whether it stood in the way of the snapshot of `version`, delivered up to `after`. Raises what is
+        in the way where there is no way past.
+        """
+        obstacle = self._obstacle
+        if obstacle is None:
+            return version
+        obstacle.met = True
+        if not obstacle.lost:
+            raise obstacle.error
+        replaced = isinstance(obstacle.error, TableReplaced)
+        if self._policy.on_data_loss is OnDataLoss.RESNAPSHOT or replaced:
+            found = await self._table.latest() + 1
+            if in_snapshot and after is not None and found == version + 1:
+                raise obstacle.error  # once more the same files
+            gap = self._gap("", 0 if replaced else version, found, obstacle, snapshot=True)
+            await self._snapshot(delivery, found - 1, None, gap)
+        elif in_snapshot:
+            raise obstacle.error  # to leave the rest of a whole table out is not what was asked for
+        else:
+            found = await self._skip(delivery, version, obstacle)
+        _log.warning("%s: the changes of versions %d to %d are lost; going on", self._name, version, found - 1)
+        self._obstacle = None
+        return found
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.__aexit__(*error)  # type: ignore[arg-type]
+    async def _skip(self, delivery: Delivery, version: int, obstacle: "_Obstacle") -> int:
+        """Tell the sink that changes from `version` on are lost; the first version that can be delivered again."""
+        found, seen = await self._next_readable(obstacle.error, version)
+        schema = self._shape_schema(seen)
+        table_id = self._table.state_id or obstacle.table_id
+        await delivery.skip(self._gap(table_id, version, found, obstacle, snapshot=False), schema or pa.schema([]))
+        return found
 
-    @property
-    def _is_due(self) -> bool:
-        """Whether the transaction is as large, or as old, as it should get."""
-        return (
-            self._versions >= self._limits.max_versions
-            or self._rows >= self._limits.max_rows
-            or self._bytes >= self._limits.max_bytes
-            or time.monotonic() - self._since >= self._limits.max_seconds
-        )
-
-    async def _open(self, schema: pa.Schema) -> SinkTransaction:
-        """The transaction for rows of `schema`: the open one, unless it is of another schema."""
-        if self._transaction is not None and self._schema != schema:
-            await self.commit()
-        if self._transaction is None:
-            self._versions = self._rows = self._bytes = 0
-            self._since = time.monotonic()
-            self._schema = schema
-            self._transaction = await self._stack.enter_async_context(self._sink.begin(self._app_id, schema))
-        return self._transaction
-
-    async def write(self, batch: ChangeBatch, schema: pa.Schema) -> None:
-        """Write a batch; commit behind it where the sink can and the transaction is due."""
-        transaction = await self._open(schema)
-        await transaction.write(batch)
-        self._position = Position(batch.version, batch.task, batch.last_row)
-        self._rows += len(batch)
-        self._bytes += batch.size_bytes
-        if self._sink.splits_versions and self._is_due:
-            await self.commit()
-
-    async def close_version(self, version: int, schema: pa.Schema) -> None:
-        """Note that nothing of `version` is left; commit if the transaction is due."""
-        await self._open(schema)
-        self._position = Position.end(version)
-        self._versions += 1
-        if self._is_due:
-            await self.commit()
-
-    async def commit(self) -> None:
-        """Make what is open visible, with its progress. Not cancelled once begun; late is unknown, not failed."""
-        if self._transaction is None or self._position is None:
-            return
-        progress = Progress(self._app_id, self._position)
+    async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:
+        """The first version behind `version` that can be entered, and the schema before it."""
+        found = await self._table.after_loss(error, version)
         try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(self._limits.commit_deadline_s):
-                await self._transaction.commit(progress)
-        except TimeoutError as error:
-            reason = f"no answer within {self._limits.commit_deadline_s:g} s"
-            raise CommitUnknown(self._sink.name, reason) from error
-        self._transaction = None
-        self._committed()
-        await self._stack.aclose()
-        _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
+            return found, await self._table.seek(found)
+        except (VersionGone, LogCorrupt) as further:
+            return await self._next_readable(further, found)
+
+    def _gap(self, table_id: str, first: int, found: int, obstacle: "_Obstacle", snapshot: bool) -> Gap:
+        return Gap(table_id, first, found - 1, int(time.time() * 1000), str(obstacle.error), snapshot)
+
+    def _shape(self, plan: ChangePlan) -> ChangePlan:
+        """The plan for the columns that are wanted."""
+        plan = plan.select(self._policy.columns) if self._policy.columns else plan
+        return plan.with_row_ids() if self._policy.row_ids else plan
+
+    def _shape_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        if schema is None:
+            return None
+        schema = select_columns(schema, self._policy.columns) if self._policy.columns else schema
+        return add_row_ids(schema) if self._policy.row_ids else schema
+
+
+@dataclass(slots=True)
+class _Obstacle:
+    """What stopped a session at `version` of the table `table_id`.
+
+    `lost`: whether to go on behind it. `met`: whether that was tried.
+    """
+
+    error: LogError | ChangeError
+    version: int
+    table_id: str
+    lost: bool
+    met: bool = False
+
+    def stands_in(self, table_id: str) -> bool:
+        """Whether it still is in the way when the table is `table_id`."""
+        return isinstance(self.error, TableReplaced) or self.table_id == table_id

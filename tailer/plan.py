@@ -11,34 +11,38 @@ never enter a task: storage options are referred to by name.
 
 import base64
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError
-from tailer.events import METADATA_FIELDS
+from tailer.errors import ConfigError, TailerError, UnsupportedFeature
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
+from tailer.start import Start, StartPoint
 
 __all__ = [
     "END",
+    "ROW_TRACKING",
     "SNAPSHOT_TASKS",
     "ChangePlan",
     "ChangeTask",
     "DeletionVectorRef",
     "Position",
     "Regime",
-    "Start",
-    "StartKind",
-    "StartPoint",
+    "RowTracking",
     "TableLog",
     "TaskKind",
+    "add_row_ids",
     "output_schema",
+    "select_columns",
 ]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ROW_IDS: Final = (ROW_ID, ROW_COMMIT_VERSION)
+# Marks a field of a task's schema that comes from row tracking, not from a column of the table.
+ROW_TRACKING: Final = b"tailer.rowTracking"
 END: Final = 2**63 - 1
 SNAPSHOT_TASKS: Final = 2**62
 
@@ -105,12 +109,29 @@ class DeletionVectorRef:
 
 
 @dataclass(frozen=True, slots=True)
+class RowTracking:
+    """How the rows of one data file are told apart for ever (PROTOCOL.md, "Row Tracking").
+
+    A row's id is the value of `id_column` where the file has that (physical) column and the value is not null, else
+    `base_row_id` plus the row's position in the file; likewise its commit version is that of `version_column`, else
+    `default_row_commit_version`. None: the log does not say.
+    """
+
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    id_column: str | None = None
+    version_column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeTask:
     """Some rows of one file, and what happened to them.
 
-    `schema`: the table's columns in table order, logical names, with each field's physical name or field id in its
-    metadata. `partition_values`: physical column name and the text from the log, None for null. The rows selected are
-    those in `include` (None: all) that are not in `exclude` (None: none); for change files both are None.
+    `schema`: the columns of its rows in table order, logical names, with each field's physical name or field id in its
+    metadata: the table's before the version for deleted rows, after it for all others. `partition_values`: physical
+    column name and the text from the log, None for null. The rows selected are those in `include` (None: all) that are
+    not in `exclude` (None: none); for change files both are None. `tracking`: None for change files, whose rows have no
+    ids, and where the table does not track rows.
     """
 
     table: str
@@ -126,6 +147,7 @@ class ChangeTask:
     include: DeletionVectorRef | None = None
     exclude: DeletionVectorRef | None = None
     storage: str | None = None
+    tracking: RowTracking | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON-ready values."""
@@ -143,6 +165,7 @@ class ChangeTask:
             "include": _vector_to_dict(self.include),
             "exclude": _vector_to_dict(self.exclude),
             "storage": self.storage,
+            "tracking": asdict(self.tracking) if self.tracking is not None else None,
         }
 
     @classmethod
@@ -156,6 +179,7 @@ class ChangeTask:
                 "partition_values": tuple(value["partition_values"].items()),
                 "include": _vector_from_dict(value["include"]),
                 "exclude": _vector_from_dict(value["exclude"]),
+                "tracking": RowTracking(**value["tracking"]) if value["tracking"] is not None else None,
             }
         )
 
@@ -164,7 +188,9 @@ class ChangeTask:
 class ChangePlan:
     """Everything version `version` changed, as tasks in delivery order: deletes before inserts.
 
-    `schema` is the table's at that version (see `ChangeTask.schema`); `operation` is what the writer called it.
+    `schema` is the table's at that version, with metadata as in `ChangeTask.schema`; deletes may have the one before.
+    `operation` is what the writer called it. `feed`: whether writers had to write change files at that version; where
+    not, a rewritten file carries unchanged rows over as a delete and an insert. A snapshot may come as several plans.
     """
 
     table: str
@@ -175,6 +201,7 @@ class ChangePlan:
     regime: Regime
     schema: pa.Schema
     tasks: tuple[ChangeTask, ...]
+    feed: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -184,15 +211,31 @@ class ChangePlan:
     def select(self, columns: Sequence[str]) -> "ChangePlan":
         """The same plan for some of the columns, in the order given. Positions stay what they were.
 
-        Raises `ConfigError` for a column the table does not have.
+        Deleted rows lack those columns that the table got with this very version. Raises `ConfigError` for a column
+        that the table does not have at this version.
         """
         for column in columns:
             if self.schema.get_field_index(column) < 0:
                 remedy = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
                 raise ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
-        schema = pa.schema([self.schema.field(column) for column in columns])
-        tasks = tuple(replace(task, schema=schema) for task in self.tasks)
-        return replace(self, schema=schema, tasks=tasks)
+        return self._with_schemas(partial(select_columns, columns=columns))
+
+    def with_row_ids(self) -> "ChangePlan":
+        """The same plan with `ROW_ID` and `ROW_COMMIT_VERSION` behind the table's columns.
+
+        Raises `UnsupportedFeature` where the table has a column of such a name.
+        """
+        for schema in {self.schema, *(task.schema for task in self.tasks)}:
+            for name in {ROW_ID, ROW_COMMIT_VERSION} & {name.lower() for name in schema.names}:
+                reason = "--row-ids adds a column of that name"
+                raise UnsupportedFeature(self.table, f"column {name}", self.version, reason)
+        return self._with_schemas(add_row_ids)
+
+    def _with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
+        # Most tasks share one schema object; what is made of it they share as well.
+        made = {id(schema): change(schema) for schema in (self.schema, *(task.schema for task in self.tasks))}
+        tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in self.tasks)
+        return replace(self, schema=made[id(self.schema)], tasks=tasks)
 
     def to_json(self) -> str:
         """The plan as JSON text."""
@@ -206,6 +249,7 @@ class ChangePlan:
                 "regime": self.regime.value,
                 "schema": _schema_to_text(self.schema),
                 "tasks": [task.to_dict() for task in self.tasks],
+                "feed": self.feed,
             }
         )
 
@@ -223,52 +267,6 @@ class ChangePlan:
         )
 
 
-class StartKind(StrEnum):
-    """The ways to say where to start."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    SNAPSHOT = "snapshot"
-    VERSION = "version"
-    TIMESTAMP = "timestamp"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where a reader wants to begin (or to end): a word, a version, or a moment in milliseconds since 1970."""
-
-    kind: StartKind
-    value: int = 0
-
-    @classmethod
-    def parse(cls, text: str, where: str = "start") -> Self:
-        """Read `earliest`, `latest`, `snapshot`, a version number, or an ISO-8601 timestamp (without a zone: UTC).
-
-        Raises `ConfigError` naming `where`.
-        """
-        if text in (StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT):
-            return cls(StartKind(text))
-        try:
-            if text.isascii() and text.isdigit():
-                return cls(StartKind.VERSION, int(text))
-            moment = datetime.fromisoformat(text)
-            moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-        except (ValueError, OverflowError):
-            remedy = (
-                "Give earliest, latest, snapshot, a version such as 12, or a timestamp such as 2026-03-01T12:00:00Z."
-            )
-            raise ConfigError(where, f"{text!r} is not a place in a table's history", remedy) from None
-        return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))
-
-
-@dataclass(frozen=True, slots=True)
-class StartPoint:
-    """A start made definite: the first version to deliver, and whether as a snapshot (all its rows) or as changes."""
-
-    version: int
-    snapshot: bool = False
-
-
 class TableLog(Protocol):
     """A table's log, read forward from one version: what a table format provides.
 
@@ -280,8 +278,22 @@ class TableLog(Protocol):
         """The table's location."""
         ...
 
+    @property
+    def retention_ms(self) -> int | None:
+        """How long after a version at least what it refers to is kept, as of the state reached; None: not known yet."""
+        ...
+
+    @property
+    def state_id(self) -> str | None:
+        """The table's identity where it was read to; None before the first version, or before `seek`."""
+        ...
+
     async def table_id(self) -> str:
-        """The table's identity, which a recreated table does not share."""
+        """The table's identity at the latest version, which a recreated table does not share."""
+        ...
+
+    async def ids(self, since: int) -> tuple[str, ...]:
+        """Every identity the table had at version `since` and later, as far back as the log goes, newest first."""
         ...
 
     async def latest(self) -> int:
@@ -309,14 +321,46 @@ class TableLog(Protocol):
         """The plan of the next version, or None when there is none yet. Costs one look at the store."""
         ...
 
-    async def snapshot_plan(self, version: int) -> ChangePlan:
-        """All rows of `version`, as inserts."""
+    def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
+        """All rows of `version`, as inserts: at least one plan, with as many tasks as fit into memory."""
+        ...
+
+    async def after_loss(self, error: TailerError, version: int) -> int:
+        """The first version behind `version` whose changes can be read, given that `error` stopped delivery there.
+
+        Raises `error` where there is none, or where it is not about something that is lost.
+        """
         ...
 
 
+def select_columns(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Those of `columns` that `schema` has, in the order given."""
+    return pa.schema([schema.field(column) for column in columns if schema.get_field_index(column) >= 0])
+
+
+def add_row_ids(schema: pa.Schema) -> pa.Schema:
+    """`schema` with the columns of row tracking behind the others, marked as not the table's own."""
+    return pa.schema([*schema, *(pa.field(name, pa.int64(), metadata={ROW_TRACKING: b""}) for name in _ROW_IDS)])
+
+
 def output_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of change rows for a table with `schema`: its fields without metadata, then the metadata columns."""
-    return pa.schema([*(field.remove_metadata() for field in schema), *METADATA_FIELDS])
+    """The columns of change rows for a table with `schema`: its fields without metadata, then the metadata columns.
+
+    What lies inside of a column may be null on every level: where a struct is null its fields are, whatever they say.
+    """
+    columns = [pa.field(column.name, _bare(column.type), column.nullable) for column in schema]
+    return pa.schema([*columns, *METADATA_FIELDS])
+
+
+def _bare(kind: pa.DataType) -> pa.DataType:
+    """The type without metadata on any level."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _bare(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _bare(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_bare(kind.key_type), pa.field("value", _bare(kind.item_type)))
+    return kind
 
 
 def _schema_to_text(schema: pa.Schema) -> str:

@@ -5,6 +5,7 @@ and commits rows and progress together (invariant 1). Life of a transaction::
 
     async with sink.begin(app_id, schema) as transaction:      # leaving without commit aborts
         await transaction.write(batch)                         # any number of times, in position order
+        await transaction.announce(event)                      # where the columns change, or changes are missing
         await transaction.commit(Progress(app_id, position))   # all of it becomes visible, or none
 
 A destination that cannot commit rows and progress atomically (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`
@@ -23,7 +24,7 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 import pyarrow as pa
 
 from tailer.errors import ConfigError
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
 
 __all__ = [
@@ -35,10 +36,16 @@ __all__ = [
     "SinkFactory",
     "SinkTransaction",
     "configure_sink",
+    "pipeline_of",
     "sink_kinds",
 ]
 
 ENTRY_POINTS: Final = "tailer.sinks"
+
+
+def pipeline_of(app_id: str) -> str:
+    """The pipeline that an app_id is about."""
+    return app_id.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +63,16 @@ class SinkTransaction(Protocol):
     """Rows on their way into a sink, invisible until `commit`."""
 
     async def write(self, batch: ChangeBatch) -> None:
-        """Take rows. Batches come in position order, all of the schema given to `begin`.
+        """Take rows. Batches come in position order, all of the schema given to `begin` or announced since.
 
         Raises `SinkUnavailable` or `SinkRejected`; the transaction is lost then.
+        """
+        ...
+
+    async def announce(self, event: ControlEvent) -> None:
+        """Take what is not a row, at its place between the rows. After a `SchemaChange` rows have its `after`.
+
+        Raises as `write` does: `SinkRejected` where the destination cannot hold rows of the new schema.
         """
         ...
 
@@ -85,8 +99,20 @@ class Sink(Protocol):
         """Whether `commit` takes a position in the middle of a version; False: only positions that close one."""
         ...
 
+    @property
+    def splits_snapshots(self) -> bool:
+        """Whether `commit` takes a position in the middle of a snapshot, which may be a whole table's worth of rows."""
+        ...
+
     async def progress(self, app_id: str) -> Progress | None:
         """What was committed last for `app_id`, asked anew from the destination; None if nothing was."""
+        ...
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Whether `pipeline` has progress in any table (`pipeline_of`), whichever that was.
+
+        This is how a table that was put in the place of another one is noticed.
+        """
         ...
 
     async def reset(self, progress: Progress) -> None:
@@ -94,7 +120,7 @@ class Sink(Protocol):
         ...
 
     def begin(self, app_id: str, schema: pa.Schema) -> AbstractAsyncContextManager[SinkTransaction]:
-        """Open a transaction for rows of `schema` (`tailer.plan.output_schema`). One at a time per app_id."""
+        """Open a transaction, first for rows of `schema` (`tailer.plan.output_schema`). One at a time per app_id."""
         ...
 
     async def aclose(self) -> None:
@@ -115,6 +141,10 @@ class AtLeastOnceSink(Protocol):
         """Hand rows over."""
         ...
 
+    async def announce(self, event: ControlEvent) -> None:
+        """Hand over what is not a row, at its place between the rows."""
+        ...
+
     async def flush(self) -> None:
         """Return when everything written has left our hands."""
         ...
@@ -131,6 +161,10 @@ class ProgressStore(Protocol):
         """What was recorded last for `app_id`."""
         ...
 
+    async def has_delivered(self, pipeline: str) -> bool:
+        """See `Sink.has_delivered`."""
+        ...
+
     async def record(self, progress: Progress) -> None:
         """Replace what is recorded. Raises `SinkFenced` where another instance has written since it was read."""
         ...
@@ -144,6 +178,7 @@ class Recorded:
     """An `AtLeastOnceSink` with its progress in a `ProgressStore`: rows are flushed, then progress is recorded."""
 
     splits_versions: Final = True
+    splits_snapshots: Final = True
 
     def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
         self._sink = sink
@@ -157,6 +192,10 @@ class Recorded:
     async def progress(self, app_id: str) -> Progress | None:
         """What the store recorded."""
         return await self._store.progress(app_id)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """What the store recorded."""
+        return await self._store.has_delivered(pipeline)
 
     async def reset(self, progress: Progress) -> None:
         """Record `progress`."""
@@ -183,6 +222,9 @@ class _RecordedTransaction:
 
     async def write(self, batch: ChangeBatch) -> None:
         await self._sink.write(batch)
+
+    async def announce(self, event: ControlEvent) -> None:
+        await self._sink.announce(event)
 
     async def commit(self, progress: Progress) -> None:
         await self._sink.flush()

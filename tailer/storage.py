@@ -1,4 +1,4 @@
-"""Where logs lie: the `ObjectStore` port of six verbs, a local directory and an in-memory store behind it.
+"""Where logs lie: the `ObjectStore` port of seven verbs, a local directory and an in-memory store behind it.
 
 Log reading is asynchronous at this edge and pure behind it: `read` fetches an object and decodes it in one worker
 thread, so parsing never blocks the event loop. Names are `/`-separated and relative to the store's root; `list` is in
@@ -72,6 +72,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    async def stat(self, name: str) -> ObjectMeta:
+        """What is known of an object without its content. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        ...
+
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """Objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
 
@@ -111,6 +115,10 @@ class LocalStore:
         """See `ObjectStore.scan`."""
         return await to_thread.run_sync(self._open, name, work)
 
+    async def stat(self, name: str) -> ObjectMeta:
+        """See `ObjectStore.stat`."""
+        return await to_thread.run_sync(self._look, name)
+
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """See `ObjectStore.list`."""
         return await to_thread.run_sync(self._scan, prefix, start_after)
@@ -133,6 +141,12 @@ class LocalStore:
             return StoredObject(ObjectMeta(name, len(data), os.fstat(file.fileno()).st_mtime_ns // 1_000_000), data)
 
         return self._open(name, whole)
+
+    def _look(self, name: str) -> ObjectMeta:
+        path = self.root / name
+        with _translated(path):
+            found = path.stat()
+        return ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def _open(self, name: str, work: Callable[[BinaryIO], T]) -> T:
         path = self.root / name
@@ -215,6 +229,10 @@ class MemoryStore:
     async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
         """See `ObjectStore.scan`."""
         return await self.read(name, lambda stored: work(BytesIO(stored.data)))
+
+    async def stat(self, name: str) -> ObjectMeta:
+        """See `ObjectStore.stat`."""
+        return await self.read(name, lambda stored: stored.meta)
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """See `ObjectStore.list`."""

@@ -10,8 +10,9 @@ from tests.event_loop import watch_event_loops
 from tests.spark import build_spark
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
-# with the first compiler alone. Not for measurements.
-SMALL_WORK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# with the first compiler alone. By default that one has 48 MB for its code: Spark with Delta soon fills them,
+# and nothing is compiled any more. Not for measurements.
+SMALL_WORK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Tests that also ask Spark are synchronous (Spark blocks), so these functions bri
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import anyio
@@ -27,8 +28,14 @@ class Followed:
     batches: tuple[ChangeBatch, ...]
 
     @property
+    def tables(self) -> list[pa.Table]:
+        """All rows of the version, in delivery order, a table for each run of rows with the same columns."""
+        runs = groupby((batch.rows for batch in self.batches), key=lambda rows: rows.schema)
+        return [pa.Table.from_batches(list(rows), schema) for schema, rows in runs]
+
+    @property
     def table(self) -> pa.Table:
-        """All rows of the version, in delivery order."""
+        """All rows of the version, in delivery order, where all have the columns of the version."""
         return pa.Table.from_batches([batch.rows for batch in self.batches], output_schema(self.plan.schema))
 
     @property
@@ -65,7 +72,8 @@ async def _follow(path: Path, first: int, last: int | None, engine: Engine, foun
 async def _snapshot(path: Path, version: int | None) -> Followed:
     log = DeltaTableLog(LocalStore(path))
     newest = await log.latest() if version is None else version
-    return await _run(await log.snapshot_plan(newest), LocalEngine())
+    pages = [await _run(plan, LocalEngine()) async for plan in log.snapshot_plans(newest)]
+    return Followed(pages[0].plan, tuple(batch for page in pages for batch in page.batches))
 
 
 def plans(path: Path, first: int = 0, last: int | None = None) -> list[ChangePlan]:

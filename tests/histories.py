@@ -70,10 +70,11 @@ class Shape:
     vectors: bool
     partitioned: bool
     rich: bool = False
+    traits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         names = ("feed", "vectors", "partitioned", "rich")
-        return "+".join(name for name in names if getattr(self, name)) or "bare"
+        return "+".join([*(name for name in names if getattr(self, name)), *self.traits]) or "bare"
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
@@ -128,6 +129,11 @@ class History:
         self.random = random.Random(f"{self.seed} {self.shape}")
         self.vectors = self.shape.vectors
         self.restorable = 0
+        self._create()
+        self._append(self._rows(0, 30))
+        self._note("create and insert")
+
+    def _create(self) -> None:
         columns = ", ".join(f"{name} {kind}" for name, (kind, _) in self.shape.columns.items())
         partitions = ", ".join(self.shape.partition_columns)
         self._sql(
@@ -136,8 +142,6 @@ class History:
             + f" TBLPROPERTIES ('delta.enableChangeDataFeed' = '{self.shape.feed}',"
             f" 'delta.enableDeletionVectors' = '{self.vectors}')"
         )
-        self._append(self._rows(0, 30))
-        self._note("create and insert")
 
     @property
     def table(self) -> str:

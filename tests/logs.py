@@ -43,8 +43,9 @@ PORTABLE_MAGIC: Final = 1681511377
 
 def protocol(reader: int = 1, features: list[str] | None = None) -> Action:
     """A `protocol` action."""
-    value: Action = {"minReaderVersion": reader, "minWriterVersion": 7 if features else 2}
-    return {"protocol": value | ({"readerFeatures": features, "writerFeatures": features} if features else {})}
+    value: Action = {"minReaderVersion": reader, "minWriterVersion": 2 if features is None else 7}
+    lists = {} if features is None else {"readerFeatures": features, "writerFeatures": features}
+    return {"protocol": value | lists}
 
 
 def schema_string(**columns: Any) -> str:
@@ -95,7 +96,7 @@ def write_commit(table: Path, version: int, *actions: Action | str, modified_ms:
 
 
 def checkpoint(path: Path, *actions: Action) -> Path:
-    """Write a classic checkpoint, or a part of one, with those fields of each action that it has."""
+    """Write a Parquet checkpoint, a part of one or a sidecar, with those fields of each action that it has."""
     text = pa.map_(pa.string(), pa.string())
     vector = {"storageType": pa.string(), "pathOrInlineDv": pa.string(), "offset": pa.int32()}
     vector |= {"sizeInBytes": pa.int32(), "cardinality": pa.int64()}
@@ -105,7 +106,9 @@ def checkpoint(path: Path, *actions: Action) -> Path:
     table |= {"configuration": text, "format": pa.struct({"provider": pa.string(), "options": text})}
     features = pa.list_(pa.string())
     gate = {"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32(), "readerFeatures": features}
-    kinds = {"add": file, "metaData": table, "protocol": gate, "sidecar": {"path": pa.string(), "size": pa.int64()}}
+    sidecar = {"path": pa.string(), "sizeInBytes": pa.int64()}
+    kinds = {"add": file, "metaData": table, "protocol": gate, "sidecar": sidecar}
+    kinds["checkpointMetadata"] = {"version": pa.int64()}
     schema = pa.schema({name: pa.struct(fields) for name, fields in kinds.items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(list(actions), schema), path)

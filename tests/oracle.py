@@ -6,6 +6,8 @@ a row read with an older schema then equals the same row read with a newer one. 
 
 The universal oracle is the fold (invariant 8): the rows of version v are those of v-1 without the deleted ones and the
 images before updates, and with the inserted ones and the images after updates. It needs no second change reader.
+Deleted rows have the columns of version v-1, all others those of v. Where the columns differ, rows that stay are
+restated: by the identity of each column (`tests.identity`), not by its name.
 """
 
 import base64
@@ -24,6 +26,8 @@ from pyspark.sql import SparkSession
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 
 __all__ = [
+    "COME",
+    "GONE",
     "METADATA",
     "Row",
     "Rows",
@@ -33,6 +37,7 @@ __all__ = [
     "difference",
     "fold",
     "from_spark_json",
+    "gone_and_come",
     "rows_in_order",
     "rows_of",
     "spark_feed",
@@ -137,14 +142,22 @@ def assert_same(found: Rows, expected: Rows, where: str) -> None:
 
 def fold(before: Rows, changes: pa.Table, where: str) -> Rows:
     """`before` with one version's changes applied. Fails where a row is deleted that was not there."""
-    kinds = changes.column(CHANGE_TYPE)
-    strange = set(pc.unique(kinds).to_pylist()) - {*GONE, *COME}
-    assert not strange, f"{where}: change types {strange}"
-    gone = rows_of(changes.filter(pc.is_in(kinds, pa.array(GONE))), METADATA)
-    come = rows_of(changes.filter(pc.is_in(kinds, pa.array(COME))), METADATA)
+    kept, come = gone_and_come(before, [changes], where)
+    return kept + come
+
+
+def gone_and_come(before: Rows, changes: Iterable[pa.Table], where: str) -> tuple[Rows, Rows]:
+    """The rows of `before` that one version leaves, and those it brings. Fails where one goes that was not there."""
+    gone, come = Rows(), Rows()
+    for table in changes:
+        kinds = table.column(CHANGE_TYPE)
+        strange = set(pc.unique(kinds).to_pylist()) - {*GONE, *COME}
+        assert not strange, f"{where}: change types {strange}"
+        gone += rows_of(table.filter(pc.is_in(kinds, pa.array(GONE))), METADATA)
+        come += rows_of(table.filter(pc.is_in(kinds, pa.array(COME))), METADATA)
     wrong = difference(before, before | gone)
     assert not wrong, f"{where}: rows are deleted that were not there\n{wrong}"
-    return before - gone + come
+    return before - gone, come
 
 
 def type_name(kind: pa.DataType) -> str:

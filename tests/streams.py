@@ -3,6 +3,7 @@
 What was delivered is read from the destination, what should have been is kept by the table; both as (version, id).
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,12 @@ from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import Fault, FaultySink
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent
 from tailer.pipeline import Limits, Pipeline
-from tailer.plan import Position, Start
+from tailer.plan import Position
+from tailer.policy import Policy
 from tailer.sink import Progress, Sink
+from tailer.start import Start
 from tailer.storage import LocalStore, ObjectStore
 from tailer.watch import TimerWake, Wake
 from tests.faults.crafted import Crafted
@@ -52,6 +55,13 @@ class Growing(Crafted):
         self.inserted.extend((version, each) for ids in files for each in ids)
         return version
 
+    def add_column(self, name: str) -> int:
+        """Commit a schema with one more column, which is null in all files."""
+        schema = json.loads(self.metadata["schemaString"])
+        schema["fields"].append({"name": name, "type": "string", "nullable": True, "metadata": {}})
+        self.metadata = {**self.metadata, "schemaString": json.dumps(schema)}
+        return self.commit({"metaData": self.metadata})
+
     def insert_again(self, ids: Sequence[int], versions: int) -> None:
         """Commit the same file many times over: quick to write, and no two versions are mistaken for each other."""
         name = self.data("again.parquet", ids)
@@ -71,11 +81,12 @@ class Destination(MemoryDestination):
     transactions: list[tuple[Position, int]] = field(default_factory=list)
     then: Callable[[], object] = bool
 
-    def commit(self, token: object, batches: list[ChangeBatch], progress: Progress) -> bool:
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
         """See `MemoryDestination.commit`."""
-        took_place = MemoryDestination.commit(self, token, batches, progress)
+        took_place = MemoryDestination.commit(self, token, items, progress)
         if took_place:
-            self.transactions.append((progress.position, sum(map(len, batches))))
+            rows = sum(len(item) for item in items if isinstance(item, ChangeBatch))
+            self.transactions.append((progress.position, rows))
             self.then()
         return took_place
 
@@ -105,6 +116,11 @@ class WholeVersions(FaultySink):
         """No."""
         return False
 
+    @property
+    def splits_snapshots(self) -> bool:
+        """No."""
+        return False
+
 
 def pipeline(
     table: Crafted,
@@ -114,7 +130,7 @@ def pipeline(
     *,
     engine: Engine | None = None,
     wake: Wake | None = None,
-    columns: tuple[str, ...] = (),
+    policy: Policy | None = None,
     store: ObjectStore | None = None,
     **limits: Any,
 ) -> Pipeline:
@@ -127,7 +143,7 @@ def pipeline(
         wake or TimerWake(),
         Start.parse(start),
         None if until is None else Start.parse(until),
-        columns,
+        policy,
         Limits(**{"poll_interval_s": 0.005, **limits}),
     )
 

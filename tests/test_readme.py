@@ -11,7 +11,7 @@ updated, deleted from). What the README may contain:
 - ```python: runs as a script.
 - ```json: one document, or one per line.
 - ```bash: parses; not run. ```text, ```sql and ```mermaid: for the eye. No other language.
-- `tests/<file>.py::<test>` anywhere, as in the table of guarantees: that test exists.
+- `tests/<file>.py::<test or class of tests>` anywhere, as in the table of guarantees: that test exists.
 """
 
 import ast
@@ -169,8 +169,8 @@ def missing_tests(readme: str) -> Iterator[str]:
     """Every test the README names that is not there."""
     for path, name in NAMED_TEST.findall(readme):
         source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        if not any(isinstance(node, functions) and node.name == name for node in ast.walk(ast.parse(source))):
+        tests = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        if not any(isinstance(node, tests) and node.name == name for node in ast.walk(ast.parse(source))):
             yield f"there is no test {path}::{name}"
 
 

@@ -39,6 +39,7 @@ __all__ = ["TEXT", "NoText", "Texts", "Writer", "whole", "writer_for"]
 TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)
 EMPTY: Final = pa.scalar("", TEXT)
+_PLAIN: Final = {pa.string_view(): TEXT, pa.binary_view(): pa.large_binary()}
 # Scalars, as everything compared with whole columns here: a Python number would be converted on every call.
 FIRST_DAY: Final = pa.scalar(-719_528, pa.int32())  # 0000-01-01
 LAST_DAY: Final = pa.scalar(2_932_896, pa.int32())  # 9999-12-31
@@ -195,9 +196,11 @@ def _dictionaries(kind: pa.DataType) -> Writer:
     write_values = writer_for(kind.value_type)
 
     def write(column: pa.Array) -> Texts:
-        if len(column.dictionary) > len(column):
-            return write_values(column.dictionary_decode())
-        return _closed(whole(write_values(column.dictionary)).take(column.indices))
+        values = column.dictionary
+        if len(values) <= len(column):
+            return _closed(whole(write_values(values)).take(column.indices))
+        # Arrow cannot take from views.
+        return write_values(values.cast(_PLAIN.get(values.type, values.type)).take(column.indices))
 
     return write
 

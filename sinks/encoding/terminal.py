@@ -7,6 +7,8 @@
     ~+  2  Robert    9.99        how it is
        1 inserted, 1 updated
 
+A line of its own, `version 13: column extra int32 was added`, says what is not a row; the names of columns follow anew.
+
 It streams: columns are as wide as the widest value so far, so a wider one widens what follows and the names are
 repeated. Only here are values cut, with an ellipsis. Where columns cannot even be narrowed enough, rows are written as
 `name=value` over as many lines as they need. Values are JSON's, strings without their quotes where nothing is lost by
@@ -26,7 +28,16 @@ from rich.text import Text
 
 from sinks.encoding.columns import NoText, whole, writer_for
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch, ChangeType
+from tailer.events import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ChangeBatch,
+    ChangeType,
+    ControlEvent,
+    Gap,
+    SchemaChange,
+)
 
 __all__ = ["TerminalView"]
 
@@ -73,6 +84,14 @@ class TerminalView:
             self._counts.update(changes)
             self._counts_shown = False
             yield self._render(self._table(rows.drop_columns(list(METADATA)), changes))
+
+    def event(self, event: ControlEvent) -> str:
+        """A line that says what is not a row. The columns' names are due again behind it."""
+        before = "" if isinstance(event, SchemaChange) and event.version == self._version else self.counts()
+        if isinstance(event, Gap):
+            self._version = None  # whatever follows, it is not the rest of that
+        self._schema, self._names_due = None, True
+        return before + self._render(Text(f"{' ' * MARGIN}{_printable(_sentence(event))}\n", "dim"))
 
     def counts(self) -> str:
         """What the version had so far, as a line; nothing if that has been said."""
@@ -134,6 +153,14 @@ class TerminalView:
         ]
         self._names_due = self._names_due or widths != self._widths
         self._widths = widths
+
+
+def _sentence(event: ControlEvent) -> str:
+    """What `event` says."""
+    if isinstance(event, Gap):
+        follows = "all rows of the table follow" if event.snapshot else f"version {event.version + 1} follows"
+        return f"changes of versions {event.first_version} to {event.version} are lost: {event.reason}; {follows}"
+    return f"version {event.version}: {'; '.join(event.changes)}"
 
 
 def _sign(change: str) -> tuple[str, str]:

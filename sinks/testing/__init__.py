@@ -13,9 +13,12 @@ Passing `SinkTests` is what "a sink" means. Subclass it in a test module; pytest
         async def delivered(self, app_id: str) -> list[dict[str, Any]]:
             return flat_rows(...)                                      # read back, not through the sink
 
+A change of the schema and a gap are told between the rows; where types leave no place for the former
+(`tells_schema_changes = False`), the destination's schema shows it.
+
 A sink that is an `AtLeastOnceSink` is tested inside `tailer.sink.Recorded`, with `exactly_once = False`: its rows may
 be early or repeated then, and all else holds. For asserts that explain themselves say
-`pytest.register_assert_rewrite("sinks.testing.contract")` in your `conftest.py`.
+`pytest.register_assert_rewrite("sinks.testing")` in your `conftest.py`.
 
 Rows are compared as flat JSON values (`sinks.encoding`), which tell any two values apart, whatever library read them.
 """

@@ -1,18 +1,17 @@
 """`SinkTests`: what a sink promises (`sinks`, "Writing one"), each promise a test."""
 
-import json
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar, Final
+from contextlib import suppress
 
 import anyio
 import pyarrow as pa
 import pytest
 from anyio import to_thread
 
+from sinks.testing.announcements import AnnouncementTests, change, wider
 from sinks.testing.faults import Fault, FaultySink, every_fault
-from sinks.testing.rows import DELTA_TYPES, change_batch, flat_rows, numbered
+from sinks.testing.rows import DELTA_TYPES, change_batch, numbered
+from sinks.testing.snapshots import SnapshotTests
+from sinks.testing.suite import APP, OTHER, SCHEMA, Item, attempt, deliver, up_to
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position
@@ -20,85 +19,11 @@ from tailer.sink import Progress, Sink
 
 __all__ = ["SinkTests"]
 
-APP: Final = "orders/5f0c6a1e-77aa-4f3b-9d0e-6a3c1b2d4e5f"
-OTHER: Final = "orders/c1f7e4d2-0000-4aaa-8bbb-123456789abc"
-SCHEMA: Final[pa.Schema] = numbered(0).rows.schema
-LAST: Final = 6  # the last version a run with faults delivers
-
-Rows = list[dict[str, Any]]
+LAST = 6  # the last version a run with faults delivers
 
 
-def expected(*batches: ChangeBatch) -> Rows:
-    """The rows of `batches` as a reader must find them."""
-    return [row for batch in batches for row in flat_rows(batch.rows)]
-
-
-def up_to(app_id: str, version: int) -> Progress:
-    """All of `version`."""
-    return Progress(app_id, Position.end(version))
-
-
-async def deliver(sink: Sink, *batches: ChangeBatch, app_id: str = APP, progress: Progress | None = None) -> None:
-    """One transaction with `batches`; `progress` is by default the end of the last one's version."""
-    async with sink.begin(app_id, batches[-1].rows.schema) as transaction:
-        for batch in batches:
-            await transaction.write(batch)
-        await transaction.commit(progress or up_to(app_id, batches[-1].version))
-
-
-class SinkTests(ABC):
+class SinkTests(AnnouncementTests, SnapshotTests):
     """What every sink must pass; `sinks.testing` says how to use it."""
-
-    pytestmark = pytest.mark.anyio
-
-    exactly_once: ClassVar[bool] = True
-    """False for an `AtLeastOnceSink`, whose rows may be early or repeated."""
-    keeps_order: ClassVar[bool] = True
-    """False where the destination has no order to read rows back in."""
-    refused_types: ClassVar[frozenset[str]] = frozenset()
-    """Names in `DELTA_TYPES` that the destination has no place for: they must be refused, not altered."""
-
-    @abstractmethod
-    def make_sink(self) -> Sink:
-        """A new instance over this test's destination, which is empty when the test begins."""
-
-    @abstractmethod
-    async def delivered(self, app_id: str) -> Rows:
-        """What a reader finds for `app_id`, in order, as `flat_rows`."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        """The daemon runs on asyncio."""
-        return "asyncio"
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Sink]:
-        """A new instance, closed at the end."""
-        sink = self.make_sink()
-        try:
-            yield sink
-        finally:
-            await sink.aclose()
-
-    async def assert_delivered(self, *batches: ChangeBatch, app_id: str = APP) -> None:
-        """A reader finds the rows of `batches`: exactly those, in that order, as far as the sink promises it."""
-        found = await self.delivered(app_id)
-        await to_thread.run_sync(self._compare, found, batches)  # many rows may take a while
-
-    def _compare(self, found: Rows, batches: Sequence[ChangeBatch]) -> None:
-        wanted = expected(*batches)
-        if not self.exactly_once:
-            of_these = set(map(_text, wanted))
-            assert [row for row in _without_repeats(found) if _text(row) in of_these] == wanted
-        elif self.keeps_order:
-            assert found == wanted
-        else:
-            assert sorted(map(_text, found)) == sorted(map(_text, wanted))
-
-    async def assert_progress(self, progress: Progress | None, app_id: str = APP) -> None:
-        """A new instance finds `progress`."""
-        async with self.opened() as sink:
-            assert await sink.progress(app_id) == progress
 
     async def test_there_is_no_progress_at_first(self) -> None:
         await self.assert_progress(None)
@@ -220,12 +145,10 @@ class SinkTests(ABC):
         await self.assert_delivered(*[] if name in self.refused_types else [batch])
 
     async def test_a_new_column_comes_with_the_next_transaction(self) -> None:
-        wider = change_batch(2, {"id": pa.array([1]), "name": pa.array(["x"]), "extra": pa.array([1.5])})
         async with self.opened() as sink:
             await deliver(sink, numbered(1))
-            await deliver(sink, wider)
-        found, wanted = await self.delivered(APP), expected(numbered(1), wider)
-        assert sorted(map(_known, found)) == sorted(map(_known, wanted))
+            await deliver(sink, wider(2))
+        await self.assert_told(numbered(1), wider(2))
 
     async def test_streams_are_independent(self) -> None:
         async with self.opened() as sink:
@@ -278,7 +201,7 @@ class SinkTests(ABC):
             try:
                 async with first.begin(APP, SCHEMA) as transaction:
                     await transaction.write(numbered(1))
-                    committed += await _attempt(second, numbered(1))
+                    committed += await attempt(second, numbered(1))
                     await transaction.commit(up_to(APP, 1))
                 committed += 1
             except SinkFenced:
@@ -292,7 +215,7 @@ class SinkTests(ABC):
             assert await old.progress(APP) is None
             async with self.opened() as new:
                 await deliver(new, numbered(1))
-            assert not await _attempt(old, numbered(1), numbered(2))
+            assert not await attempt(old, numbered(1), numbered(2))
         await self.assert_progress(up_to(APP, 1))
         await self.assert_delivered(numbered(1))
 
@@ -352,34 +275,18 @@ class SinkTests(ABC):
             sink = FaultySink(self.make_sink())
         await sink.aclose()
         await self.assert_progress(up_to(APP, LAST))
-        await self.assert_delivered(*(numbered(version, task=task) for version in range(LAST + 1) for task in (0, 1)))
-
-
-def _text(row: dict[str, Any]) -> str:
-    """A row as something that can be sorted. The order of columns is the destination's."""
-    return json.dumps(row, sort_keys=True)
-
-
-def _known(row: dict[str, Any]) -> str:
-    """A row without its nulls: a column that came later is null in the rows before it, or not there at all."""
-    return _text({name: value for name, value in row.items() if value is not None})
+        await self.assert_told(*(item for version in range(0, LAST + 1, 2) for item in _span(version)))
 
 
 def _backwards(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.take(pa.array(range(len(rows) - 1, -1, -1), pa.int64()))
 
 
-def _without_repeats(rows: Rows) -> Rows:
-    return list({_text(row): row for row in rows}.values())
-
-
-async def _attempt(sink: Sink, *batches: ChangeBatch) -> bool:
-    """Whether the rows were committed; being fenced is the one reason why not."""
-    try:
-        await deliver(sink, *batches)
-    except SinkFenced:
-        return False
-    return True
+def _span(version: int) -> list[Item]:
+    """Two versions from `version` on, the second of which changes the columns."""
+    versions = range(version, min(version + 2, LAST + 1))
+    rows = [numbered(each, task=task) for each in versions for task in (0, 1)]
+    return [*rows, change(versions[-1]), wider(versions[-1], task=2)]
 
 
 async def _finished(sink: Sink) -> bool:
@@ -388,10 +295,8 @@ async def _finished(sink: Sink) -> bool:
         progress = await sink.progress(APP)
         version = 0 if progress is None else progress.position.version + 1
         while version <= LAST:
-            last = min(version + 1, LAST)
-            span = range(version, last + 1)
-            await deliver(sink, *(numbered(each, task=task) for each in span for task in (0, 1)))
-            version = last + 1
+            await deliver(sink, *_span(version))
+            version += 2
     except (SinkUnavailable, SinkRejected, CommitUnknown):
         return False
     return True

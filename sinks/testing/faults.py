@@ -18,7 +18,7 @@ import anyio
 import pyarrow as pa
 
 from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import Progress, Sink, SinkTransaction
 
 __all__ = ["Fault", "FaultySink", "Kind", "Step", "every_fault"]
@@ -30,6 +30,7 @@ class Step(StrEnum):
     PROGRESS = "progress"
     BEGIN = "begin"
     WRITE = "write"
+    ANNOUNCE = "announce"
     COMMIT = "commit"
 
 
@@ -99,6 +100,11 @@ class FaultySink:
         """What the sink behind says."""
         return self._sink.splits_versions
 
+    @property
+    def splits_snapshots(self) -> bool:
+        """What the sink behind says."""
+        return self._sink.splits_snapshots
+
     def release(self) -> None:
         """End the holding; `holding` tells when it has begun."""
         self._released.set()
@@ -107,6 +113,10 @@ class FaultySink:
         """See `Sink.progress`."""
         async with self.step(Step.PROGRESS):
             return await self._sink.progress(app_id)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """See `Sink.has_delivered`. Has no faults."""
+        return await self._sink.has_delivered(pipeline)
 
     async def reset(self, progress: Progress) -> None:
         """See `Sink.reset`. Has no faults."""
@@ -164,6 +174,10 @@ class _FaultyTransaction:
     async def write(self, batch: ChangeBatch) -> None:
         async with self._sink.step(Step.WRITE):
             await self._transaction.write(batch)
+
+    async def announce(self, event: ControlEvent) -> None:
+        async with self._sink.step(Step.ANNOUNCE):
+            await self._transaction.announce(event)
 
     async def commit(self, progress: Progress) -> None:
         async with self._sink.step(Step.COMMIT):

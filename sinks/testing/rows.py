@@ -10,9 +10,10 @@ import pyarrow as pa
 from sinks.encoding.flat import FlatEncoder
 from tailer.events import METADATA_FIELDS, ChangeBatch
 
-__all__ = ["DELTA_TYPES", "change_batch", "flat_rows", "numbered"]
+__all__ = ["DELTA_TYPES", "MOMENT_MS", "change_batch", "flat_rows", "numbered"]
 
 _STRUCT: Final = pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.string())]))])
+MOMENT_MS: Final = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 _ZONED: Final = pa.timestamp("us", tz="UTC")
 
 # Every type of a Delta table by its Delta name, with values from its edges. Nulls are added.
@@ -52,8 +53,7 @@ def change_batch(
 ) -> ChangeBatch:
     """Inserted rows of `version` with `columns`, all of one length."""
     length = len(next(iter(columns.values())))
-    moment = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1_000_000 + version
-    metadata = [["insert"] * length, [version] * length, [int(moment)] * length]
+    metadata = [["insert"] * length, [version] * length, [MOMENT_MS * 1000 + version] * length]
     arrays = [pa.array(values, field.type) for values, field in zip(metadata, METADATA_FIELDS, strict=True)]
     fields = [pa.field(name, column.type) for name, column in columns.items()]
     rows = pa.record_batch([*columns.values(), *arrays], schema=pa.schema([*fields, *METADATA_FIELDS]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tailer.config import Findings, PipelineSettings, examine
-from tailer.plan import Start, StartKind
+from tailer.start import Start, StartKind
 
 __all__ = ["command"]
 
@@ -40,7 +40,7 @@ def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) 
 
 def _summary(settings: PipelineSettings) -> str:
     target = f" {settings.target}" if settings.target else ""
-    columns = f", columns {', '.join(settings.columns)}" if settings.columns else ""
+    columns = f", columns {', '.join(settings.policy.columns)}" if settings.policy.columns else ""
     return f"{settings.table} to {settings.sink_kind}{target}, from {_place(settings.start)}{columns}"
 
 

@@ -49,7 +49,9 @@ async def _plan(folder: Path, version: int) -> ChangePlan:
 
 def _summarise(plan: ChangePlan) -> None:
     operation = plan.operation or "unnamed operation"
-    title = f"version {plan.version}, {operation}: {plan.regime.value}, {plan.size_bytes:,} bytes to read"
+    feed = "on" if plan.feed else "off"
+    source = f"{plan.regime.value} (change feed {feed})"
+    title = f"version {plan.version}, {operation}: {source}, {plan.size_bytes:,} bytes to read"
     caption = "columns: " + ", ".join(f"{field.name} {field.type}" for field in plan.schema)
     tasks = Table(title=title, caption=caption, box=box.SIMPLE)
     for column in ("task", "kind", "rows", "bytes", "partition", "file"):

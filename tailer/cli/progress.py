@@ -12,12 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.config import PipelineSettings, Settings, load
-from tailer.daemon import close_sinks, open_sink
-from tailer.delta.table import DeltaTableLog
+from tailer.daemon import close_sinks, open_sink, open_table
 from tailer.errors import ConfigError, TailerError
+from tailer.lineage import app_id_of, find_progress, set_progress
 from tailer.plan import Position
-from tailer.sink import Progress
-from tailer.storage import LocalStore
 
 __all__ = ["Standing", "command", "survey"]
 
@@ -111,15 +109,17 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
 
 
 async def _standing(settings: Settings, pipeline: PipelineSettings) -> Standing:
-    log = DeltaTableLog(LocalStore(pipeline.table))
-    app_id = f"{pipeline.name}/{await log.table_id()}"
+    log = open_table(pipeline)
+    table_id = await log.table_id()
     sink = open_sink(settings, pipeline)
     try:
-        progress = await sink.progress(app_id)
+        progress = await find_progress(pipeline.name, log, table_id, sink)
     finally:
         await close_sinks([sink])
-    position = None if progress is None else progress.position
-    return Standing(pipeline.name, pipeline.table, app_id, position, await log.latest())
+    if progress is None:
+        app_id = app_id_of(pipeline.name, table_id)
+        return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())
+    return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
 
 
 def _choose(settings: Settings, name: str | None) -> PipelineSettings:
@@ -136,12 +136,13 @@ def _choose(settings: Settings, name: str | None) -> PipelineSettings:
 async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:
     before = await _standing(settings, pipeline)
     # What cannot be followed from there is refused here, not by the daemon at its next start.
-    await DeltaTableLog(LocalStore(pipeline.table)).seek(version + 1)
+    log = open_table(pipeline)
+    await log.seek(version + 1)
     click.echo(f"{pipeline.name}: delivered until now: {_delivered(before.position)}")
     if not dry_run:
         sink = open_sink(settings, pipeline)
         try:
-            await sink.reset(Progress(before.app_id, Position.end(version)))
+            await set_progress(pipeline.name, log, sink, version)
         finally:
             await close_sinks([sink])
     consequence = _consequence(before.position, version)

@@ -13,8 +13,9 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine import LocalEngine
 from tailer.errors import ConfigError
 from tailer.pipeline import Pipeline
-from tailer.plan import Start, StartKind
+from tailer.policy import Policy
 from tailer.sink import AtLeastOnceSink, Progress, Recorded, Sink, configure_sink
+from tailer.start import Start, StartKind
 from tailer.storage import LocalStore
 from tailer.watch import LocalWake
 
@@ -33,6 +34,10 @@ class Unrecorded:
     async def progress(self, app_id: str) -> Progress | None:
         """See `ProgressStore.progress`."""
         return self._progress.get(app_id)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """See `ProgressStore.has_delivered`."""
+        return bool(self._progress)
 
     async def record(self, progress: Progress) -> None:
         """See `ProgressStore.record`; there is no other instance."""
@@ -60,7 +65,8 @@ class Unrecorded:
     help="How rows look. Default: table on a terminal, else JSON Lines.",
 )
 @click.option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
-def command(table: str, start: str, end: str | None, form: str | None, columns: str | None) -> None:
+@click.option("--row-ids", is_flag=True, help="Add _row_id and _row_commit_version, where the table tracks rows.")
+def command(table: str, start: str, end: str | None, form: str | None, columns: str | None, row_ids: bool) -> None:
     """Show a table's changes as they are committed.
 
     TABLE is the folder that contains _delta_log. Without --to it follows, like `tail -f`, until Ctrl-C.
@@ -79,7 +85,7 @@ def command(table: str, start: str, end: str | None, form: str | None, columns: 
         LocalWake(folder / "_delta_log"),
         begin,
         until=until,
-        columns=_columns(columns),
+        policy=Policy(_columns(columns), row_ids),
     )
     log_to_stderr(logging.WARNING)
     # That only the timer tells of new commits is no news to somebody who looks on.

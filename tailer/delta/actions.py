@@ -16,6 +16,7 @@ __all__ = [
     "MALFORMED",
     "AddFile",
     "CdcFile",
+    "CheckpointMetadata",
     "Commit",
     "CommitInfo",
     "DeletionVector",
@@ -34,6 +35,7 @@ __all__ = [
 # Numbers that are computed with are what the protocol's types can hold, and moments come before the year 10000.
 _Int = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Long = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Signed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
 
 
@@ -52,14 +54,16 @@ class DeletionVector(_Action, frozen=True):
 
 
 class AddFile(_Action, frozen=True):
-    """Add File."""
+    """Add File. `base_row_id` and `default_row_commit_version` are there where the table tracks rows."""
 
     path: str
     partition_values: dict[str, str | None]
-    size: int
+    size: _Signed
     data_change: bool
-    modification_time: int = 0
+    modification_time: _Signed = 0
     deletion_vector: DeletionVector | None = None
+    base_row_id: _Long | None = None
+    default_row_commit_version: _Long | None = None
 
 
 class RemoveFile(_Action, frozen=True):
@@ -68,8 +72,10 @@ class RemoveFile(_Action, frozen=True):
     path: str
     data_change: bool
     partition_values: dict[str, str | None] | None = None
-    size: int | None = None
+    size: _Signed | None = None
     deletion_vector: DeletionVector | None = None
+    base_row_id: _Long | None = None
+    default_row_commit_version: _Long | None = None
 
 
 class CdcFile(_Action, frozen=True):
@@ -77,7 +83,7 @@ class CdcFile(_Action, frozen=True):
 
     path: str
     partition_values: dict[str, str | None]
-    size: int
+    size: _Signed
 
 
 class Format(_Action, frozen=True):
@@ -97,7 +103,7 @@ class Metadata(_Action, frozen=True):
     name: str | None = None
     description: str | None = None
     format: Format = Format()
-    created_time: int | None = None
+    created_time: _Signed | None = None
 
 
 class Protocol(_Action, frozen=True):
@@ -113,14 +119,21 @@ class Txn(_Action, frozen=True):
     """Transaction Identifiers. `last_updated` in milliseconds since 1970."""
 
     app_id: str
-    version: int
-    last_updated: int | None = None
+    version: _Signed
+    last_updated: _Signed | None = None
 
 
 class Sidecar(_Action, frozen=True):
     """Sidecar File Information, in V2 checkpoints only."""
 
     path: str
+    size_in_bytes: _Long | None = None
+
+
+class CheckpointMetadata(_Action, frozen=True):
+    """Checkpoint Metadata, in V2 checkpoints only."""
+
+    version: _Long
 
 
 class CommitInfo(_Action, frozen=True):
@@ -148,6 +161,7 @@ class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     commit_info: CommitInfo | None = None
     txn: Txn | None = None
     sidecar: Sidecar | None = None
+    checkpoint_metadata: CheckpointMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,69 +15,78 @@ In order (PROTOCOL.md, "Add CDC File", "Change Data Files", "Deletion Vectors"):
 
    where A and R are the rows marked by the deletion vectors (none: the empty set). Deletes come before inserts.
 
+Deleted rows are rows of the table as it was before the commit: they have its columns, its partitioning and, should the
+commit make it another table (REPLACE TABLE), its old ones still. All other rows have what the commit led to.
+
 Whether the feed was enabled does not matter here: a writer that had it off wrote no `cdc` actions, and its rewritten
 files carry unchanged rows over as a delete and an insert.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
-from urllib.parse import unquote
 
 from tailer.delta import deletion_vector
 from tailer.delta.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
-from tailer.delta.schema import physical_name
+from tailer.delta.paths import locate
+from tailer.delta.schema import dropped_column, physical_name
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, LogCorrupt
-from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
+from tailer.plan import (
+    SNAPSHOT_TASKS,
+    ChangePlan,
+    ChangeTask,
+    DeletionVectorRef,
+    Regime,
+    RowTracking,
+    TaskKind,
+)
 
-__all__ = ["locate", "plan_changes", "plan_snapshot"]
+__all__ = ["plan_changes", "plan_snapshot"]
 
 _MERGE_METRICS: Final = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 File = TypeVar("File", AddFile, RemoveFile, CdcFile)
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def plan_changes(commit: Commit, state: Snapshot, root: str, storage: str | None = None) -> ChangePlan:
-    """What `commit` changed. `state` is the table's at that version, `root` its location.
+def plan_changes(
+    commit: Commit, before: Snapshot | None, state: Snapshot, root: str, storage: str | None = None
+) -> ChangePlan:
+    """What `commit` changed, which led from `before` (None: from nothing) to `state`. `root`: the table's location.
 
     Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or a broken descriptor; `ChangesUnavailable`
-    where a removed file's partition values are not in the log.
+    where a removed file's partition values are not in the log, or change files go with a schema that lacks a column
+    they may have.
     """
-    make = _TaskMaker(state, root, storage, _partition_names(state))
+    new = _TaskMaker(state, state, root, storage)
     if commit.cdcs:
+        gone = None if before is None else dropped_column(before.schema, state.schema)
+        if gone is not None:
+            reason = f"it drops column {gone} and has change files, whose rows may have it"
+            raise ChangesUnavailable(state.table, state.version, reason)
         files = _by_path(commit.cdcs, state, "cdc").values()
-        deletes = [make.cdc(file, TaskKind.CDC_DELETES) for file in files]
-        return make.plan(commit, Regime.CDC, deletes + [make.cdc(file, TaskKind.CDC_OTHERS) for file in files])
+        deletes = [new.cdc(file, TaskKind.CDC_DELETES) for file in files]
+        return _plan(commit, state, Regime.CDC, deletes + [new.cdc(file, TaskKind.CDC_OTHERS) for file in files])
     adds = _by_path([add for add in commit.adds if add.data_change], state, "add")
     removes = _by_path([remove for remove in commit.removes if remove.data_change], state, "remove")
     if _changed_nothing(commit) or not (adds or removes):
-        return make.plan(commit, Regime.NONE, [])
+        return _plan(commit, state, Regime.NONE, [])
+    old = _TaskMaker(before or state, state, root, storage)
     tasks: list[ChangeTask] = []
     for path, remove in removes.items():
-        tasks.extend(make.deleted(remove, adds.get(path)))
+        tasks.extend(old.deleted(remove, adds.get(path)))
     for path, add in adds.items():
-        tasks.extend(make.inserted(add, removes.get(path)))
-    return make.plan(commit, Regime.FILES, tasks)
+        tasks.extend(new.inserted(add, removes.get(path)))
+    return _plan(commit, state, Regime.FILES, tasks)
 
 
-def plan_snapshot(files: Iterable[AddFile], state: Snapshot, root: str, storage: str | None = None) -> ChangePlan:
-    """All rows of the table at `state` as inserts. `files` are its live files."""
-    make = _TaskMaker(state, root, storage, _partition_names(state))
-    ordered = sorted(files, key=lambda add: (add.modification_time, add.path))
-    tasks = [task for add in ordered for task in make.inserted(add, None)]
-    return make.plan(None, Regime.SNAPSHOT, tasks)
-
-
-def locate(path: str, root: str) -> str:
-    """Where a path of the log points: percent-decoded once; joined to the table's root unless it is absolute."""
-    if path.startswith("file:"):
-        return "/" + unquote(path.removeprefix("file:")).lstrip("/")
-    if _SCHEME.match(path) or path.startswith("/"):
-        return unquote(path)
-    return f"{root}/{unquote(path)}"
+def plan_snapshot(
+    files: Sequence[AddFile], first: int, state: Snapshot, root: str, storage: str | None = None
+) -> ChangePlan:
+    """Rows of the table at `state` as inserts. `files`: some of its live files, the `first`th and those behind it."""
+    make = _TaskMaker(state, state, root, storage)
+    tasks = [task for add in files for task in make.inserted(add, None)]
+    return _plan(None, state, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first)
 
 
 def _changed_nothing(commit: Commit) -> bool:
@@ -98,39 +107,44 @@ def _by_path(files: Sequence[File], state: Snapshot, action: str) -> dict[str, F
     return found
 
 
-def _partition_names(state: Snapshot) -> tuple[str, ...]:
-    return tuple(physical_name(field) for field in state.schema if field.name in state.metadata.partition_columns)
+def _plan(
+    commit: Commit | None, state: Snapshot, regime: Regime, tasks: Sequence[ChangeTask], first: int = 0
+) -> ChangePlan:
+    """Number the tasks, in the order given, from `first` on."""
+    operation = commit.info.operation_name if commit is not None and commit.info is not None else None
+    return ChangePlan(
+        table=state.table,
+        table_id=state.metadata.id,
+        version=state.version,
+        timestamp_ms=state.timestamp_ms,
+        operation=operation,
+        regime=regime,
+        schema=state.schema,
+        tasks=tuple(replace(task, index=first + index) for index, task in enumerate(tasks)),
+        feed=state.feed_enabled,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskMaker:
-    """Builds the tasks of one version. `partitions` are the physical names of the partition columns."""
+    """Builds tasks of the version that led to `state`, for files that hold rows of the table as it is `at`."""
 
+    at: Snapshot
     state: Snapshot
     root: str
     storage: str | None
-    partitions: tuple[str, ...]
+    partitions: tuple[str, ...] = field(init=False)
+    tracked: tuple[str | None, str | None] | None = field(init=False)
 
-    def plan(self, commit: Commit | None, regime: Regime, tasks: list[ChangeTask]) -> ChangePlan:
-        """Number the tasks, in the order given."""
-        first = SNAPSHOT_TASKS if regime is Regime.SNAPSHOT else 0
-        numbered = tuple(replace(task, index=first + index) for index, task in enumerate(tasks))
-        state = self.state
-        operation = commit.info.operation_name if commit is not None and commit.info is not None else None
-        return ChangePlan(
-            table=state.table,
-            table_id=state.metadata.id,
-            version=state.version,
-            timestamp_ms=state.timestamp_ms,
-            operation=operation,
-            regime=regime,
-            schema=state.schema,
-            tasks=numbered,
-        )
+    def __post_init__(self) -> None:
+        columns = self.at.metadata.partition_columns
+        names = tuple(physical_name(column) for column in self.at.schema if column.name in columns)
+        object.__setattr__(self, "partitions", names)
+        object.__setattr__(self, "tracked", self.at.tracked_columns)
 
     def cdc(self, file: CdcFile, kind: TaskKind) -> ChangeTask:
         """Some rows of a change file."""
-        return self._task(kind, file.path, file.size, file.partition_values)
+        return self._task(kind, file, file.partition_values)
 
     def deleted(self, remove: RemoveFile, add: AddFile | None) -> list[ChangeTask]:
         """The rows that `remove` deleted, given the file's new state if it stays."""
@@ -141,8 +155,7 @@ class _TaskMaker:
         after = self._vector(add.deletion_vector) if add is not None else None
         if add is not None and (after is None or after == before):
             return []
-        size, values = remove.size or 0, remove.partition_values or {}
-        return [self._task(TaskKind.DELETE, remove.path, size, values, include=after, exclude=before)]
+        return [self._task(TaskKind.DELETE, remove, remove.partition_values or {}, include=after, exclude=before)]
 
     def inserted(self, add: AddFile, remove: RemoveFile | None) -> list[ChangeTask]:
         """The rows that `add` inserted, given the file's old state if it was there before."""
@@ -150,18 +163,21 @@ class _TaskMaker:
         before = self._vector(remove.deletion_vector) if remove is not None else None
         if remove is not None and (before is None or after == before):
             return []
-        return [self._task(TaskKind.INSERT, add.path, add.size, add.partition_values, include=before, exclude=after)]
+        return [self._task(TaskKind.INSERT, add, add.partition_values, include=before, exclude=after)]
 
     def _task(
         self,
         kind: TaskKind,
-        path: str,
-        size_bytes: int,
+        file: AddFile | RemoveFile | CdcFile,
         partition_values: dict[str, str | None],
         include: DeletionVectorRef | None = None,
         exclude: DeletionVectorRef | None = None,
     ) -> ChangeTask:
         state = self.state
+        for name in partition_values:
+            if name not in self.partitions:
+                reason = f"{file.path} has a value for {name}, which is no partition column"
+                raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
         return ChangeTask(
             table=state.table,
             table_id=state.metadata.id,
@@ -169,22 +185,28 @@ class _TaskMaker:
             timestamp_ms=state.timestamp_ms,
             index=0,
             kind=kind,
-            uri=locate(path, self.root),
-            size_bytes=size_bytes,
-            schema=state.schema,
-            partition_values=tuple(self._all_values(partition_values).items()),
+            uri=self._located(file.path),
+            size_bytes=file.size or 0,
+            schema=self.at.schema,
+            # Spark leaves nulls out of actions that it made from its own state.
+            partition_values=tuple((dict.fromkeys(self.partitions) | partition_values).items()),
             include=include,
             exclude=exclude,
             storage=self.storage,
+            tracking=self._tracking(file),
         )
 
-    def _all_values(self, given: dict[str, str | None]) -> dict[str, str | None]:
-        """A value for every partition column: Spark leaves nulls out of actions that it made from its own state.
+    def _located(self, path: str) -> str:
+        try:
+            return locate(path, self.root)
+        except ValueError as error:
+            name = f"_delta_log/{self.state.version:020d}.json"
+            raise LogCorrupt(self.state.table, name, f"path {path!r}: {error}", self.state.version) from error
 
-        Where the commit changed the partitioning, a removed file was written for other partition columns and holds
-        today's itself, so nothing is made up for it.
-        """
-        return given if self.state.repartitioned else dict.fromkeys(self.partitions) | given
+    def _tracking(self, file: AddFile | RemoveFile | CdcFile) -> RowTracking | None:
+        if self.tracked is None or isinstance(file, CdcFile):
+            return None
+        return RowTracking(file.base_row_id, file.default_row_commit_version, *self.tracked)
 
     def _vector(self, vector: DeletionVector | None) -> DeletionVectorRef | None:
         if vector is None or vector.cardinality == 0:

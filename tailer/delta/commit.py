@@ -6,7 +6,6 @@ only the writer can know is settled here: whether a put whose answer was lost, o
 itself, was ours. Every commit carries an id of its own for that, in `commitInfo.txnId`, and is read back when in doubt.
 """
 
-import hashlib
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,15 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.delta.actions import Commit, Metadata, Protocol, Txn, parse_commit
+from tailer.delta.last_checkpoint import LAST_CHECKPOINT, json_checksum
 from tailer.delta.log import LOG, commit_name
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable
 from tailer.storage import ObjectStore, StoredObject, in_thread
 
-__all__ = ["LAST_CHECKPOINT", "Action", "checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
+__all__ = ["Action", "checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
 
 Action = Mapping[str, Any]
 
-LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENGINE: Final = "lake-tailer"
 
 
@@ -89,8 +88,7 @@ async def write_checkpoint(
     data = await in_thread(_parquet, actions)
     await store.put(checkpoint_name(version), data)
     hint = {"version": version, "size": len(actions), "sizeInBytes": len(data), "numOfAddFiles": 0}
-    canonical = ",".join(f'"{key}"={value}' for key, value in sorted(hint.items()))
-    checksum = hashlib.md5(canonical.encode(), usedforsecurity=False).hexdigest()
+    checksum = json_checksum(msgspec.json.encode(hint))
     await store.put(LAST_CHECKPOINT, msgspec.json.encode({**hint, "checksum": checksum}))
 
 

@@ -9,19 +9,24 @@ tools' leftovers) is not ours to read. Log compaction files are recognised and l
   2. they begin right after the checkpoint, or at version 0 where there is none;
   3. the checkpoint is whole: one file, or all parts of a multi-part one, all of one version;
   4. the segment ends at `version`, so that state there can be built from nothing else.
+
+A log may be long: `list_recent` lists it from about the checkpoint on that `_last_checkpoint` names. Such a listing is
+the end of the log as it is, and refuses every question about what came before.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import Final, Self
 
+from tailer.delta.last_checkpoint import read_last_checkpoint
 from tailer.errors import NotATable, VersionAhead, VersionGone
 from tailer.storage import ObjectMeta, ObjectStore, in_thread
 
-__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name", "list_log"]
+__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name", "list_log", "list_recent"]
 
 LOG: Final = "_delta_log"
 
@@ -97,14 +102,19 @@ class LogSegment:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """One listing of the log, ordered: what is there to begin from."""
+    """One listing of the log, ordered: what is there to begin from. `since`: the first version that was looked for.
+
+    Where that is not 0, versions before `since` and states without a checkpoint in the listing are not known, which is
+    not to say that they are gone: asking for them is a `ValueError`.
+    """
 
     table: str
     commits: tuple[LogPath, ...]
     checkpoints: tuple[tuple[LogPath, ...], ...]
+    since: int = 0
 
     @classmethod
-    def of(cls, table: str, objects: Iterable[ObjectMeta]) -> Self:
+    def of(cls, table: str, objects: Iterable[ObjectMeta], since: int = 0) -> Self:
         """Sort a folder's objects out. Incomplete multi-part checkpoints are left out.
 
         Raises `NotATable` where neither a commit nor a checkpoint is there.
@@ -114,7 +124,7 @@ class LogListing:
         checkpoints = _whole_checkpoints([p for p in paths if p.kind is not LogFileKind.COMMIT])
         if not commits and not checkpoints:
             raise NotATable(table)
-        return cls(table, tuple(commits), checkpoints)
+        return cls(table, tuple(commits), checkpoints, since)
 
     @property
     def latest(self) -> int:
@@ -127,6 +137,7 @@ class LogListing:
 
         Raises `VersionGone` where no commit is left.
         """
+        self._check_known(0)
         roots = {0} | {offset + files[0].version for files in self.checkpoints for offset in (0, 1)}
         starts = [path.version for path in self.commits if path.version in roots]
         if not starts:
@@ -134,15 +145,21 @@ class LogListing:
             raise VersionGone(self.table, 0, first, self.latest)
         return starts[0]
 
-    def segment(self, version: int) -> LogSegment:
-        """The files that make up the state at `version`, from the nearest checkpoint.
+    def segment(self, version: int, without: Collection[str] = ()) -> LogSegment:
+        """The files that make up the state at `version`, from the nearest checkpoint with no file named in `without`.
 
         Raises `VersionAhead` beyond the latest version and `VersionGone` where files of it are missing.
         """
         if version > self.latest:
             raise VersionAhead(self.table, version, self.latest)
-        usable = [files for files in self.checkpoints if files[0].version <= version]
-        checkpoint = usable[-1] if usable else ()
+        usable = (
+            files
+            for files in reversed(self.checkpoints)
+            if files[0].version <= version and not any(path.name in without for path in files)
+        )
+        checkpoint = next(usable, ())
+        if not checkpoint:
+            self._check_known(0)
         after = checkpoint[0].version if checkpoint else -1
         commits = tuple(path for path in self.commits if after < path.version <= version)
         return LogSegment(self.table, version, checkpoint, commits)
@@ -155,22 +172,49 @@ class LogListing:
 
     def check_contiguous(self, first: int) -> None:
         """Raise `VersionGone` if a commit is missing from `first` to the latest version."""
+        self._check_known(first)
         there = {path.version for path in self.commits}
         for expected in range(first, self.latest + 1):
             if expected not in there:
                 earliest = self.commits[0].version if self.commits else None
                 raise VersionGone(self.table, expected, earliest, self.latest)
 
+    def _check_known(self, version: int) -> None:
+        if self.since and version < self.since:
+            raise ValueError(f"the log of {self.table} was listed from version {self.since} on, not from {version}")
+
 
 async def list_log(store: ObjectStore) -> LogListing:
-    """What is in the log now.
+    """What is in the log now. Raises `NotATable`, `StorageUnavailable`."""
+    return await _list_since(store, 0)
+
+
+async def list_recent(store: ObjectStore, behind: int, version: int | None = None) -> LogListing:
+    """What is in the log now, as far back as state at `version` (None: the latest) and later ones takes.
+
+    The listing holds the commits of `behind` versions before the checkpoint it begins with, for their times. It is the
+    whole log where `_last_checkpoint` is missing, broken, later than `version`, or names a checkpoint that is not there
+    or not whole. Raises `NotATable`, `StorageUnavailable`.
+    """
+    hint = await read_last_checkpoint(store)
+    if hint is not None and (version is None or hint <= version):
+        with suppress(NotATable):
+            listing = await _list_since(store, max(hint - behind, 0))
+            if any(files[0].version == hint for files in listing.checkpoints):
+                return listing
+    return await list_log(store)
+
+
+async def _list_since(store: ObjectStore, since: int) -> LogListing:
+    """List the log from a version on.
 
     A folder is not listed in one instant: a later commit may be seen where an earlier one, made during the listing, was
-    not. So a gap counts only when the next listing has it too. Raises `NotATable`, `StorageUnavailable`.
+    not. So a gap counts only when the next listing has it too.
     """
+    start_after = commit_name(since - 1) if since else ""
     gaps: frozenset[tuple[int, int]] = frozenset()
     while True:
-        listing = await in_thread(LogListing.of, store.uri, await store.list(LOG))
+        listing = await in_thread(LogListing.of, store.uri, await store.list(LOG, start_after), since)
         if listing.gaps <= gaps:
             return listing
         gaps = listing.gaps

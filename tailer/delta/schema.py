@@ -1,26 +1,38 @@
 """Delta schemas and partition values as Arrow's (PROTOCOL.md, "Schema Serialization Format", "Partition Value
-Serialization", "Column Mapping").
+Serialization", "Column Mapping", "Type Widening").
 
 The Arrow schema of a table has logical names in table order. Where the table maps columns, each field's metadata says
 what the column is called in files (`PHYSICAL_NAME`) and, in id mode, its Parquet field id, on every level of nesting.
+That is also what tells columns apart over time: the one of a physical name is the same column, whatever it is called.
 """
 
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from tailer.delta.features import type_refusal
 from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
 from tailer.events import METADATA_FIELDS
 
-__all__ = ["FIELD_ID", "PHYSICAL_NAME", "arrow_schema", "dropped_column", "partition_scalar", "physical_name"]
+__all__ = [
+    "FIELD_ID",
+    "PHYSICAL_NAME",
+    "arrow_schema",
+    "dropped_column",
+    "partition_scalar",
+    "physical_name",
+    "widens",
+]
 
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
 _MAPPING_ID: Final = "delta.columnMapping.id"
+_TYPE_CHANGES: Final = "delta.typeChanges"
 
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
@@ -41,14 +53,21 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
-def arrow_schema(schema_string: str, mapping_mode: str, table: str, version: int) -> pa.Schema:
-    """The Arrow schema of a `schemaString`. `mapping_mode` is `none`, `name` or `id`.
+def arrow_schema(
+    schema_string: str, mapping_mode: str, table: str, version: int, maps_columns: bool = True
+) -> pa.Schema:
+    """The Arrow schema of a `schemaString`.
 
-    Raises `UnsupportedFeature` for a type we do not know and for columns called as those that change rows have besides,
-    `LogCorrupt` for text that is not a schema.
+    `mapping_mode` is `none`, `name` or `id`. `maps_columns`: whether the protocol supports column mapping; where it
+    does not, the mode must not be honoured, and columns are found by their names.
+
+    Raises `UnsupportedFeature` for a type or a change of type we do not know and for columns called as those that
+    change rows have besides, `LogCorrupt` for text that is not a schema, and where files would have other names for
+    columns if the mode were honoured after all: readers disagree on such a table.
     """
+    parser = _Parser(mapping_mode if maps_columns else "none", mapping_mode != "none", table, version)
     try:
-        schema = pa.schema(_fields(json.loads(schema_string), mapping_mode, table, version))
+        schema = pa.schema(parser.fields(json.loads(schema_string)))
     except _NOT_A_SCHEMA as error:
         raise LogCorrupt(table, "metaData.schemaString", f"not a schema: {error!r}", version) from error
     for name in schema.names:
@@ -69,6 +88,24 @@ def physical_name(field: pa.Field) -> str:
     return field.name if mapped is None else str(mapped.decode())
 
 
+def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether a table may change a column from `narrow` to `wide` and keep its files (PROTOCOL.md, "Type Widening").
+
+    Every value of the one is then a value of the other. Nested types change in their parts, not themselves.
+    """
+    if pa.types.is_signed_integer(narrow):
+        if pa.types.is_decimal(wide):
+            return bool(wide.scale >= 0 and wide.precision - wide.scale >= (20 if narrow.bit_width == 64 else 10))
+        if pa.types.is_float64(wide):
+            return bool(narrow.bit_width < 64)
+        return bool(pa.types.is_signed_integer(wide) and narrow.bit_width < wide.bit_width)
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide):
+        scale = wide.scale - narrow.scale
+        return bool(0 <= scale <= wide.precision - narrow.precision)
+    dates = pa.types.is_date32(narrow) and pa.types.is_timestamp(wide) and wide.tz is None
+    return bool(dates or (pa.types.is_float32(narrow) and pa.types.is_float64(wide)))
+
+
 _TAKEN: Final = frozenset(field.name for field in METADATA_FIELDS)
 # What taking apart the wrong JSON raises.
 _NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -83,45 +120,71 @@ def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") ->
     return found
 
 
-def _fields(struct: dict[str, Any], mode: str, table: str, version: int) -> list[pa.Field]:
-    fields = [_field(field, mode, table, version) for field in struct["fields"]]
-    twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
-    if twice:
-        raise ValueError(f"two columns are called {twice[0]!r}")
-    return fields
+@dataclass(frozen=True, slots=True)
+class _Parser:
+    """Takes a schema's JSON apart. `renames`: whether the table says that it maps columns, though it may not."""
 
+    mode: str
+    renames: bool
+    table: str
+    version: int
 
-def _field(field: dict[str, Any], mode: str, table: str, version: int) -> pa.Field:
-    metadata: dict[bytes, bytes] = {}
-    if mode != "none":
-        metadata[PHYSICAL_NAME] = field["metadata"][PHYSICAL_NAME.decode()].encode()
-        if mode == "id":
-            metadata[FIELD_ID] = str(field["metadata"][_MAPPING_ID]).encode()
-    kind = _type(field["type"], mode, table, version)
-    return pa.field(field["name"], kind, field.get("nullable", True), metadata or None)
+    def fields(self, struct: dict[str, Any]) -> list[pa.Field]:
+        """The fields of a struct, or the columns of the table."""
+        fields = [self.field(field) for field in struct["fields"]]
+        twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
+        if twice:
+            raise ValueError(f"two columns are called {twice[0]!r}")
+        for key, what in ((PHYSICAL_NAME, "physical name"), (FIELD_ID, "field id")):
+            # Both would have the values of one column of the files.
+            keys = Counter(field.metadata[key].decode() for field in fields if key in (field.metadata or {}))
+            for value, count in keys.items():
+                if count > 1:
+                    raise ValueError(f"two columns have the {what} {value!r}")
+        return fields
 
+    def field(self, field: dict[str, Any]) -> pa.Field:
+        """One field, with what column mapping says of it."""
+        name, keys = field["name"], field.get("metadata") or {}
+        metadata: dict[bytes, bytes] = {}
+        if self.mode != "none":
+            metadata[PHYSICAL_NAME] = keys[PHYSICAL_NAME.decode()].encode()
+            if self.mode == "id":
+                metadata[FIELD_ID] = str(keys[_MAPPING_ID]).encode()
+        elif self.renames and keys.get(PHYSICAL_NAME.decode(), name) != name:
+            reason = f"column {name} has another name in files, but the protocol does not support column mapping"
+            raise LogCorrupt(self.table, "metaData", reason, self.version)
+        for change in keys.get(_TYPE_CHANGES) or ():
+            self.check_change(name, change)
+        return pa.field(name, self.type(field["type"]), field.get("nullable", True), metadata or None)
 
-def _type(kind: Any, mode: str, table: str, version: int) -> pa.DataType:
-    if isinstance(kind, str):
-        decimal = _DECIMAL.fullmatch(kind)
-        if decimal:
-            return pa.decimal128(int(decimal[1]), int(decimal[2]))
-        if kind == "decimal":
-            return pa.decimal128(10, 0)
-        if kind in _PRIMITIVES:
-            return _PRIMITIVES[kind]
-    elif kind["type"] == "struct":
-        return pa.struct(_fields(kind, mode, table, version))
-    elif kind["type"] == "array":
-        element = _type(kind["elementType"], mode, table, version)
-        return pa.list_(pa.field("element", element, kind.get("containsNull", True)))
-    elif kind["type"] == "map":
-        key = _type(kind["keyType"], mode, table, version)
-        value = _type(kind["valueType"], mode, table, version)
-        return pa.map_(key, pa.field("value", value, kind.get("valueContainsNull", True)))
-    else:
-        kind = kind["type"]
-    raise UnsupportedFeature(table, f"column type {kind}", version, "lake-tailer cannot read it")
+    def check_change(self, name: str, change: dict[str, Any]) -> None:
+        """Refuse a change of type that the protocol does not have: what old files hold would be anybody's guess."""
+        before, after = self.type(change["fromType"]), self.type(change["toType"])
+        if not (before.equals(after) or widens(before, after)):
+            feature = f"column {name} changed from {change['fromType']} to {change['toType']}"
+            raise UnsupportedFeature(self.table, feature, self.version, "the protocol has no such change of type")
+
+    def type(self, kind: Any) -> pa.DataType:
+        """The Arrow type of a column type."""
+        if isinstance(kind, str):
+            decimal = _DECIMAL.fullmatch(kind)
+            if decimal:
+                return pa.decimal128(int(decimal[1]), int(decimal[2]))
+            if kind == "decimal":
+                return pa.decimal128(10, 0)
+            if kind in _PRIMITIVES:
+                return _PRIMITIVES[kind]
+        elif kind["type"] == "struct":
+            return pa.struct(self.fields(kind))
+        elif kind["type"] == "array":
+            return pa.list_(pa.field("element", self.type(kind["elementType"]), kind.get("containsNull", True)))
+        elif kind["type"] == "map":
+            value = pa.field("value", self.type(kind["valueType"]), kind.get("valueContainsNull", True))
+            return pa.map_(self.type(kind["keyType"]), value)
+        else:
+            kind = kind["type"]
+        raise UnsupportedFeature(self.table, f"column type {kind}", self.version, type_refusal(str(kind)))
 
 
 def partition_scalar(text: str | None, kind: pa.DataType, table: str, version: int, path: str) -> pa.Scalar:

@@ -16,24 +16,25 @@ from typing import Final, Self
 import pyarrow as pa
 
 from tailer.delta.actions import Commit, Metadata, Protocol
-from tailer.delta.features import check_protocol
-from tailer.delta.schema import arrow_schema, dropped_column
-from tailer.errors import LogCorrupt, SchemaChanged, TableReplaced
+from tailer.delta.features import check_protocol, maps_columns
+from tailer.delta.retention import retention_ms
+from tailer.delta.schema import arrow_schema
+from tailer.errors import LogCorrupt
 
 __all__ = ["CLOCK_WINDOW", "Snapshot"]
 
 CLOCK_WINDOW: Final = 100
 _FEED: Final = "delta.enablechangedatafeed"
 _LEGACY_FEED: Final = "delta.enablechangedatacapture"
+_TRACKING: Final = "delta.enablerowtracking"
+_ROW_ID_COLUMN: Final = "delta.rowtracking.materializedrowidcolumnname"
+_ROW_VERSION_COLUMN: Final = "delta.rowtracking.materializedrowcommitversioncolumnname"
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State at `version`. `modified_ms`: times of the commit files its clock looks at; `schema`: as in `ChangeTask`.
-
-    `repartitioned`: whether this very version changed the partition columns.
-    """
+    """State at `version`. `modified_ms`: times of the commit files its clock looks at; `schema`: as in `ChangeTask`."""
 
     table: str
     version: int
@@ -42,7 +43,7 @@ class Snapshot:
     schema: pa.Schema
     modified_ms: tuple[int, ...]
     timestamp_ms: int
-    repartitioned: bool = False
+    managed: bool = False
 
     @classmethod
     def begin(
@@ -53,38 +54,35 @@ class Snapshot:
         metadata: Metadata | None,
         modified_ms: Sequence[int],
         dated_ms: int | None = None,
+        managed: bool = False,
     ) -> Self:
         """State read from files of the log; `modified_ms` are the times of the commits up to `version`, in order.
 
-        `dated_ms` is the time of `version` where it is not to be told from those.
+        `dated_ms` is the time of `version` where it is not to be told from those. `managed`: whether commits come from
+        the table's catalog.
 
         Raises `LogCorrupt` where protocol or metadata is missing, `UnsupportedFeature` at the gate.
         """
         if protocol is None or metadata is None:
             missing = "protocol" if protocol is None else "metaData"
             raise LogCorrupt(table, "_delta_log", f"no {missing} action up to here", version)
-        check_protocol(protocol, table, version)
-        schema = _schema(table, version, metadata)
+        check_protocol(protocol, table, version, managed)
+        schema = _schema(table, version, protocol, metadata)
         recent = tuple(modified_ms)[-CLOCK_WINDOW - 1 :]
         timestamp_ms = _clock_ms(recent) if dated_ms is None else dated_ms
-        return cls(table, version, protocol, metadata, schema, recent, timestamp_ms)
+        return cls(table, version, protocol, metadata, schema, recent, timestamp_ms, managed)
 
     def advance(self, commit: Commit) -> "Snapshot":
-        """State after `commit`, the next version's.
+        """State after `commit`, the next version's. The commit may even make it another table, with an id of its own.
 
-        Raises `UnsupportedFeature` at the gate, `TableReplaced` where the commit makes it another table,
-        `SchemaChanged` where it deletes rows together with columns they had.
+        Raises `UnsupportedFeature` at the gate, `LogCorrupt` for metadata that is not the protocol's.
         """
-        protocol = commit.protocol or self.protocol
+        protocol, metadata = commit.protocol or self.protocol, commit.metadata or self.metadata
         if commit.protocol is not None:
-            check_protocol(protocol, self.table, commit.version)
-        schema, metadata = self.schema, self.metadata
-        if commit.metadata is not None and commit.metadata != self.metadata:
-            metadata = commit.metadata
-            if metadata.id != self.metadata.id:
-                raise TableReplaced(self.table, commit.version, self.metadata.id, metadata.id)
-            schema = _schema(self.table, commit.version, metadata)
-            self._check_deleted_rows(commit, schema)
+            check_protocol(protocol, self.table, commit.version, self.managed)
+        schema = self.schema
+        if (protocol, metadata) != (self.protocol, self.metadata):
+            schema = _schema(self.table, commit.version, protocol, metadata)
         recent = (*self.modified_ms, commit.modified_ms)[-CLOCK_WINDOW - 1 :]
         in_commit_ms = commit.info.in_commit_timestamp if commit.info is not None else None
         return replace(
@@ -95,22 +93,29 @@ class Snapshot:
             schema=schema,
             modified_ms=recent,
             timestamp_ms=_clock_ms(recent) if in_commit_ms is None else in_commit_ms,
-            repartitioned=metadata.partition_columns != self.metadata.partition_columns,
         )
-
-    def _check_deleted_rows(self, commit: Commit, schema: pa.Schema) -> None:
-        """Rows are given with the schema their commit leads to; a deleted row must not lose a column by that."""
-        if commit.cdcs or any(remove.data_change for remove in commit.removes):
-            gone = dropped_column(self.schema, schema)
-            if gone is not None:
-                reason = f"it drops column {gone} of rows that it deletes"
-                raise SchemaChanged(self.table, commit.version, reason)
 
     @property
     def feed_enabled(self) -> bool:
         """Whether writers must write change files: `delta.enableChangeDataFeed`, in any case of letters."""
         folded = _folded(self.metadata.configuration)
         return folded.get(_FEED, folded.get(_LEGACY_FEED, "")).lower() == "true"
+
+    @property
+    def tracked_columns(self) -> tuple[str | None, str | None] | None:
+        """Names, in files, of the row-id and row-commit-version columns; None where rows are not tracked.
+
+        PROTOCOL.md, "Row Tracking": `delta.enableRowTracking` says whether ids may be relied on.
+        """
+        folded = _folded(self.metadata.configuration)
+        if folded.get(_TRACKING, "").lower() != "true":
+            return None
+        return folded.get(_ROW_ID_COLUMN), folded.get(_ROW_VERSION_COLUMN)
+
+    @property
+    def retention_ms(self) -> int:
+        """How long after a commit its log entry and the files it names are kept at least, in milliseconds."""
+        return retention_ms(_folded(self.metadata.configuration))
 
 
 def _clock_ms(modified_ms: Sequence[int]) -> int:
@@ -122,10 +127,14 @@ def _folded(configuration: Mapping[str, str | None]) -> dict[str, str]:
     return {key.lower(): value or "" for key, value in configuration.items()}
 
 
-def _schema(table: str, version: int, metadata: Metadata) -> pa.Schema:
+def _schema(table: str, version: int, protocol: Protocol, metadata: Metadata) -> pa.Schema:
     mode = (metadata.configuration.get(_MAPPING_MODE) or "none").lower()
     if mode not in ("none", "name", "id"):
         raise LogCorrupt(table, "metaData", f"column mapping mode {mode!r} is unknown", version)
     if metadata.format.provider != "parquet":
         raise LogCorrupt(table, "metaData", f"data files are {metadata.format.provider!r}, not Parquet", version)
-    return arrow_schema(metadata.schema_string, mode, table, version)
+    schema = arrow_schema(metadata.schema_string, mode, table, version, maps_columns(protocol))
+    for column in metadata.partition_columns:
+        if column not in schema.names:
+            raise LogCorrupt(table, "metaData", f"partition column {column} is not in the schema", version)
+    return schema

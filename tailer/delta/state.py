@@ -54,7 +54,7 @@ from tailer.errors import (
     VersionAhead,
 )
 from tailer.plan import END, Position
-from tailer.sink import Progress
+from tailer.sink import Progress, pipeline_of
 from tailer.storage import ObjectStore
 
 __all__ = ["CHECKPOINT_EVERY", "StateTable"]
@@ -67,6 +67,7 @@ _PROTOCOL: Final = Protocol(1, 2)
 # The table property that says that a table is one of ours, and how progress is written in it.
 _FORMAT: Final = "lakeTailer.progress"
 _FORMAT_VERSION: Final = "1"
+_RETENTION: Final = "delta.settransactionretentionduration"
 # Delta readers refuse a table without columns. There are never rows.
 _SCHEMA: Final = {
     "type": "struct",
@@ -114,6 +115,11 @@ class StateTable:
         self._seen[app_id] = (self._log or _Log()).of(app_id)
         position = self._decode(app_id, self._seen[app_id])
         return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Whether anything was recorded for `pipeline`, in whichever table. Raises as `progress` does."""
+        self._log = await self._read(None)
+        return any(pipeline_of(app_id) == pipeline for app_id in (self._log or _Log()).txns)
 
     async def record(self, progress: Progress) -> None:
         """Replace what is recorded, in one commit.
@@ -221,6 +227,10 @@ class StateTable:
             raise LogCorrupt(uri, LOG, "no protocol or metaData action", log.version)
         if _FORMAT not in log.metadata.configuration:
             raise NotATable(uri, "it is a Delta table, but not one that keeps lake-tailer's progress")
+        if any(name.lower() == _RETENTION for name in log.metadata.configuration):
+            # Any writer of a checkpoint, or any reader, may then drop our txns by their age: progress would be lost.
+            reason = "progress would be forgotten; unset it with ALTER TABLE ... UNSET TBLPROPERTIES"
+            raise UnsupportedFeature(uri, "delta.setTransactionRetentionDuration", log.version, reason)
         if log.protocol != _PROTOCOL or log.metadata.configuration[_FORMAT] != _FORMAT_VERSION:
             feature = f"protocol {log.protocol}, {_FORMAT} {log.metadata.configuration[_FORMAT]}"
             raise UnsupportedFeature(uri, feature, log.version, "progress is not written so")

@@ -4,39 +4,68 @@ The log is listed at the start, when a place in it is asked for by name, and whe
 next version is found by asking for its commit file, so the cost of a version does not depend on the length of the log.
 Fetching, parsing and planning a version is one hop to a worker thread.
 
-A missing commit file means "not yet". After `GAP_CHECK_MISSES` of these in a row the log is listed once, to tell a
-quiet table from one whose next version was lost, or from a log that went backwards.
+A missing commit file means "not yet", unless the log was seen to hold it or a later one. After `GAP_CHECK_MISSES` of
+these in a row the log is listed once, to tell a quiet table from one whose next version was lost, or from a log that
+went backwards. Nothing in a commit says which one it follows, so before the next one is taken its predecessor is
+looked at: is that still the file that was read, then this is still the log that was followed.
 """
 
-from dataclasses import replace
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
 
-from tailer.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol, parse_commit
-from tailer.delta.changes import locate, plan_changes, plan_snapshot
-from tailer.delta.checkpoint import read_adds, read_state
+from tailer.delta.actions import Commit, parse_commit
+from tailer.delta.catalog import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
+from tailer.delta.changes import plan_changes, plan_snapshot
+from tailer.delta.checkpoint import from_sound_checkpoint
 from tailer.delta.clock import CommitClock
-from tailer.delta.log import LogListing, LogSegment, commit_name, list_log
+from tailer.delta.history import TableHistory, has_commit
+from tailer.delta.live_files import live_files
+from tailer.delta.log import LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
-from tailer.errors import ObjectNotFound, VersionAhead, VersionGone
-from tailer.plan import ChangePlan, Start, StartKind, StartPoint
+from tailer.errors import (
+    ChangesUnavailable,
+    FileVacuumed,
+    LogCorrupt,
+    ObjectNotFound,
+    TableReplaced,
+    TailerError,
+    VersionAhead,
+    VersionGone,
+)
+from tailer.plan import ChangePlan
+from tailer.start import Start, StartKind, StartPoint
 from tailer.storage import ObjectStore, StoredObject, in_thread
 
-__all__ = ["GAP_CHECK_MISSES", "DeltaTableLog"]
+__all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
 
 GAP_CHECK_MISSES: Final = 16
+PAGE_FILES: Final = 4096  # of a snapshot, in one plan
 
 
 class DeltaTableLog:
-    """The log of the Delta table at the root of `store`. `storage` names the options tasks open its files with."""
+    """The log of the Delta table at the root of `store`. `storage` names the options tasks open its files with.
 
-    def __init__(self, store: ObjectStore, storage: str | None = None) -> None:
+    `catalog`: the one that manages the table. Without it, a table that has one is refused.
+    """
+
+    def __init__(self, store: ObjectStore, storage: str | None = None, catalog: CommitCatalog | None = None) -> None:
         self._store = store
+        self._managed = catalog is not None
+        self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
+        self._history = TableHistory(store, self._log, catalog is not None)
         self._storage = storage
         self._next = 0
         self._state: Snapshot | None = None
+        self._foretold = False  # whether the state already holds what the next commit sets
+        self._predecessor: _CommitFile | None = None
+        self._known = -1  # the newest version that was seen in a listing
         self._misses = 0
 
     @property
@@ -44,19 +73,32 @@ class DeltaTableLog:
         """The table's location."""
         return self._store.uri
 
+    @property
+    def retention_ms(self) -> int | None:
+        """See `TableLog.retention_ms`."""
+        return None if self._state is None else self._state.retention_ms
+
+    @property
+    def state_id(self) -> str | None:
+        """See `TableLog.state_id`."""
+        return None if self._state is None else self._state.metadata.id
+
     async def table_id(self) -> str:
-        """`metaData.id` at the latest version."""
-        listing = await list_log(self._store)
-        state = await self._load(listing, listing.segment(listing.latest))
-        return state.metadata.id
+        """`metaData.id` at the latest version, or before the first gap behind which nothing is known."""
+        return await self._history.newest_id(await self._log.recent(CLOCK_WINDOW))
+
+    async def ids(self, since: int) -> tuple[str, ...]:
+        """See `TableLog.ids`. Reads every commit behind `since`."""
+        listing = await (self._log.listing() if since < 0 else self._log.recent(CLOCK_WINDOW, since))
+        return await self._history.ids(listing, since)
 
     async def latest(self) -> int:
         """The newest version there is now."""
-        return (await list_log(self._store)).latest
+        return (await self._log.recent(CLOCK_WINDOW)).latest
 
     async def resolve(self, start: Start) -> StartPoint:
         """See `TableLog.resolve`. A moment after the latest commit raises `ConfigError`."""
-        listing = await list_log(self._store)
+        listing = await self._log.listing()
         match start.kind:
             case StartKind.EARLIEST:
                 return StartPoint(listing.earliest)
@@ -71,7 +113,7 @@ class DeltaTableLog:
 
     async def resolve_end(self, end: Start) -> int:
         """See `TableLog.resolve_end`. A moment before the earliest commit raises `ConfigError`."""
-        listing = await list_log(self._store)
+        listing = await self._log.listing()
         match end.kind:
             case StartKind.VERSION:
                 return end.value
@@ -82,43 +124,69 @@ class DeltaTableLog:
         return listing.latest
 
     async def seek(self, version: int) -> pa.Schema | None:
-        """See `TableLog.seek`."""
-        listing = await list_log(self._store)
+        """See `TableLog.seek`. A gap behind `version` is raised when it is reached."""
+        listing = await self._log.recent(CLOCK_WINDOW, version - 1)
         if version > listing.latest + 1:
             raise VersionAhead(self.uri, version - 1, listing.latest)
-        listing.check_contiguous(version)
+        if version <= listing.latest and not has_commit(listing, version):
+            raise await self._gone(version)
         self._state = await self._state_before(listing, version)
+        times = [path.modified_ms for path in listing.commits if path.version == version - 1]
+        self._predecessor = _CommitFile(times[0], None) if times else None
         self._next = version
+        self._known = listing.latest
         self._misses = 0
-        return None if self._state is None else self._state.schema
+        return None if self._state is None or self._foretold else self._state.schema
 
     async def next_plan(self) -> ChangePlan | None:
-        """See `TableLog.next_plan`."""
-        try:
-            self._state, plan = await self._store.read(commit_name(self._next), self._plan)
-        except ObjectNotFound:
+        """See `TableLog.next_plan`. Raises `TableReplaced` where another table was put in the place of this one."""
+        found = await self._log.read(self._next, self._plan)
+        if found is None:
             self._misses += 1
-            if self._misses % GAP_CHECK_MISSES == 0:
+            if self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0:
                 await self._check_gap()
             return None
+        state, plan, file = found
+        await self._check_predecessor()
+        self._state, self._predecessor, self._foretold = state, file, False
         self._next += 1
         self._misses = 0
         return plan
 
-    async def snapshot_plan(self, version: int) -> ChangePlan:
-        """See `TableLog.snapshot_plan`."""
-        listing = await list_log(self._store)
-        segment = listing.segment(version)
-        state = await self._dated(listing, await self._load(listing, segment))
-        live = _LiveFiles(self.uri)
-        for path in reversed(segment.commits):
-            live.older(await self._store.read(path.name, partial(self._parse, path.version)))
-        await read_adds(self._store, segment, live.older_add)
-        return await in_thread(plan_snapshot, live.files, state, self.uri, self._storage)
+    async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
+        """See `TableLog.snapshot_plans`. Files come in the order of their modification times, then paths."""
+        listing = await self._log.recent(CLOCK_WINDOW, version)
+        try:
+            state = await self._dated(listing, await self._history.state(listing, version))
+        except VersionGone:
+            raise await self._gone(version) from None
+        find = partial(live_files, self._store, root=self.uri)
+        with await from_sound_checkpoint(self._log.listing, listing, version, find) as files:
+            rest, first = iter(files), 0
+            while True:
+                page = await in_thread(lambda: list(islice(rest, PAGE_FILES)))
+                if page or first == 0:
+                    yield await in_thread(plan_snapshot, page, first, state, self.uri, self._storage)
+                if len(page) < PAGE_FILES:
+                    return
+                first += len(page)
+
+    async def after_loss(self, error: TailerError, version: int) -> int:
+        """See `TableLog.after_loss`. Behind a commit that is lost, a checkpoint tells the state to go on from."""
+        if isinstance(error, FileVacuumed | ChangesUnavailable):
+            return version + 1
+        if isinstance(error, VersionGone | LogCorrupt):
+            listing = await self._log.listing()
+            known = sorted({files[0].version + more for files in listing.checkpoints for more in (0, 1)})
+            for after in known:
+                if after > version and (after > listing.latest or has_commit(listing, after)):
+                    return after
+        raise error
 
     async def _clock(self, listing: LogListing) -> CommitClock:
-        state = await self._load(listing, listing.segment(listing.latest))
-        return await in_thread(CommitClock, self._store, listing, state.metadata.configuration)
+        metadata = (await self._history.find(listing, listing.latest)).metadata
+        configuration = metadata.configuration if metadata is not None else {}
+        return await in_thread(CommitClock, self._store, listing, configuration)
 
     async def _state_before(self, listing: LogListing, version: int) -> Snapshot | None:
         """State to which the commit of `version` is to be applied; None where that commit is the table's first.
@@ -126,109 +194,96 @@ class DeltaTableLog:
         Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state serves: it already
         holds what the commit will set again. The time of that commit is yet to come, though.
         """
+        self._foretold = False
         if version == 0:
             return None
         try:
-            return await self._load(listing, listing.segment(version - 1))
-        except VersionGone:
+            return await self._history.state(listing, version - 1)
+        except (VersionGone, LogCorrupt) as error:
             if not any(files[0].version == version for files in listing.checkpoints):
-                raise VersionGone(self.uri, version, _first(listing), listing.latest) from None
-        state = await self._load(listing, listing.segment(version))
-        return replace(state, version=version - 1, modified_ms=_times(listing, version - 1))
-
-    async def _load(self, listing: LogListing, segment: LogSegment) -> Snapshot:
-        """State at the end of `segment`, reading backwards only as far as needed."""
-        protocol: Protocol | None = None
-        metadata: Metadata | None = None
-        for path in reversed(segment.commits):
-            commit = await self._store.read(path.name, partial(self._state_commit, path.version))
-            if commit is not None:
-                protocol = protocol or commit.protocol
-                metadata = metadata or commit.metadata
-            if protocol is not None and metadata is not None:
-                break
-        else:
-            older_protocol, older_metadata = await read_state(self._store, segment)
-            protocol, metadata = protocol or older_protocol, metadata or older_metadata
-        times = _times(listing, segment.version)
-        dated_ms = None if times else segment.checkpoint[0].modified_ms
-        return await in_thread(Snapshot.begin, self.uri, segment.version, protocol, metadata, times, dated_ms)
+                raise (await self._gone(version) if isinstance(error, VersionGone) else error) from None
+        self._foretold = (await self._commit(listing, version)).metadata is not None
+        state = await self._history.state(listing, version)
+        times = tuple(path.modified_ms for path in listing.commits if path.version < version)
+        return replace(state, version=version - 1, modified_ms=times)
 
     async def _dated(self, listing: LogListing, state: Snapshot) -> Snapshot:
         """`state` with the time its own commit gives, whether or not a checkpoint stands for that commit by now."""
-        if all(path.version != state.version for path in listing.commits):
+        if not has_commit(listing, state.version):
             return state
-        commit = await self._store.read(commit_name(state.version), partial(self._parse, state.version))
+        commit = await self._commit(listing, state.version)
         if commit.info is None or commit.info.in_commit_timestamp is None:
             return state
         return replace(state, timestamp_ms=commit.info.in_commit_timestamp)
 
-    def _state_commit(self, version: int, stored: StoredObject) -> Commit | None:
-        """A commit that may say something of the state; most say nothing and need no parsing."""
-        if b'"protocol"' in stored.data or b'"metaData"' in stored.data:
-            return self._parse(version, stored)
-        return None
+    async def _commit(self, listing: LogListing, version: int) -> Commit:
+        return await self._history.commit(next(path for path in listing.commits if path.version == version))
 
-    def _parse(self, version: int, stored: StoredObject) -> Commit:
-        return parse_commit(stored.data, self.uri, stored.meta.name, version, stored.meta.modified_ms)
-
-    def _plan(self, stored: StoredObject) -> tuple[Snapshot, ChangePlan]:
-        commit = self._parse(self._next, stored)
-        if self._state is None:
-            info = commit.info
+    def _plan(self, stored: StoredObject) -> tuple[Snapshot, ChangePlan, "_CommitFile"]:
+        commit = parse_commit(stored.data, self.uri, stored.meta.name, self._next, stored.meta.modified_ms)
+        before, info = self._state, commit.info
+        if before is None:
+            dated_ms = info.in_commit_timestamp if info is not None else None
+            times = [commit.modified_ms]
             state = Snapshot.begin(
-                self.uri,
-                commit.version,
-                commit.protocol,
-                commit.metadata,
-                [commit.modified_ms],
-                info.in_commit_timestamp if info is not None else None,
+                self.uri, commit.version, commit.protocol, commit.metadata, times, dated_ms, self._managed
             )
         else:
-            state = self._state.advance(commit)
-        return state, plan_changes(commit, state, self.uri, self._storage)
+            state = before.advance(commit)
+        if self._foretold and any(remove.data_change for remove in commit.removes):
+            reason = "it deletes rows and may change the schema, and what the schema was before is no longer in the log"
+            raise ChangesUnavailable(self.uri, commit.version, reason)
+        plan = plan_changes(commit, before, state, self.uri, self._storage)
+        return state, plan, _CommitFile(stored.meta.modified_ms, _digest(stored))
 
     async def _check_gap(self) -> None:
         """Raise if the version waited for will never come."""
-        listing = await list_log(self._store)
+        listing = await self._log.recent(CLOCK_WINDOW, self._next - 1)
         if listing.latest < self._next - 1:
+            await self._check_identity()
             raise VersionAhead(self.uri, self._next - 1, listing.latest)
+        self._known = listing.latest
         # It may have come since we asked; only a listing that has later ones without it is a gap.
-        listing.check_contiguous(self._next)
+        if self._next <= listing.latest and not has_commit(listing, self._next):
+            raise await self._gone(self._next)
+
+    async def _gone(self, version: int) -> VersionGone:
+        """What to raise where the log lacks `version`, with what it does hold."""
+        listing = await self._log.listing()
+        first = listing.commits[0].version if listing.commits else None
+        return VersionGone(self.uri, version, first, listing.latest)
+
+    async def _check_predecessor(self) -> None:
+        """Raise unless the commit before the next one is the one that was read, or has been cleaned up since."""
+        read, name = self._predecessor, commit_name(self._next - 1)
+        if read is None or self._managed:  # a catalog says itself that it means another table
+            return
+        with suppress(ObjectNotFound):  # cleaned up, or the whole log is another one
+            if (await self._store.stat(name)).modified_ms == read.modified_ms:
+                return
+            if read.digest is not None and await self._store.read(name, _digest) != read.digest:
+                await self._check_identity()
+                reason = "it is not the commit that was delivered any more: was the log restored from a copy?"
+                raise LogCorrupt(self.uri, name, reason, self._next - 1)
+        await self._check_identity()
+
+    async def _check_identity(self) -> None:
+        """Raise `TableReplaced` unless the log is that of the table whose state we have."""
+        if self._state is not None:
+            self._history.forget()
+            found = await self.ids(self._next - 1)
+            if self._state.metadata.id not in found:
+                other = found[0] if found else "unknown"
+                raise TableReplaced(self.uri, self._next, self._state.metadata.id, other)
 
 
-class _LiveFiles:
-    """The files of a snapshot, found by going backwards: what was removed later, or seen, is not live."""
+@dataclass(frozen=True, slots=True)
+class _CommitFile:
+    """How to tell a commit file from another one: by its time, or else its content, where that was read."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._seen: set[tuple[str, str]] = set()
-        self.files: list[AddFile] = []
-
-    def older(self, commit: Commit) -> None:
-        """Take in the commit before those seen so far. Within a commit, adds stand against removes of older files."""
-        for add in commit.adds:
-            self.older_add(add)
-        for remove in commit.removes:
-            self._seen.add(self._key(remove.path, remove.deletion_vector))
-
-    def older_add(self, add: AddFile) -> None:
-        """Take in a file that is live unless something later said otherwise."""
-        key = self._key(add.path, add.deletion_vector)
-        if key not in self._seen:
-            self._seen.add(key)
-            self.files.append(add)
-
-    def _key(self, path: str, vector: DeletionVector | None) -> tuple[str, str]:
-        unique = "" if vector is None else f"{vector.storage_type}{vector.path_or_inline_dv}@{vector.offset}"
-        return locate(path, self._root), unique
+    modified_ms: int
+    digest: bytes | None
 
 
-def _first(listing: LogListing) -> int | None:
-    return listing.commits[0].version if listing.commits else None
-
-
-def _times(listing: LogListing, version: int) -> tuple[int, ...]:
-    """Modification times of the commits up to `version`, as far back as the clock looks."""
-    first = version - CLOCK_WINDOW
-    return tuple(path.modified_ms for path in listing.commits if first <= path.version <= version)
+def _digest(stored: StoredObject) -> bytes:
+    return blake2b(stored.data, digest_size=16).digest()

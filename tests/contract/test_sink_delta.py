@@ -12,9 +12,10 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 
 from sinks.delta import DeltaSink
+from sinks.encoding import event_values
 from sinks.testing import SinkTests, flat_rows
 from tailer.delta.state import StateTable
-from tailer.events import METADATA_FIELDS, ChangeBatch
+from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent
 from tailer.sink import Recorded
 from tailer.storage import LocalStore
 
@@ -23,6 +24,7 @@ METADATA = frozenset(field.name for field in METADATA_FIELDS)
 
 class TestDeltaSink(SinkTests):
     keeps_order = False  # rows of a Delta table have none
+    tells_schema_changes = False  # the table has one
 
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:
@@ -70,6 +72,9 @@ class ListSink:
 
     async def write(self, batch: ChangeBatch) -> None:
         self._rows.setdefault(batch.table_id, []).extend(await to_thread.run_sync(flat_rows, batch.rows))
+
+    async def announce(self, event: ControlEvent) -> None:
+        self._rows.setdefault(event.table_id, []).append(event_values(event))
 
     async def flush(self) -> None:
         """Nothing is held back."""

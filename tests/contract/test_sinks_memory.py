@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
+from sinks.encoding import event_values
 from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import SinkTests, flat_rows
+from tailer.events import ChangeBatch, ControlEvent
 
 
 class TestMemorySink(SinkTests):
@@ -18,5 +20,10 @@ class TestMemorySink(SinkTests):
         return MemorySink("memory", self.memory)
 
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
-        batches = list(self.memory.batches.get(app_id, []))
-        return await to_thread.run_sync(lambda: [row for batch in batches for row in flat_rows(batch.rows)])
+        return await to_thread.run_sync(self._read, list(self.memory.log.get(app_id, [])))
+
+    def _read(self, log: list[ChangeBatch | ControlEvent]) -> list[dict[str, Any]]:
+        rows = []
+        for item in log:
+            rows += flat_rows(item.rows) if isinstance(item, ChangeBatch) else [event_values(item)]
+        return rows

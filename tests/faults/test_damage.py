@@ -210,7 +210,7 @@ def test_a_gap_that_opens_while_following_is_found(table: Crafted) -> None:
     table.commit({"commitInfo": {}})
     table.commit_file(2).unlink()
     versions, error = follow_until_error(table.path)
-    assert versions == []
+    assert [version.plan.version for version in versions] == [0, 1]
     assert getattr(error, "version", None) == 2
 
 

@@ -233,6 +233,7 @@ def test_killed_again_and_again(saga: Saga, destination: Destination, config: Pa
         reached.append(destination.reached())
     saga.publish(saga.length)
     started.append(Daemon(config))
+    started[-1].wait_until_running()
     started[-1].wait_until_reached(destination, saga.last)
     assert started[-1].terminate() == 0, started[-1].said
     check(saga, destination, saga.last)

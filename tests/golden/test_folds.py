@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tailer.plan import Regime
 from tests.follow import follow, snapshot
 from tests.oracle import METADATA, Rows, assert_same, delta_rs_snapshot, fold, rows_of, spark_snapshot
+from tests.spark_table import Table
 from tests.tables import expected_snapshot, golden, golden_delta
 
 ANSWERED: Final = (
@@ -133,6 +134,13 @@ def test_timestamps_at_the_edge_of_the_calendar(spark: SparkSession) -> None:
     expected = spark_snapshot(spark, path, 0)
     assert_same(rows_of(version.table, METADATA), expected, path.name)
     assert_same(latest_rows(path), expected, path.name)
+
+
+def test_types_widened_at_every_depth(spark: SparkSession) -> None:
+    """delta-rs refuses type widening, so Spark is asked: from an int to a long in a struct, a map and an array."""
+    table = Table(spark, golden_delta("type-widening-nested"))
+    versions = table.check(feed_from=None)
+    assert [len(version.table) for version in versions] == [1, 0, 1]
 
 
 def test_rename_between_versions_keeps_rows() -> None:

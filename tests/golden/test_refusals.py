@@ -1,5 +1,8 @@
 """Golden tables that cannot be followed: each is refused with the error that says why, and no row is given for it."""
 
+import json
+import shutil
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,8 +20,7 @@ REFUSED: Final[dict[str, tuple[int, type[TailerError], dict[str, object]]]] = {
         {"feature": "reader version 5 and reader features blahabl", "version": 0},
     ),
     "catalog-owned-preview": (0, UnsupportedFeature, {"feature": "reader feature catalogManaged", "version": 0}),
-    "versions-not-contiguous": (0, VersionGone, {"version": 1, "earliest": 0, "latest": 2}),
-    "type-widening-nested": (1, UnsupportedFeature, {"feature": "reader feature typeWidening-preview", "version": 1}),
+    "versions-not-contiguous": (0, LogCorrupt, {"version": 0, "line": 3}),
     "unshredded-variant": (0, UnsupportedFeature, {"feature": "reader feature variantType-preview", "version": 0}),
     "canonicalized-paths-special-a": (0, LogCorrupt, {"version": 0, "line": 2}),
     "data-reader-absolute-paths-escaped-chars": (0, LogCorrupt, {"version": 0}),
@@ -39,7 +41,6 @@ NO_SNAPSHOT: Final = (
     "simple_table_features",
     "catalog-owned-preview",
     "versions-not-contiguous",
-    "type-widening-nested",
     "unshredded-variant",
 )
 
@@ -64,6 +65,23 @@ def test_missing_files_are_named(name: str) -> None:
     assert isinstance(error, FileVacuumed), error
     assert error.path == f"{path}/{file}"
     assert error.version == before
+
+
+def test_a_gap_is_found_where_it_is(tmp_path: Path) -> None:
+    """The writer of this table gave it no schema; with one, and without its missing file, version 1 is what is gone."""
+    path = tmp_path / "versions-not-contiguous"
+    shutil.copytree(golden_delta(path.name), path)
+    commit = path / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    schema = json.dumps({"type": "struct", "fields": []})
+    kept = [action for action in actions if "add" not in action]
+    next(action for action in kept if "metaData" in action)["metaData"]["schemaString"] = schema
+    commit.write_text("".join(json.dumps(action) + "\n" for action in kept))
+    versions, error = follow_until_error(path)
+    assert [version.plan.version for version in versions] == [0]
+    assert isinstance(error, VersionGone)
+    assert error.fields["version"] == 1
+    assert error.hint
 
 
 @pytest.mark.parametrize("name", NO_SNAPSHOT)

@@ -1,7 +1,8 @@
 """A process that follows an imaginary table into a `DeltaSink`, to be killed and raced: arguments PATH, APP, LAST.
 
-Version v has `v % 5` rows, so some have none. Being fenced is not the end here, unlike in the daemon: the process asks
-for progress again and goes on, which makes two of them race until the last version. Prints how often it was fenced.
+Version v has `v % 5` rows, so some have none; every 16th changes the columns behind them and then has two more. Being
+fenced is not the end here, unlike in the daemon: the process asks for progress again and goes on, which makes two of
+them race until the last version. Prints how often it was fenced.
 """
 
 import sys
@@ -12,31 +13,30 @@ import pyarrow as pa
 
 from sinks.delta import DeltaSink
 from tailer.errors import SinkFenced, SinkUnavailable
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, SchemaChange
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
 
 __all__ = ["SCHEMA", "batch", "expected_rows"]
 
 SCHEMA = output_schema(pa.schema([("app", pa.string()), ("n", pa.int64())]))
+AFTER = output_schema(pa.schema([("n", pa.int32()), ("app", pa.string()), ("extra", pa.list_(pa.int64()))]))
 
 
 def expected_rows(app: str, version: int) -> list[tuple[str, int, int]]:
     """The rows of one version: app, n, version."""
-    return [(app, n, version) for n in range(version % 5)]
+    return [(app, n, version) for n in [*range(version % 5), *([100, 101] if version % 16 == 15 else [])]]
 
 
 def batch(app: str, version: int) -> ChangeBatch:
-    """The same rows as the pipeline would hand them over."""
-    numbers = range(version % 5)
-    rows = pa.RecordBatch.from_pylist(
-        [
-            {"app": app, "n": n, "_change_type": "insert", "_commit_version": version, "_commit_timestamp": version}
-            for n in numbers
-        ],
-        schema=SCHEMA,
-    )
-    return ChangeBatch(app, version, 0, rows, pa.array(numbers, pa.int64()))
+    """The version's first rows as the pipeline would hand them over."""
+    return _batch(app, version, 0, range(version % 5), SCHEMA)
+
+
+def _batch(app: str, version: int, task: int, numbers: range, schema: pa.Schema) -> ChangeBatch:
+    stamp = {"_change_type": "insert", "_commit_version": version, "_commit_timestamp": version}
+    rows = pa.RecordBatch.from_pylist([{"app": app, "n": n, **stamp} for n in numbers], schema=schema)
+    return ChangeBatch(app, version, task, rows, pa.array(numbers, pa.int64()))
 
 
 async def deliver(path: str, app: str, last: int) -> int:
@@ -51,6 +51,9 @@ async def deliver(path: str, app: str, last: int) -> int:
         try:
             async with sink.begin(app, SCHEMA) as transaction:
                 await transaction.write(batch(app, version))
+                if version % 16 == 15:
+                    await transaction.announce(SchemaChange(app, version, 0, SCHEMA, AFTER, ("n was narrowed",)))
+                    await transaction.write(_batch(app, version, 1, range(100, 102), AFTER))
                 await transaction.commit(Progress(app, Position.end(version)))
         except (SinkFenced, SinkUnavailable):
             fenced += 1

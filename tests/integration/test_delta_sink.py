@@ -261,12 +261,12 @@ async def test_a_disk_that_fails_under_the_rows_commits_nothing(
     sink = DeltaSink("target", str(target))
     await deliver(sink, 1)
 
-    def torn(_: Spool) -> pa.RecordBatchReader:
+    def torn(_: Spool, schema: pa.Schema) -> pa.RecordBatchReader:
         def batches() -> Any:
             yield batch(APP, 3).rows
             raise OSError("Input/output error")
 
-        return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     with monkeypatch.context() as patched:
         patched.setattr(Spool, "reader", torn)
@@ -278,18 +278,35 @@ async def test_a_disk_that_fails_under_the_rows_commits_nothing(
 
 
 def test_large_transactions_go_through_the_disk() -> None:
-    spool = Spool(SCHEMA, memory_bytes=1000)
+    spool = Spool(memory_bytes=1000)
     given = [batch(APP, version).rows for version in range(40)]
     for one in given:
         spool.add(one)
     assert spool.on_disk
-    assert pa.Table.from_batches(spool.reader()).equals(pa.Table.from_batches(given))
+    assert pa.Table.from_batches(spool.reader(SCHEMA)).equals(pa.Table.from_batches(given))
     spool.close()
-    small = Spool(SCHEMA)
+    small = Spool()
+    assert not small
     small.add(given[4])
+    assert small
     assert not small.on_disk
-    assert small.reader().read_all().equals(pa.Table.from_batches(given[4:5]))
+    assert small.reader(SCHEMA).read_all().equals(pa.Table.from_batches(given[4:5]))
     small.close()
+
+
+def test_rows_of_several_schemas_go_through_the_disk_in_order() -> None:
+    spool = Spool(memory_bytes=1000)
+    narrow = [pa.record_batch({"n": pa.array(range(at, at + 50), pa.int32())}) for at in range(0, 500, 50)]
+    wide = [pa.record_batch({"m": pa.array([str(at)]), "n": pa.array([at], pa.int64())}) for at in range(500, 600)]
+    for one in [*narrow, *wide, *narrow]:
+        spool.add(one)
+    assert spool.on_disk
+    schema = pa.schema([("n", pa.int64()), ("m", pa.string())])
+    found = spool.reader(schema).read_all()
+    assert found.schema.equals(schema)
+    assert found["n"].to_pylist() == [*range(600), *range(500)]
+    assert found["m"].to_pylist() == [*[None] * 500, *map(str, range(500, 600)), *[None] * 500]
+    spool.close()
 
 
 def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:

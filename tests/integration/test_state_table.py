@@ -376,11 +376,13 @@ async def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 async def test_what_another_writer_did_to_the_table_is_refused(store: ObjectStore) -> None:
     table = await fill(store, 3)
     properties = {"lakeTailer.progress": "2"}
+    forgetful = {"lakeTailer.progress": "1", "delta.SetTransactionRetentionDuration": "interval 1 day"}
     metadata = {"id": "x", "schemaString": "{}", "partitionColumns": [], "configuration": properties}
     add = {"path": "a", "partitionValues": {}, "size": 1, "dataChange": True, "modificationTime": 1}
     changes: list[tuple[dict[str, Any], type[LogError]]] = [
         ({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": []}}, UnsupportedFeature),
         ({"metaData": metadata}, UnsupportedFeature),
+        ({"metaData": {**metadata, "configuration": forgetful}}, UnsupportedFeature),
         ({"add": add}, NotATable),
         ({"txn": {"appId": APP, "version": 99, "lastUpdated": 1}}, LogCorrupt),
     ]

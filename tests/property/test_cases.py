@@ -4,23 +4,22 @@ Each is checked like a random history: against Spark's change feed where there i
 snapshots; and it asserts that its log holds what it is about.
 """
 
-import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import WriterProperties, write_deltalake
-from pyspark.sql import SparkSession
 
 from tailer.plan import Regime
-from tests.follow import Followed, follow, snapshot
+from tests.follow import follow
 from tests.histories import latest_version
-from tests.oracle import METADATA, Rows, assert_same, fold, rows_of, spark_feed, spark_snapshot
+from tests.oracle import METADATA, rows_of
+from tests.spark_sql import literal
+from tests.spark_table import Table, kinds
 
 NASTY: Final = (
     "a/b",
@@ -36,65 +35,6 @@ NASTY: Final = (
     "it's",
     "[x]{y}^z",
 )
-
-
-class Table:
-    """A Delta table made by Spark's SQL, judged by Spark's own reading."""
-
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        self.spark = spark
-        self.path = path
-
-    def sql(self, text: str) -> None:
-        """Run a statement; `{t}` is the table."""
-        self.spark.sql(text.replace("{t}", f"delta.`{self.path}`")).collect()
-
-    def create(self, columns: str, rows: str, feed: bool = True, vectors: bool = False, partition: str = "") -> None:
-        """Make the table (version 0) and insert the rows of a SELECT, in one file a partition (version 1)."""
-        self.sql(
-            f"CREATE TABLE {{t}} ({columns}) USING delta {f'PARTITIONED BY ({partition})' if partition else ''} "
-            f"TBLPROPERTIES ('delta.enableChangeDataFeed' = '{feed}', 'delta.enableDeletionVectors' = '{vectors}')"
-        )
-        self.sql(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ * FROM ({rows})")
-
-    def actions(self, version: int, kind: str) -> list[dict[str, Any]]:
-        """The actions of one kind in a version's commit."""
-        lines = (self.path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
-        return [action[kind] for action in map(json.loads, lines) if kind in action]
-
-    def check(self, feed_from: int | None = 0, feed_to: int | None = None) -> list[Followed]:
-        """Judge all versions by the fold over Spark's snapshots, and by its feed from `feed_from` on (None: none)."""
-        versions = follow(self.path)
-        assert len(versions) == latest_version(self.path) + 1
-        before: Rows = Rows()
-        for version in versions:
-            where = f"version {version.plan.version} ({version.plan.operation})"
-            after = spark_snapshot(self.spark, self.path, version.plan.version)
-            assert_same(fold(before, version.table, where), after, f"fold, {where}")
-            before = after
-        assert_same(rows_of(snapshot(self.path).table, METADATA), before, "snapshot")
-        if feed_from is not None:
-            feed = spark_feed(self.spark, self.path, feed_from, feed_to)
-            for version in versions[feed_from : None if feed_to is None else feed_to + 1]:
-                at = version.plan.version
-                expected = rows_of(feed[at]) if at in feed else Rows()
-                assert_same(rows_of(version.table), expected, f"feed, version {at} ({version.plan.operation})")
-        return versions
-
-
-MakeTable = Callable[[str], Table]
-
-
-@pytest.fixture
-def table(quick_spark: SparkSession, tmp_path: Path) -> Table:
-    """A table that is not there yet."""
-    return Table(quick_spark, tmp_path / "table")
-
-
-def kinds(version: Followed) -> dict[str, int]:
-    """How many rows a version has of each change type."""
-    counted = version.table.group_by("_change_type").aggregate([([], "count_all")]).to_pylist()
-    return {row["_change_type"]: row["count_all"] for row in counted}
 
 
 def test_unpaired_remove_with_vector_after_overwrite(table: Table) -> None:
@@ -211,20 +151,13 @@ def test_in_commit_timestamps_enabled_in_the_middle(table: Table) -> None:
 
 
 def test_partition_values_that_need_escapes(table: Table) -> None:
-    values = ", ".join(f"({at}, {sql_text(value)})" for at, value in enumerate((*NASTY, None)))
+    values = ", ".join(f"({at}, {literal(value)})" for at, value in enumerate((*NASTY, None)))
     table.create("id BIGINT, p STRING", f"SELECT * FROM VALUES {values}", partition="p")
     assert any("%25" in add["path"] for add in table.actions(1, "add"))
     table.sql("UPDATE {t} SET id = id + 100 WHERE id % 2 = 0")
     table.sql("DELETE FROM {t} WHERE p = 'a/b' OR p = 'a%2Fb' OR p IS NULL")
     versions = table.check()
     assert set(versions[1].table.column("p").to_pylist()) == {*NASTY, None}
-
-
-def sql_text(value: str | None) -> str:
-    """A value as Spark's SQL writes it."""
-    if value is None:
-        return "CAST(NULL AS STRING)"
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])

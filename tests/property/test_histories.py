@@ -2,13 +2,14 @@
 
 With a feed, our rows (and their time of commit) must be what `readChangeFeed` gives, and must turn delta-rs's snapshot
 of each version into the next one; without a feed, Spark's own snapshots are asked. A failure says the seed, the version
-and what differs.
+and what differs. Histories whose table changes under its rows (`tests.evolving`) are judged as `tests.written` does it.
 
-`make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 400) were checked, beginning at
-`LAKE_TAILER_SOAK_SEED`.
+`make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
+at `LAKE_TAILER_SOAK_SEED`.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -18,6 +19,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.evolving import EVOLVING, EvolvingHistory
 from tests.follow import follow, snapshot
 from tests.histories import SHAPES, History, Shape
 from tests.oracle import (
@@ -31,9 +33,15 @@ from tests.oracle import (
     spark_snapshot,
     type_name,
 )
+from tests.written import Told, judge
 
 SEED: Final = 20260801
 STEPS: Final = 8
+CHANGING: Final = (
+    Shape(True, True, True, traits=("names", "add", "toggle", "in-commit timestamps")),
+    Shape(False, True, False, traits=("replace", "overwrite schema", "widening", "v2 checkpoints")),
+)
+CHANGING_STEPS: Final = 12
 SIDE_BY_SIDE: Final = 2
 
 
@@ -65,9 +73,12 @@ def check(spark: SparkSession, history: History) -> int:
     return len(versions)
 
 
-def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape) -> int:
+def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape, steps: int = STEPS) -> int:
     """One history, made and judged."""
-    return check(spark, History(spark, folder / f"{seed}-{shape}", seed, shape).run(STEPS))
+    path = folder / f"{seed}-{shape}"
+    if not shape.traits:
+        return check(spark, History(spark, path, seed, shape).run(steps))
+    return len(judge(Told.of(EvolvingHistory(spark, path, seed, shape).run(steps))))
 
 
 @pytest.mark.timeout(900)
@@ -79,16 +90,29 @@ def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool)
         assert sum(done) >= len(shapes) * STEPS // 2
 
 
+@pytest.mark.timeout(900)
+def test_random_histories_of_tables_that_change(quick_spark: SparkSession, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        done = pool.map(lambda shape: make_and_check(quick_spark, tmp_path, SEED, shape, CHANGING_STEPS), CHANGING)
+        assert sum(done) >= len(CHANGING) * CHANGING_STEPS
+
+
 @pytest.mark.soak
 def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
-    wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "400"))
+    wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "5000"))
     seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
+
+    def one(shape: Shape, seed: int) -> int:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        versions = make_and_check(quick_spark, folder, seed, shape, steps=30)
+        shutil.rmtree(folder)
+        return versions
 
     def histories() -> Iterator[int]:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             while True:
-                round_of = [(seed, shape) for shape, seed in zip(SHAPES, seeds, strict=False)]
-                yield sum(pool.map(lambda one: make_and_check(quick_spark, tmp_path, *one), round_of))
+                yield from pool.map(one, (*SHAPES, *EVOLVING), seeds)
 
     checked = 0
     for versions in histories():

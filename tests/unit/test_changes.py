@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tailer.delta.actions import parse_commit
-from tailer.delta.changes import locate, plan_changes, plan_snapshot
+from tailer.delta.changes import plan_changes, plan_snapshot
+from tailer.delta.paths import locate
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ChangesUnavailable, LogCorrupt, SchemaChanged
-from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
+from tailer.errors import ChangesUnavailable, LogCorrupt
+from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
 from tests.logs import add, cdc, commit_info, inline_vector, marked, metadata, protocol, remove, schema_string
 
 SCHEMA = schema_string(a="long", p="string")
@@ -25,7 +26,8 @@ def state(*partitioned_by: str, schema: str = SCHEMA) -> Snapshot:
 def plan(*actions: dict[str, Any], before: Snapshot | None = None) -> ChangePlan:
     lines = [json.dumps(action) for action in (*actions, commit_info(operation="TEST"))]
     commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
-    return plan_changes(commit, (before or state()).advance(commit), "/lake", "main")
+    before = before or state()
+    return plan_changes(commit, before, before.advance(commit), "/lake", "main")
 
 
 def rows(vector: DeletionVectorRef | None) -> list[int] | None:
@@ -122,7 +124,7 @@ def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
         info = json.dumps(commit_info(operation=operation, operationMetrics=metrics))
         files = [json.dumps(action) for action in (add("f"), remove("g"))]
         commit = parse_commit("\n".join([info, *files]).encode(), "t", "1.json", 1, 2)
-        return len(plan_changes(commit, state().advance(commit), "/lake").tasks)
+        return len(plan_changes(commit, state(), state().advance(commit), "/lake").tasks)
 
     assert planned("MERGE") == (0 if skipped else 2)
     assert planned("WRITE") == 2
@@ -151,12 +153,15 @@ def test_one_path_twice_but_once_with_a_change() -> None:
     assert [kind for kind, *_ in summary(plan(add("a b", vector(A)), remove("a%20b")))] == ["delete", "insert"]
 
 
-@pytest.mark.parametrize(
-    "action", [remove("f", partitionValues={}), add("f", partitionValues={"other": "1"}), cdc("f")]
-)
+@pytest.mark.parametrize("action", [remove("f", partitionValues={}), add("f"), cdc("f")])
 def test_a_partition_value_that_is_left_out_is_null(action: dict[str, Any]) -> None:
     for task in plan(action, before=state("p")).tasks:
         assert dict(task.partition_values)["p"] is None
+
+
+def test_a_value_for_what_is_no_partition_column_is_refused() -> None:
+    with pytest.raises(LogCorrupt, match="f has a value for other, which is no partition column"):
+        plan(add("f", partitionValues={"other": "1"}), before=state("p"))
 
 
 def test_a_removed_file_without_any_partition_values() -> None:
@@ -175,14 +180,55 @@ def test_a_file_written_before_its_table_was_partitioned() -> None:
     assert [task.partition_values for task in found.tasks] == [(), (("p", "1"),)]
 
 
-@pytest.mark.parametrize("rows_go", [remove("f"), cdc("f")])
-def test_deleted_rows_must_not_lose_columns(rows_go: dict[str, Any]) -> None:
-    """An overwrite with another schema deletes rows of the old one."""
-    with pytest.raises(SchemaChanged, match="column p") as caught:
-        plan(metadata(schema_string(a="long", q="string")), rows_go)
+def test_deleted_rows_have_the_schema_of_before_and_others_that_of_after() -> None:
+    found = plan(metadata(schema_string(a="string", q="date")), add("g"), remove("f"), before=state())
+    assert [(task.kind, task.schema.names) for task in found.tasks] == [
+        (TaskKind.DELETE, state().schema.names),
+        (TaskKind.INSERT, ["a", "q"]),
+    ]
+    assert found.schema.names == ["a", "q"]
+    again = plan(metadata(schema_string(a="string", q="date")), add("f", vector(A)), remove("f", vector(R)))
+    assert [task.schema.names for task in again.tasks] == [state().schema.names, ["a", "q"]]
+
+
+def test_change_files_have_the_schema_of_after_and_must_not_have_lost_a_column() -> None:
+    wider = plan(metadata(schema_string(a="long", p="string", q="string")), cdc("f"))
+    assert [task.schema.names for task in wider.tasks] == [["a", "p", "q"]] * 2
+    with pytest.raises(ChangesUnavailable, match="drops column p and has change files") as caught:
+        plan(metadata(schema_string(a="long", q="string")), cdc("f"))
     assert caught.value.version == 1
-    assert plan(metadata(schema_string(a="long", p="string", q="string")), rows_go).tasks
-    assert plan(metadata(schema_string(a="long")), add("g")).tasks
+
+
+def test_removed_files_have_the_partitioning_of_before() -> None:
+    repartitioned = metadata(schema_string(a="long", p="string"), ["a"])
+    found = plan(repartitioned, remove("f"), add("g", partitionValues={"a": "1"}), before=state("p"))
+    assert [task.partition_values for task in found.tasks] == [(("p", None),), (("a", "1"),)]
+
+
+def test_another_table_from_this_version_on() -> None:
+    found = plan(metadata(table_id="other"), remove("f"), add("g"))
+    assert found.table_id == "other"
+    assert {task.table_id for task in found.tasks} == {"other"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_row_tracking_says_of_a_file(enabled: bool) -> None:
+    properties = {
+        "delta.enableRowTracking": str(enabled).lower(),
+        "delta.rowTracking.materializedRowIdColumnName": "_id",
+        "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
+    }
+    tracked: dict[str, Any] = {"baseRowId": 100, "defaultRowCommitVersion": 7}
+    found = plan(metadata(SCHEMA, **properties), remove("f", **tracked), add("g", **tracked))
+    expected = RowTracking(100, 7, "_id", "_version") if enabled else None
+    assert [task.tracking for task in found.tasks] == [None, expected]
+    assert all(task.tracking is None for task in plan(metadata(SCHEMA, **properties), cdc("f")).tasks)
+
+
+def test_the_feed_is_visible_in_the_plan() -> None:
+    on = plan(metadata(SCHEMA, **{"delta.enableChangeDataFeed": "true"}), add("f"), remove("g"))
+    off = plan(metadata(SCHEMA, **{"delta.enableChangeDataFeed": "false"}), add("f"), remove("g"))
+    assert [(found.feed, found.regime) for found in (on, off)] == [(True, Regime.FILES), (False, Regime.FILES)]
 
 
 @pytest.mark.parametrize(
@@ -212,14 +258,13 @@ def test_a_task_stands_alone() -> None:
     )
 
 
-def test_a_snapshot_is_ordered_by_time_then_path() -> None:
-    actions = [add("c", modificationTime=2), add("b", modificationTime=2, size=5), add("a", inline_vector(A))]
+def test_pages_of_a_snapshot_are_numbered_on() -> None:
+    actions = [add("a", inline_vector(A)), add("b", size=5)]
     files = [parse_commit(json.dumps(action).encode(), "t", "p", 0, 0).adds[0] for action in actions]
-    for given in (files, files[::-1]):
-        found = plan_snapshot(given, state(), "/lake")
+    for first in (0, 4096):
+        found = plan_snapshot(files, first, state(), "/lake")
         assert found.regime is Regime.SNAPSHOT
         assert [(task.index - SNAPSHOT_TASKS, task.uri[-1], rows(task.exclude)) for task in found.tasks] == [
-            (0, "a", A),
-            (1, "b", None),
-            (2, "c", None),
+            (first, "a", A),
+            (first + 1, "b", None),
         ]

@@ -1,18 +1,22 @@
 """A file's columns as the table's: found under any legal name, on every level, and never a value that is not there."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME
 from tailer.errors import DataCorrupt
-from tailer.events import METADATA_FIELDS
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
 from tailer.execute import execute
-from tailer.plan import TaskKind
-from tests.logs import parquet, task
+from tailer.plan import RowTracking, TaskKind, add_row_ids, output_schema
+from tests.logs import marked, parquet, task
 
 LONG, TEXT = pa.int64(), pa.string()
 UTC, NO_ZONE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
@@ -62,6 +66,49 @@ def test_which_column_it_is(tmp_path: Path, names: list[str], wanted: str, found
 def test_a_column_that_may_be_either(tmp_path: Path, names: list[str], wanted: str) -> None:
     with pytest.raises(DataCorrupt, match="several columns may be"):
         read(tmp_path, pa.table([pa.array([1])] * 2, names), [(wanted, LONG)])
+
+
+def test_the_name_of_a_mapped_column_is_as_it_is_written(tmp_path: Path) -> None:
+    """It is the table's own invention: one that differs in case is another column, on every level."""
+    struct = pa.struct([mapped("x", LONG, "q"), mapped("y", LONG, "Q")])
+    schema = pa.schema([mapped("a", LONG, "c"), mapped("b", LONG, "C"), mapped("s", struct, "S")])
+    file = pa.table({"C": [1], "S": [{"q": 2}]})
+    assert read(tmp_path, file, schema).to_pylist() == [{"a": None, "b": 1, "s": {"x": 2, "y": None}}]
+    file = pa.table({"c": [1], "C": [2], "s": [{"q": 2}]})
+    assert read(tmp_path, file, schema).to_pylist() == [{"a": 1, "b": 2, "s": None}]
+
+
+@pytest.mark.parametrize("names", [["a", "A"], ["A", "a"], ["aB", "Ab"]])
+@pytest.mark.parametrize("nested", [False, True])
+def test_one_column_is_not_the_values_of_two(tmp_path: Path, names: list[str], nested: bool) -> None:
+    fields: list[Any] = [(name, LONG) for name in names]
+    file, schema = pa.table({names[0]: [1]}), pa.schema(fields)
+    if nested:
+        file, schema = pa.table({"s": file.to_struct_array()}), pa.schema([("s", pa.struct(fields))])
+    with pytest.raises(DataCorrupt, match=f"{names[0]} is both {names[0]} and {names[1]}"):
+        read(tmp_path, file, schema)
+
+
+def test_a_field_id_of_a_column_whose_name_is_there_twice(tmp_path: Path) -> None:
+    file = pa.table([pa.array([1]), pa.array([2])], schema=pa.schema([numbered("c", LONG, 1), numbered("c", LONG, 2)]))
+    with pytest.raises(DataCorrupt, match="several columns may be a: c, c"):
+        read(tmp_path, file, [mapped("a", LONG, "c", 1)])
+
+
+def test_a_struct_that_is_null_while_its_fields_must_not_be(tmp_path: Path) -> None:
+    """Added to a table that has rows, as Spark does it: rows come out in a schema that every Parquet writer takes."""
+    inner = pa.struct([pa.field("x", LONG, nullable=False)])
+    deep = {"in": pa.struct([pa.field("d", inner, nullable=False)]), "of": pa.list_(pa.field("element", inner, False))}
+    wide = pa.schema([("a", LONG), ("new", inner), *deep.items(), ("by", pa.map_(TEXT, pa.field("v", inner, False)))])
+    old = pa.table({"a": [1], "in": pa.array([None], deep["in"]), "of": pa.array([[{"x": 7}]], deep["of"])})
+    path = parquet(tmp_path / "old.parquet", old)
+    (batch,) = execute(task(path, wide))
+    assert batch.rows.schema.equals(output_schema(wide), check_metadata=True)
+    assert [array.type for array in batch.rows.columns] == output_schema(wide).types
+    rows = pa.Table.from_batches([batch.rows])
+    rows.validate(full=True)
+    back = pq.read_table(parquet(tmp_path / "back.parquet", rows)).drop_columns([f.name for f in METADATA_FIELDS])
+    assert back.to_pylist() == [{"a": 1, "new": None, "in": None, "of": [{"x": 7}], "by": None}]
 
 
 def test_a_struct_beside_columns_called_like_its_fields(tmp_path: Path) -> None:
@@ -236,6 +283,17 @@ def test_annotations_that_delta_does_not_know(tmp_path: Path) -> None:
         (pa.array([1]), TEXT),
         (pa.array(["1"]), LONG),
         (pa.array([1]), pa.float64()),
+        (pa.array([[1]]), pa.list_(pa.float64())),
+        (pa.array([1], pa.int32()), pa.float32()),
+        (pa.array([1], pa.int32()), pa.decimal128(10, 1)),
+        (pa.array([1], pa.int8()), pa.decimal128(9, 0)),
+        (pa.array([1]), pa.decimal128(19, 0)),
+        (pa.array([1], pa.uint32()), pa.decimal128(20, 0)),
+        (pa.array([1], pa.uint32()), pa.float64()),
+        (pa.array([0], pa.date32()), LONG),
+        (pa.array([0], UTC), pa.date32()),
+        (pa.array(decimals("1"), pa.decimal128(5, 0)), LONG),
+        (pa.array(decimals("1"), pa.decimal128(5, 0)), pa.float64()),
         (pa.array([1.5]), pa.float32()),
         (pa.array([True]), LONG),
         (pa.array([1]), pa.struct([("x", LONG)])),
@@ -260,6 +318,68 @@ def test_types_and_values_that_do_not(tmp_path: Path, in_file: pa.Array, wanted:
     with pytest.raises(DataCorrupt) as caught:
         read(tmp_path, pa.table({"a": in_file}), [("a", wanted)])
     assert caught.value.path == str(tmp_path / "f.parquet")
+
+
+def narrow_and_wide() -> Iterator[tuple[pa.Array, pa.DataType, list[Any]]]:
+    """Every change of type the protocol has, with the values at both ends of the narrow type."""
+    integers = [(pa.int8(), 2**7), (pa.int16(), 2**15), (pa.int32(), 2**31), (pa.int64(), 2**63)]
+    for number, (kind, limit) in enumerate(integers):
+        ends = [-limit, limit - 1, 0, None]
+        narrow = pa.array(ends, kind)
+        for wider, _ in integers[number + 1 :]:
+            yield narrow, wider, ends
+        if kind != LONG:
+            yield narrow, pa.float64(), [None if end is None else float(end) for end in ends]
+        digits = 20 if kind == LONG else 10
+        for scale in (0, 1, 38 - digits):
+            yield narrow, pa.decimal128(digits + scale, scale), decimals(*(None if e is None else str(e) for e in ends))
+        yield narrow, pa.decimal128(38, 2), decimals(*(None if e is None else str(e) for e in ends))
+    floats = [1.1, -0.0, 3.4028234663852886e38, 1.401298464324817e-45, float("inf"), float("-inf"), None]
+    yield pa.array(floats, pa.float32()), pa.float64(), pa.array(floats, pa.float32()).to_pylist()
+    for precision, scale, wider, finer in (
+        (9, 2, 9, 2),
+        (9, 2, 10, 3),
+        (18, 0, 38, 20),
+        (5, 5, 38, 38),
+        (38, 1, 38, 1),
+    ):
+        text = "-" + "9" * (precision - scale) + "." + "9" * scale
+        narrow = pa.array(decimals(text, None), pa.decimal128(precision, scale))
+        yield narrow, pa.decimal128(wider, finer), decimals(text, None)
+    days = [date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31), None]
+    midnights = [None if day is None else datetime.combine(day, time()) for day in days]
+    yield pa.array(days), NO_ZONE, midnights
+
+
+WIDENED = list(narrow_and_wide())
+IN_PLACES: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any]]]] = {
+    "column": (lambda kind: kind, lambda value: value),
+    "field": (lambda kind: pa.struct([("x", kind)]), lambda value: {"x": value}),
+    "element": (pa.list_, lambda value: [value, value]),
+    "value": (lambda kind: pa.map_(TEXT, kind), lambda value: [("k", value)]),
+    "key": (lambda kind: pa.map_(kind, TEXT), lambda value: [] if value is None else [(value, "v")]),
+    "deep": (
+        lambda kind: pa.map_(TEXT, pa.list_(pa.struct([("x", kind)]))),
+        lambda value: [("k", [{"x": value}, None]), ("l", None)],
+    ),
+}
+
+
+@pytest.mark.parametrize("place", IN_PLACES)
+@pytest.mark.parametrize(
+    ("narrow", "wide", "expected"), WIDENED, ids=[f"{narrow.type} to {wide}" for narrow, wide, _ in WIDENED]
+)
+def test_narrow_types_of_old_files(
+    tmp_path: Path, narrow: pa.Array, wide: pa.DataType, expected: list[Any], place: str
+) -> None:
+    kind_of, nest = IN_PLACES[place]
+    in_file = pa.array([nest(value) for value in narrow.to_pylist()], kind_of(narrow.type))
+    change_types = pa.array(["insert"] * len(in_file))
+    file = pa.table({"a": in_file, CHANGE_TYPE: change_types})
+    for kind in (TaskKind.INSERT, TaskKind.CDC_OTHERS):
+        found = read(tmp_path, file, [("a", kind_of(wide))], kind).column("a")
+        assert found.type == kind_of(wide)
+        assert found.to_pylist() == [nest(value) for value in expected]
 
 
 def test_partition_columns_come_from_the_log(tmp_path: Path) -> None:
@@ -287,6 +407,82 @@ def test_a_partition_value_of_another_type(tmp_path: Path) -> None:
     path = parquet(tmp_path / "f", pa.table({"a": [1]}))
     with pytest.raises(DataCorrupt, match="partition value"):
         list(execute(task(path, pa.schema([("p", LONG)]), partition_values=[("p", "x")])))
+
+
+def row_ids(path: Path, tracking: RowTracking | None, kind: TaskKind = TaskKind.INSERT) -> list[tuple[Any, Any]]:
+    """The ids of a file's rows, and the versions they are of."""
+    job = replace(task(path, add_row_ids(pa.schema([("a", LONG)])), kind), tracking=tracking)
+    found = pa.Table.from_batches([batch.rows for batch in execute(job)])
+    assert found.schema.names == ["a", ROW_ID, ROW_COMMIT_VERSION, *(field.name for field in METADATA_FIELDS)]
+    ids, versions = found.column(ROW_ID), found.column(ROW_COMMIT_VERSION)
+    assert (ids.type, versions.type) == (LONG, LONG)
+    return list(zip(ids.to_pylist(), versions.to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8192])
+def test_row_ids_are_the_files_own_or_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr("tailer.execute._batch_rows", lambda _group: rows)
+    ids, versions = [None, 7, None, 9, 5, None, None], [1, None, None, None, 2, None, 0]
+    file = pa.table({"a": range(7), "_row-id": pa.array(ids, LONG), "_row-version": pa.array(versions, LONG)})
+    path = parquet(tmp_path / "f", file, row_group_size=4)
+    counted, constant = [100, 101, 102, 103, 104, 105, 106], [6] * 7
+    stored = [count if number is None else number for number, count in zip(ids, counted, strict=True)]
+    known = [6 if version is None else version for version in versions]
+    for tracking, expected in (
+        (RowTracking(100, 6), (counted, constant)),
+        (RowTracking(100, 6, "_row-id", "_row-version"), (stored, known)),
+        (RowTracking(100, 6, "_row-id", "gone"), (stored, constant)),
+        (RowTracking(None, None, "_row-id", "_row-version"), (ids, versions)),
+        (RowTracking(100, None), (counted, [None] * 7)),
+        (RowTracking(), ([None] * 7, [None] * 7)),
+        (None, ([None] * 7, [None] * 7)),
+    ):
+        assert row_ids(path, tracking) == list(zip(*expected, strict=True))
+        assert row_ids(path, tracking, TaskKind.DELETE) == list(zip(*expected, strict=True))
+
+
+def test_row_ids_of_selected_rows_and_after_resuming(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "f", pa.table({"a": range(20)}), row_group_size=6)
+    job = replace(task(path, add_row_ids(pa.schema([("a", LONG)]))), tracking=RowTracking(1000, 1))
+    job = replace(job, exclude=marked([0, 3, 9, 19]))
+    for after_row in (-1, 4, 11, 18):
+        batches = list(execute(job, after_row))
+        rows = [row for batch in batches for row in batch.row_index.to_pylist()]
+        assert rows == [row for row in range(20) if row > after_row and row not in (0, 3, 9, 19)]
+        assert [row for batch in batches for row in batch.rows.column(ROW_ID).to_pylist()] == [
+            1000 + row for row in rows
+        ]
+
+
+def test_rows_of_change_files_have_no_ids(tmp_path: Path) -> None:
+    """Even where the file has such a column, or the task says how they would be made."""
+    path = parquet(tmp_path / "f", pa.table({"a": [1, 2], "id": [7, 8], CHANGE_TYPE: ["insert", "insert"]}))
+    for tracking in (None, RowTracking(1, 1, "id", "id")):
+        assert row_ids(path, tracking, TaskKind.CDC_OTHERS) == [(None, None)] * 2
+
+
+def test_row_ids_that_cannot_be(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "f", pa.table({"a": [1, 2], "text": ["x", "y"]}))
+    for tracking in (RowTracking(2**63 - 1, 1), RowTracking(1, 1, "text"), RowTracking(1, 1, None, "text")):
+        with pytest.raises(DataCorrupt):
+            row_ids(path, tracking)
+
+
+def test_nothing_but_names_and_types_in_what_comes_out(tmp_path: Path) -> None:
+    """How a file or a mapped table calls a column is not said to sinks, on no level."""
+    inner = pa.struct([numbered("x", LONG, 2), numbered("m", pa.map_(TEXT, pa.struct([numbered("y", LONG, 4)])), 3)])
+    schema = pa.schema([numbered("a", inner, 1), numbered("l", pa.list_(inner), 5)])
+    file = pa.table([pa.array([{"x": 1, "m": [("k", {"y": 2})]}], inner), pa.array([[None]], pa.list_(inner))], schema)
+    deep = pa.struct([mapped("z", LONG, "y", 4)])
+    wanted = pa.struct([mapped("x", LONG, "x", 2), mapped("m", pa.map_(TEXT, deep), "m", 3)])
+    mapped_schema = pa.schema([mapped("a", wanted, "a", 1), mapped("l", pa.list_(wanted), "l", 5)])
+    path = parquet(tmp_path / "f", file)
+    for table in (mapped_schema, pa.schema([pa.field(field.name, field.type) for field in schema])):
+        (batch,) = execute(task(path, table))
+        assert batch.rows.schema.equals(output_schema(table), check_metadata=True)
+        for kind in batch.rows.schema.types[:2]:
+            assert "field_id" not in pa.schema([("a", kind)]).to_string(show_field_metadata=True)
+            assert "physicalName" not in pa.schema([("a", kind)]).to_string(show_field_metadata=True)
 
 
 def test_thousands_of_columns_are_found_at_once(tmp_path: Path) -> None:

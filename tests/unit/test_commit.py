@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from tailer.delta.actions import Metadata, Protocol, Txn
 from tailer.delta.checkpoint import read_state
-from tailer.delta.commit import LAST_CHECKPOINT, checkpoint_name, read_commit, write_checkpoint, write_commit
+from tailer.delta.commit import checkpoint_name, read_commit, write_checkpoint, write_commit
+from tailer.delta.last_checkpoint import LAST_CHECKPOINT
 from tailer.delta.log import LogListing, commit_name
 from tailer.errors import LogCorrupt, ObjectAlreadyExists, StorageUnavailable
 from tailer.storage import LocalStore, MemoryStore, ObjectStore

@@ -7,7 +7,8 @@ import pytest
 
 from tailer.config import Settings, examine, load, local_folder
 from tailer.errors import ConfigError
-from tailer.plan import Start, StartKind
+from tailer.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.start import Start, StartKind
 
 PIPELINE = """
 [pipelines.orders]
@@ -54,8 +55,10 @@ def test_everything_has_its_documented_default(tmp_path: Path) -> None:
     assert (found.state_table, found.drain_s) == (None, 30.0)
     (orders,) = found.pipelines
     assert (orders.name, orders.table, orders.target) == ("orders", tmp_path / "orders", tmp_path / "copy")
-    assert (orders.start, orders.columns, orders.poll_interval_s) == (Start(StartKind.EARLIEST), (), 1.0)
+    assert (orders.start, orders.policy.columns, orders.poll_interval_s) == (Start(StartKind.EARLIEST), (), 1.0)
     assert (orders.sink_kind, orders.sink_options) == ("delta", {"path": str(tmp_path / "copy")})
+    assert orders.policy == Policy((), False, OnSchemaChange.EVOLVE, OnDataLoss.FAIL)
+    assert found.metrics is None
 
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
@@ -66,6 +69,9 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     table = "/data/../data/orders"
     start = "snapshot"
     columns = ["id", "amount"]
+    row_ids = true
+    on_schema_change = "fail"
+    on_data_loss = "skip-with-gap-event"
     poll_interval_s = 0.5
     [pipelines."orders.eu-1".sink]
     kind = "stdout"
@@ -75,8 +81,13 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     assert (found.state_table, found.drain_s) == (Path.home() / "state", 2.0)
     (orders,) = found.pipelines
     assert (orders.name, orders.table, orders.target) == ("orders.eu-1", Path("/data/orders"), None)
-    assert (orders.start.kind, orders.columns, orders.poll_interval_s) == (StartKind.SNAPSHOT, ("id", "amount"), 0.5)
+    assert (orders.start.kind, orders.policy.columns, orders.poll_interval_s) == (
+        StartKind.SNAPSHOT,
+        ("id", "amount"),
+        0.5,
+    )
     assert orders.sink_options == {"format": "jsonl"}
+    assert orders.policy == Policy(("id", "amount"), True, OnSchemaChange.FAIL, OnDataLoss.SKIP)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +128,7 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = settings(tmp_path, PIPELINE.replace("orders]", '"Orders-EU"]'))
     assert (found.drain_s, found.state_table) == (7.0, tmp_path / "state")
     (orders,) = found.pipelines
-    assert (orders.name, orders.start.value, orders.columns) == ("Orders-EU", 12, ("id",))
+    assert (orders.name, orders.start.value, orders.policy.columns) == ("Orders-EU", 12, ("id",))
     assert (orders.target, orders.table) == (Path("/elsewhere"), tmp_path / "orders")
 
 
@@ -154,7 +165,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("", "pipelines", "missing or empty", "[pipelines.NAME]"),
     ("pipelines = 3", "pipelines", "must be a table", ""),
     ("stat_table = 'x'" + PIPELINE, "stat_table", "unknown key", "'state_table'"),
-    ("zzz = 1" + PIPELINE, "zzz", "unknown key", "Known: state_table, drain_s, pipelines."),
+    ("zzz = 1" + PIPELINE, "zzz", "unknown key", "Known: state_table, drain_s, metrics, pipelines."),
     ("drain_s = -1" + PIPELINE, "drain_s", "greater than or equal to 0", ""),
     ("drain_s = inf" + PIPELINE, "drain_s", "finite", ""),
     ("drain_s = 'x'" + PIPELINE, "drain_s", "valid number", ""),

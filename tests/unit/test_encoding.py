@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encoding import FlatEncoder, row_texts, slices
+from sinks.encoding import FlatEncoder, event_line, event_values, row_texts, slices
 from sinks.encoding.values import value_text
 from tailer.errors import SinkRejected
+from tailer.events import Gap, SchemaChange
 
 DAY = 86_400_000_000
 
@@ -250,3 +251,24 @@ def test_slices_bound_rows_and_bytes_and_leave_nothing_out() -> None:
     assert [len(part) for part in slices(wide)] == [4, 4, 2]
     assert pa.Table.from_batches(slices(wide)).column("v").to_pylist() == wide.column("v").to_pylist()
     assert list(slices(narrow.slice(0, 0))) == []
+
+
+def test_events_have_the_metadata_of_rows_first() -> None:
+    schema = pa.schema([])
+    change = SchemaChange("t", 5, 1_772_366_400_001, schema, schema, ("column é was added", 'column "b" was dropped'))
+    assert event_line(change).decode() == (
+        '{"_change_type":"schema_change","_commit_version":5,"_commit_timestamp":"2026-03-01T12:00:00.001000Z",'
+        '"changes":["column é was added","column \\"b\\" was dropped"]}\n'
+    )
+    gap = Gap("t", 7, 9, -62_135_596_800_000, "lines\nand\ttabs", snapshot=False)
+    assert event_line(gap).decode() == (
+        '{"_change_type":"gap","_commit_version":9,"_commit_timestamp":"0001-01-01T00:00:00.000000Z",'
+        '"first_version":7,"reason":"lines\\nand\\ttabs","snapshot":false}\n'
+    )
+    assert json.loads(event_line(gap)) == event_values(gap)
+
+
+def test_a_path_that_is_no_text_does_not_stop_an_event() -> None:
+    gap = Gap("t", 1, 1, 0, b"part-\xff is gone".decode(errors="surrogateescape"), snapshot=True)
+    assert json.loads(event_line(gap))["reason"] == gap.reason
+    assert event_line(gap).count(b"\n") == 1

@@ -1,6 +1,7 @@
 """The table for people, as it shows."""
 
 import io
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 from sinks.encoding.terminal import TerminalView
 from sinks.testing import change_batch
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 
 MOMENT = "2026-03-01T12:00:00.00000"
 
@@ -125,6 +126,42 @@ def test_no_rows_are_nothing() -> None:
     table = view()
     assert shown(table, changes(1, ["insert"], people([1], ["x"])).slice(0, 0)) == []
     assert table.counts() == ""
+
+
+def test_a_change_of_the_schema_is_a_line_and_the_names_follow_anew() -> None:
+    table = view()
+    before, after = people([1], ["x"]), {"id": pa.array([1]), "mail": pa.array(["y"])}
+    event = SchemaChange("t", 7, 0, pa.schema([]), pa.schema([]), ("column name was\ndropped", "column mail was added"))
+    lines = shown(table, changes(7, ["delete"], before))
+    lines += table.event(event).splitlines() + shown(table, changes(7, ["insert"], after))
+    assert lines[1:] == [
+        "   id  name",
+        "-   1  x",
+        r"   version 7: column name was\ndropped; column mail was added",
+        "   id  mail",
+        "+   1  y",
+    ]
+    assert table.event(replace(event, version=8, changes=("a type",))) == (
+        "   1 inserted, 1 deleted\n   version 8: a type\n"
+    )
+    assert shown(table, changes(8, ["insert"], after)) == [
+        f"version 8 · {MOMENT}8Z " + "─" * 20,
+        "   id  mail",
+        "+   1  y",
+    ]
+
+
+def test_a_gap_is_a_line_and_what_follows_has_a_heading() -> None:
+    table = view()
+    rows = changes(7, ["insert"], people([1], ["x"]))
+    gap = Gap("t", 7, 7, 0, "the file " + "long/" * 20 + "is gone", snapshot=True)
+    assert shown(table, rows)[2:] == ["+   1  x"]
+    assert table.event(gap).splitlines() == [
+        "   1 inserted",
+        f"   changes of versions 7 to 7 are lost: {gap.reason}; all rows of the table follow",
+    ]
+    assert shown(table, rows)[:2] == [f"version 7 · {MOMENT}7Z " + "─" * 20, "   id  name"]
+    assert table.event(replace(gap, snapshot=False)).endswith("is gone; version 8 follows\n")
 
 
 def test_colours() -> None:

@@ -319,7 +319,7 @@ async def test_the_rest_behind_a_position_is_exactly_the_rest(table: Crafted) ->
     engine = LocalEngine(2)
     log = DeltaTableLog(LocalStore(table.path))
     await log.seek(0)
-    for of in [await log.next_plan() for _ in range(4)] + [await log.snapshot_plan(3)]:
+    for of in [await log.next_plan() for _ in range(4)] + [plan async for plan in log.snapshot_plans(3)]:
         assert of is not None
         whole: Seen = []
         await run(engine, of, whole)

@@ -8,8 +8,9 @@ import pytest
 
 from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import Fault, FaultySink, Kind, Step, change_batch
-from sinks.testing.contract import APP, deliver, up_to
+from sinks.testing.announcements import change, wider
 from sinks.testing.rows import numbered
+from sinks.testing.suite import APP, SCHEMA, Item, deliver, up_to
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer.sink import Sink
 
@@ -37,6 +38,17 @@ async def test_an_error_strikes_once(fault: Fault, error: type[SinkError], commi
     assert await sink.progress(APP) == (up_to(APP, 1) if committed else None)
     await deliver(sink, numbered(2))
     assert sink.fired == [fault]
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_an_event_can_fail(after: bool) -> None:
+    sink = FaultySink(MemorySink("memory"), Fault(Step.ANNOUNCE, Kind.FAIL, nth=2, after=after))
+    items: list[Item] = [numbered(1), change(2), wider(2), change(3, wider(2).rows.schema, SCHEMA), numbered(3)]
+    with pytest.raises(SinkUnavailable, match="announce 2"):
+        await deliver(sink, *items)
+    assert await sink.progress(APP) is None
+    await deliver(sink, *items)
+    assert await sink.progress(APP) == up_to(APP, 3)
 
 
 async def test_progress_can_fail() -> None:
@@ -80,7 +92,7 @@ def test_a_crash_is_the_end_of_the_process() -> None:
         "import anyio\n"
         "from sinks.memory import MemorySink\n"
         "from sinks.testing import Fault, FaultySink, Kind, Step\n"
-        "from sinks.testing.contract import deliver\n"
+        "from sinks.testing.suite import deliver\n"
         "from sinks.testing.rows import numbered\n"
         "sink = FaultySink(MemorySink('memory'), Fault(Step.COMMIT, Kind.CRASH))\n"
         "anyio.run(deliver, sink, numbered(1))\n"

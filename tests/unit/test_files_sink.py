@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,9 +21,11 @@ from pyarrow import parquet
 from sinks.files import FilesSink, Format
 from sinks.files_directory import directory_name
 from sinks.testing import change_batch
-from sinks.testing.contract import SCHEMA, deliver, up_to
+from sinks.testing.announcements import change, gap, wider
 from sinks.testing.rows import numbered
+from sinks.testing.suite import SCHEMA, Item, deliver, up_to
 from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress
 
@@ -259,12 +263,123 @@ async def test_rows_of_another_schema_are_refused(tmp_path: Path) -> None:
     await sink.aclose()
 
 
+async def test_events_are_lines_between_lines(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path)
+    await deliver(sink, numbered(5), change(6), wider(6), gap(7, 9), app_id=APP)
+    lines = (folder / data_file(5, 9)).read_text().splitlines()
+    assert [json.loads(line)["_change_type"] for line in lines] == [
+        *["insert"] * 3,
+        "schema_change",
+        *["insert"] * 3,
+        "gap",
+    ]
+    assert lines[3] == (
+        '{"_change_type":"schema_change","_commit_version":6,"_commit_timestamp":"2026-03-01T12:00:00.000000Z",'
+        '"changes":["column extra was added, \\"quoted\\"","é"]}'
+    )
+    assert lines[-1] == (
+        '{"_change_type":"gap","_commit_version":9,"_commit_timestamp":"2026-03-01T12:00:00.000000Z","first_version":7,'
+        '"reason":"the log was cleaned up","snapshot":false}'
+    )
+    assert [list(json.loads(line))[2] for line in (lines[0], lines[4])] == ["_change_type", "extra"]
+    await sink.aclose()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+async def test_names_tell_the_versions_that_are_lost(tmp_path: Path, folder: Path, form: Format) -> None:
+    sink = FilesSink("files", tmp_path, form)
+    await deliver(sink, gap(3, 6), app_id=APP)
+    await deliver(sink, gap(7, 9, snapshot=True), numbered(9), app_id=APP)
+    await deliver(sink, change(10), app_id=APP)
+    assert names(folder) == [data_file(3, 6, form), data_file(7, 9, form), data_file(10, 10, form)]
+    await sink.aclose()
+
+
+async def test_a_parquet_file_has_the_columns_of_all_its_rows(tmp_path: Path, folder: Path) -> None:
+    """Many row groups of three schemas; wider types, a dropped, an added and a nested column."""
+    rows = 200_000
+    numbers = pa.array(range(rows), pa.int32())
+    first = change_batch(1, {"id": numbers, "a": numbers.cast(pa.string()), "s": pa.array([{"x": 1}] * rows)})
+    second = change_batch(2, {"id": pa.array([2**40, None]), "s": pa.array([{"x": 1, "y": [1.5]}, None])})
+    third = change_batch(3, {"id": pa.array([7], pa.int16()), "a": pa.array(["z"]), "day": pa.array([0], pa.date32())})
+    batches = [first, second, third]
+    items: list[Item] = [first]
+    for before, after in pairwise(batches):
+        items += [change(after.version, before.rows.schema, after.rows.schema), after]
+    sink = FilesSink("files", tmp_path, "parquet")
+    await deliver(sink, *items, app_id=APP)
+    assert names(folder) == [data_file(1, 3, "parquet")]
+    found = parquet.read_table(folder / data_file(1, 3, "parquet"))
+    assert found.schema.names == ["id", "a", "s", "day", *third.rows.schema.names[-3:]]
+    assert found.schema.field("id").type == pa.int64()
+    assert found["id"].to_pylist() == [*range(rows), 2**40, None, 7]
+    assert found["a"].to_pylist() == [*map(str, range(rows)), None, None, "z"]
+    assert found["s"].slice(rows - 1).to_pylist() == [{"x": 1, "y": None}, {"x": 1, "y": [1.5]}, None, None]
+    assert found["day"].null_count == rows + 2
+    assert found["_commit_version"].to_pylist() == [1] * rows + [2, 2, 3]
+    await sink.aclose()
+
+
+async def test_parquet_rows_that_cannot_share_a_file_are_refused_with_the_way_out(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path, "parquet")
+    number, text = (change_batch(1, {"v": column}) for column in (pa.array([1]), pa.array(["x"])))
+    event = change(1, number.rows.schema, text.rows.schema)
+    with pytest.raises(SinkRejected, match="column v is int64 in some rows and string in others") as raised:
+        await deliver(sink, number, event, text, app_id=APP)
+    assert 'format = "jsonl"' in raised.value.hint
+    assert names(folder) == []
+    # Nothing is wrong with the change itself: without rows of the one or the other there is one schema.
+    await deliver(sink, event, text, app_id=APP)
+    assert parquet.read_table(folder / data_file(1, 1, "parquet"))["v"].to_pylist() == ["x"]
+    other = change_batch(2, {"v": pa.array(["y"])})
+    await deliver(sink, other, change(3, text.rows.schema, number.rows.schema), app_id=APP)
+    assert parquet.read_table(folder / data_file(2, 3, "parquet"))["v"].to_pylist() == ["y"]
+    await deliver(sink, change_batch(4, {"v": pa.array([1])}), app_id=APP)
+    await sink.aclose()
+
+
+async def test_a_gap_in_parquet_is_a_row_of_nulls(tmp_path: Path, folder: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *SCHEMA.remove(0)])
+    rows = numbered(1)
+    strict = ChangeBatch(rows.table_id, 1, 0, rows.rows.cast(schema), rows.row_index)
+    sink = FilesSink("files", tmp_path, "parquet")
+    async with sink.begin(APP, schema) as transaction:
+        await transaction.write(strict)
+        await transaction.announce(gap(2, 4))
+        await transaction.commit(up_to(APP, 4))
+    found = parquet.read_table(folder / data_file(1, 4, "parquet")).to_pylist()
+    assert [row["id"] for row in found] == [1_000_000, 1_000_001, 1_000_002, None]
+    moment = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    stamp = {"_change_type": "gap", "_commit_version": 4, "_commit_timestamp": moment}
+    assert found[-1] == {"id": None, "name": None, **stamp}
+    await sink.aclose()
+
+
+async def test_parquet_files_on_the_way_leave_nothing(tmp_path: Path, folder: Path) -> None:
+    sink = FilesSink("files", tmp_path, "parquet")
+    async with sink.begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(1))
+        await transaction.announce(change(1))
+        await transaction.write(wider(1, task=1))
+        (hidden,) = names(folder)
+        assert hidden.startswith(".")
+    assert names(folder) == []
+    with largest_file(100_000), pytest.raises(SinkUnavailable):
+        await deliver(sink, numbered(1), change(1), wider(1, rows=100_000), app_id=APP)
+    assert names(folder) == []
+    await deliver(sink, numbered(1), change(1), wider(1, task=1), app_id=APP)
+    assert names(folder) == [data_file(1, 1, "parquet")]
+    await sink.aclose()
+
+
 async def test_a_type_without_a_form_is_refused(tmp_path: Path) -> None:
     batch = change_batch(1, {"v": pa.nulls(1, pa.month_day_nano_interval())})
     for form, reason in (("jsonl", "no JSON form"), ("parquet", "no Parquet form")):
         sink = FilesSink("files", tmp_path, form)  # type: ignore[arg-type]
         with pytest.raises(SinkRejected, match=reason):
             await deliver(sink, batch, app_id=APP)
+        with pytest.raises(SinkRejected, match=reason):
+            await deliver(sink, numbered(1), change(1, SCHEMA, batch.rows.schema), batch, app_id=APP)
         await sink.aclose()
 
 
@@ -345,8 +460,9 @@ import sys
 import anyio
 from pathlib import Path
 from sinks.files import FilesSink
-from sinks.testing.contract import deliver
+from sinks.testing.announcements import change, wider
 from sinks.testing.rows import numbered
+from sinks.testing.suite import deliver
 
 async def main():
     sink = FilesSink("files", Path(sys.argv[1]), sys.argv[2])
@@ -354,8 +470,8 @@ async def main():
     version = 0 if progress is None else progress.position.version + 1
     print("ready", flush=True)
     while True:
-        batches = [numbered(each, rows=2000) for each in (version, version + 1)]
-        await deliver(sink, *batches, app_id="pipeline/table-id")
+        items = [numbered(version, rows=2000), change(version + 1), wider(version + 1, rows=2000)]
+        await deliver(sink, *items, app_id="pipeline/table-id")
         version += 2
 
 anyio.run(main)
@@ -387,4 +503,4 @@ def read_ids(file: Path) -> list[int]:
     if file.suffix == ".parquet":
         ids: list[int] = parquet.read_table(file).column("id").to_pylist()
         return ids
-    return [json.loads(line)["id"] for line in file.read_bytes().splitlines()]
+    return [row["id"] for row in map(json.loads, file.read_bytes().splitlines()) if "id" in row]

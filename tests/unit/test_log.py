@@ -1,14 +1,18 @@
 """What a listing of a log means: which files count, which versions can be had, what is missing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.log import LOG, LogFileKind, LogListing, LogPath, LogSegment, commit_name, list_log
+from tailer.delta.last_checkpoint import LAST_CHECKPOINT
+from tailer.delta.log import LOG, LogFileKind, LogListing, LogPath, LogSegment, commit_name, list_log, list_recent
 from tailer.errors import NotATable, VersionAhead, VersionGone
-from tailer.storage import MemoryStore, ObjectMeta, Objects
+from tailer.storage import MemoryStore, ObjectMeta, Objects, StoredObject
+
+T = TypeVar("T")
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 
@@ -140,6 +144,15 @@ def test_a_state_whose_files_are_missing(names: list[str], version: int, missing
     assert caught.value.version == missing
 
 
+def test_a_state_without_the_newest_checkpoint() -> None:
+    found = listing([*commits(*range(7)), classic(2), part(4, 1, 2), part(4, 2, 2), classic(4), classic(6)])
+    for without, left in [([], 6), ([classic(6)], 4), ([classic(6), part(4, 2, 2)], 4)]:
+        assert found.segment(6, {f"{LOG}/{name}" for name in without}).checkpoint[0].version == left
+    segment = found.segment(6, {f"{LOG}/{name}" for name in (classic(6), part(4, 2, 2))})
+    assert [path.name for path in segment.checkpoint] == [f"{LOG}/{classic(4)}"]
+    assert found.segment(5, {path.name for files in found.checkpoints for path in files}).checkpoint == ()
+
+
 def test_a_state_that_is_yet_to_come() -> None:
     with pytest.raises(VersionAhead):
         listing(commits(0, 1)).segment(2)
@@ -204,6 +217,100 @@ async def test_a_gap_counts_once_two_listings_agree(listings: list[list[str]], l
     store = TornStore(*listings)
     assert (await list_log(store)).latest == latest
     assert len(store.listings) == left
+
+
+class CountedStore(MemoryStore):
+    """Says from where on it was listed."""
+
+    def __init__(self, names: Iterable[str], hint: bytes | None) -> None:
+        super().__init__()
+        self.names = sorted(names)
+        self.hint = hint
+        self.asked: list[str] = []
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        if name == LAST_CHECKPOINT and self.hint is not None:
+            return decode(StoredObject(ObjectMeta(name, 1, 0), self.hint))
+        return await super().read(name, decode)
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        self.asked.append(start_after)
+        return [meta(name) for name in self.names if f"{LOG}/{name}" > start_after]
+
+
+LONG = [*commits(*range(150, 400)), *map(classic, range(200, 400, 50))]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", [None, 300, 350])
+async def test_a_long_log_is_listed_from_its_last_checkpoint(version: int | None) -> None:
+    store = CountedStore(LONG, b'{"version": 300}')
+    found = await list_recent(store, 10, version)
+    assert store.asked == [commit_name(289)]
+    assert (found.since, found.latest, found.commits[0].version) == (290, 399, 290)
+    assert found.segment(300).checkpoint[0].version == 300
+    assert found.segment(399).checkpoint[0].version == 350
+    found.check_contiguous(290)
+
+
+@pytest.mark.anyio
+async def test_what_the_end_of_a_log_cannot_tell_is_not_gone() -> None:
+    found = await list_recent(CountedStore(LONG, b'{"version": 300}'), 10)
+    with pytest.raises(ValueError, match="listed from version 290 on"):
+        found.check_contiguous(289)
+    with pytest.raises(ValueError, match="listed from version 290 on"):
+        found.segment(299)
+    with pytest.raises(ValueError, match="listed from version 290 on"):
+        found.segment(300, {f"{LOG}/{classic(300)}"})
+    with pytest.raises(ValueError, match="listed from version 290 on"):
+        _ = found.earliest
+    with pytest.raises(VersionAhead):
+        found.segment(400)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("names", "hint", "version"),
+    [
+        (LONG, None, None),
+        (LONG, b"", None),
+        (LONG, b'{"version": 300, "checksum": "0"}', None),
+        (LONG, b'{"version": 300}', 299),
+        (LONG, b'{"version": 310}', None),
+        (LONG, b'{"version": 1000000}', None),
+        ([*commits(*range(400)), part(300, 1, 2)], b'{"version": 300, "parts": 2}', None),
+        ([*commits(*range(400)), classic(10)], b'{"version": 10}', None),
+    ],
+)
+async def test_without_a_hint_that_holds_all_of_the_log_is_listed(
+    names: list[str], hint: bytes | None, version: int | None
+) -> None:
+    store = CountedStore(names, hint)
+    found = await list_recent(store, 10, version)
+    assert store.asked[-1] == ""
+    assert found == await list_log(store)
+
+
+@pytest.mark.anyio
+async def test_a_gap_at_the_end_counts_once_two_listings_agree() -> None:
+    class Torn(CountedStore):
+        async def list(self, prefix: str, start_after: str = "") -> Objects:
+            found = await super().list(prefix, start_after)
+            return [one for one in found if len(self.asked) > 1 or commit_name(390) != one.name]
+
+    store = Torn(LONG, b'{"version": 300}')
+    (await list_recent(store, 10)).check_contiguous(300)
+    assert store.asked == [commit_name(289)] * 2
+    lost = CountedStore(set(LONG) - set(commits(390)), b'{"version": 300}')
+    with pytest.raises(VersionGone) as caught:
+        (await list_recent(lost, 10)).check_contiguous(300)
+    assert caught.value.version == 390
+
+
+@pytest.mark.anyio
+async def test_no_log_to_be_hinted_at() -> None:
+    with pytest.raises(NotATable):
+        await list_recent(CountedStore([], b'{"version": 300}'), 10)
 
 
 NAMES = st.one_of(

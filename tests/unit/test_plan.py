@@ -20,11 +20,10 @@ from tailer.plan import (
     DeletionVectorRef,
     Position,
     Regime,
-    Start,
-    StartKind,
     TaskKind,
     output_schema,
 )
+from tailer.start import Start, StartKind
 
 INNER = pa.field("x", pa.int64(), metadata={PHYSICAL_NAME: b"p2", FIELD_ID: b"2"})
 SCHEMA = pa.schema(

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME, arrow_schema, dropped_column, partition_scalar, physical_name
+from tailer.delta.schema import (
+    FIELD_ID,
+    PHYSICAL_NAME,
+    arrow_schema,
+    dropped_column,
+    partition_scalar,
+    physical_name,
+    widens,
+)
 from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
 from tests.logs import schema_string
 
@@ -115,6 +123,76 @@ def test_mapping_without_its_metadata(metadata: dict[str, Any]) -> None:
         read(json.dumps({"fields": [{"name": "a", "type": "long", "metadata": metadata}]}), "name")
 
 
+@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("nest", [False, True])
+@pytest.mark.parametrize(("second", "said"), [(("p1", 2), "physical name 'p1'"), (("p2", 1), "field id '1'")])
+def test_two_columns_that_are_one_in_files(mode: str, nest: bool, second: tuple[str, int], said: str) -> None:
+    """Both would get the same values. Names on other levels are other columns; ids count in id mode."""
+    columns = [mapped("a", "long", "p1", 1), mapped("b", "long", *second)]
+    struct = {"type": "struct", "fields": columns}
+    text = json.dumps({"fields": [mapped("s", {**LIST, "elementType": struct}, "p1", 9)] if nest else columns})
+    assert len(read(text)) == (1 if nest else 2)
+    if mode == "name" and said.startswith("field id"):
+        assert len(read(text, mode)) == (1 if nest else 2)
+        return
+    with pytest.raises(LogCorrupt, match=f"two columns have the {said}"):
+        read(text, mode)
+
+
+def test_physical_names_that_differ_in_case() -> None:
+    columns = [mapped("a", "long", "p", 1), mapped("b", "long", "P", 2)]
+    assert [physical_name(field) for field in read(json.dumps({"fields": columns}), "name")] == ["p", "P"]
+
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+DECIMALS = [pa.decimal128(precision, scale) for precision in range(1, 39) for scale in range(precision + 1)]
+ALL = [*INTEGERS, *DECIMALS, pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us"), UTC_MICROS, pa.string()]
+
+
+def allowed(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """PROTOCOL.md, "Type Widening", word by word."""
+    if narrow in INTEGERS and wide in INTEGERS:
+        return INTEGERS.index(narrow) < INTEGERS.index(wide)
+    if narrow in INTEGERS and pa.types.is_decimal(wide):
+        k1, k2 = wide.precision - (20 if narrow == pa.int64() else 10), wide.scale
+        return bool(k1 >= k2 >= 0)
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide):
+        k1, k2 = wide.precision - narrow.precision, wide.scale - narrow.scale
+        return bool(k1 >= k2 >= 0)
+    if wide == pa.float64():
+        return narrow in (pa.int8(), pa.int16(), pa.int32(), pa.float32())
+    return bool(narrow == pa.date32() and wide == pa.timestamp("us"))
+
+
+@given(st.sampled_from(ALL), st.sampled_from(ALL))
+def test_what_may_be_widened(narrow: pa.DataType, wide: pa.DataType) -> None:
+    assert widens(narrow, wide) is allowed(narrow, wide)
+
+
+def changed(*changes: tuple[str, str]) -> str:
+    """The schema of a table whose column, nested in a list, went through changes of type."""
+    listed = [{"fromType": before, "toType": after, "fieldPath": "element"} for before, after in changes]
+    field = {"name": "x", "type": LIST, "nullable": True, "metadata": {"delta.typeChanges": listed}}
+    return json.dumps({"fields": [{"name": "s", "type": {"type": "struct", "fields": [field]}}]})
+
+
+def test_changes_of_type_in_the_past() -> None:
+    read(changed())
+    read(changed(("byte", "short"), ("short", "integer"), ("integer", "long")))
+    read(changed(("decimal(5,2)", "decimal( 7, 4 )"), ("date", "timestamp_ntz"), ("byte", "double")))
+    for before, after in (("long", "double"), ("date", "timestamp"), ("string", "long"), ("integer", "byte")):
+        with pytest.raises(UnsupportedFeature) as caught:
+            read(changed(("byte", "long"), (before, after)))
+        assert caught.value.feature == f"column x changed from {before} to {after}"
+
+
+@pytest.mark.parametrize("changes", [[{}], [1], 7, [{"fromType": "long"}]])
+def test_changes_of_type_that_say_nothing(changes: Any) -> None:
+    field = {"name": "x", "type": "long", "metadata": {"delta.typeChanges": changes}}
+    with pytest.raises(LogCorrupt, match="not a schema"):
+        read(json.dumps({"fields": [field]}))
+
+
 NESTED = {**LIST, "elementType": {**MAP, "valueType": STRUCT}}
 
 
@@ -169,6 +247,14 @@ def moment(text: str) -> datetime:
         ("2020-01-01T02:00:00+02:00", UTC_MICROS, moment("2020-01-01T00:00:00")),
         ("2020-01-01T02:00:00", pa.timestamp("us"), moment("2020-01-01T02:00:00").replace(tzinfo=None)),
         ("\x01\x02", pa.binary(), b"\x01\x02"),
+        # The texts that old files of a widened column have.
+        ("-128", pa.int64(), -128),
+        ("-2147483648", pa.float64(), -(2.0**31)),
+        ("-128", pa.decimal128(38, 28), Decimal(-128)),
+        ("9223372036854775807", pa.decimal128(20, 0), Decimal(2**63 - 1)),
+        ("1.25", pa.decimal128(38, 18), Decimal("1.25")),
+        ("0001-01-01", pa.timestamp("us"), moment("0001-01-01").replace(tzinfo=None)),
+        ("9999-12-31", pa.timestamp("us"), moment("9999-12-31").replace(tzinfo=None)),
     ],
 )
 def test_partition_values(text: str | None, kind: pa.DataType, value: Any) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sinks.encoding import event_values
 from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import SinkTests, flat_rows
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction
 
@@ -39,6 +40,9 @@ class Transaction:
     async def write(self, batch: ChangeBatch) -> None:
         await self.transaction.write(batch)
 
+    async def announce(self, event: ControlEvent) -> None:
+        await self.transaction.announce(event)
+
     async def commit(self, progress: Progress) -> None:
         await self.transaction.commit(progress)
 
@@ -48,7 +52,7 @@ class EarlyRows(Changed):
 
     class Early(Transaction):
         async def write(self, batch: ChangeBatch) -> None:
-            self.sink.destination.batches.setdefault(self.app_id, []).append(batch)
+            self.sink.destination.log.setdefault(self.app_id, []).append(batch)
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Early(transaction, self, app_id)
@@ -90,10 +94,62 @@ class NewestFirst(Changed):
     class Reversed(Transaction):
         async def commit(self, progress: Progress) -> None:
             await self.transaction.commit(progress)
-            self.sink.destination.batches.get(self.app_id, []).reverse()
+            self.sink.destination.log.get(self.app_id, []).reverse()
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Reversed(transaction, self, app_id)
+
+
+class EarlyEvents(Changed):
+    """Tells events before the commit."""
+
+    class Early(Transaction):
+        async def announce(self, event: ControlEvent) -> None:
+            self.sink.destination.log.setdefault(self.app_id, []).append(event)
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Early(transaction, self, app_id)
+
+
+class LateEvents(Changed):
+    """Tells events behind the rows."""
+
+    class Late(Transaction):
+        async def commit(self, progress: Progress) -> None:
+            await self.transaction.commit(progress)
+            log = self.sink.destination.log.get(self.app_id, [])
+            log.sort(key=lambda item: not isinstance(item, ChangeBatch))
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Late(transaction, self, app_id)
+
+
+class SilentGaps(Changed):
+    """Keeps gaps to itself."""
+
+    class Silent(Transaction):
+        async def announce(self, event: ControlEvent) -> None:
+            if not isinstance(event, Gap):
+                await self.transaction.announce(event)
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Silent(transaction, self, app_id)
+
+
+class NarrowedNumbers(Changed):
+    """Writes all numbers as the first rows had them."""
+
+    class Narrowed(Transaction):
+        async def write(self, batch: ChangeBatch) -> None:
+            index = batch.rows.schema.get_field_index("number")
+            if index >= 0 and batch.rows.schema.field(index).type == pa.int64():
+                column = batch.rows.column(index).cast(pa.int32(), safe=False).cast(pa.int64())
+                rows = batch.rows.set_column(index, batch.rows.schema.field(index), column)
+                batch = ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index)
+            await self.transaction.write(batch)
+
+    def change(self, transaction: SinkTransaction, app_id: str) -> Any:
+        return self.Narrowed(transaction, self, app_id)
 
 
 class WholeVersionsOnly(Changed):
@@ -105,6 +161,15 @@ class WholeVersionsOnly(Changed):
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Whole(transaction, self, app_id)
+
+
+class StuckInSnapshots(MemorySink):
+    """Keeps the place in a snapshot apart from the version, and a reset does not reach it."""
+
+    async def reset(self, progress: Progress) -> None:
+        at = self.destination.progress.get(progress.app_id)
+        if at is None or not at.position.in_snapshot:
+            await super().reset(progress)
 
 
 class Unfenced(MemorySink):
@@ -132,7 +197,10 @@ def suite_for(kind: type[MemorySink]) -> SinkTests:
             return kind("broken", self.memory)
 
         async def delivered(self, app_id: str) -> list[dict[str, Any]]:
-            return [row for batch in self.memory.batches.get(app_id, []) for row in flat_rows(batch.rows)]
+            rows = []
+            for item in self.memory.log.get(app_id, []):
+                rows += flat_rows(item.rows) if isinstance(item, ChangeBatch) else [event_values(item)]
+            return rows
 
     return Suite()
 
@@ -148,7 +216,22 @@ def suite_for(kind: type[MemorySink]) -> SinkTests:
         (LateProgress, "test_rows_and_progress_become_visible_together", ()),
         (RoundedNumbers, "test_every_type_survives", ("decimal(38,18)",)),
         (NewestFirst, "test_order_is_kept", ()),
+        (EarlyEvents, "test_an_aborted_transaction_leaves_no_event", ()),
+        (EarlyEvents, "test_events_and_progress_become_visible_together", ()),
+        (LateEvents, "test_rows_before_and_behind_a_change_share_a_transaction", ()),
+        (LateEvents, "test_a_gap_stands_where_it_was_announced", ()),
+        (LateEvents, "test_a_gap_may_come_first_and_be_followed_by_a_snapshot", ()),
+        (SilentGaps, "test_an_event_may_come_without_rows", ()),
+        (NarrowedNumbers, "test_wider_numbers_arrive_or_are_refused_by_name", (False,)),
+        (NarrowedNumbers, "test_narrower_numbers_arrive", ()),
         (WholeVersionsOnly, "test_a_position_inside_a_version", ()),
+        (WholeVersionsOnly, "test_a_position_inside_a_snapshot_is_taken_or_refused", ()),
+        (WholeVersionsOnly, "test_a_snapshot_goes_on_behind_every_part", (0, True)),
+        (EarlyRows, "test_an_abort_leaves_the_parts_before_it", ()),
+        (EarlyRows, "test_of_two_writers_of_a_snapshot_one_commits", (1,)),
+        (SilentGaps, "test_a_snapshot_behind_a_gap_may_be_split", ()),
+        (StuckInSnapshots, "test_reset_leaves_the_rest_of_a_snapshot_out", (3,)),
+        (Unfenced, "test_an_old_view_of_a_snapshot_is_fenced", (False,)),
         (Unfenced, "test_a_writer_with_an_old_view_is_fenced", ()),
         (OneStream, "test_streams_are_independent", ()),
     ],

@@ -12,7 +12,7 @@ from sinks.memory import MemoryProgressStore, MemorySink
 from sinks.stdout import StdoutSink
 from sinks.testing.rows import numbered
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
 from tailer.sink import AtLeastOnceSink, Progress, Recorded, Sink, configure_sink, sink_kinds
 
@@ -38,11 +38,17 @@ class Diary:
     async def write(self, batch: ChangeBatch) -> None:
         await self._note(f"write {batch.version}")
 
+    async def announce(self, event: ControlEvent) -> None:
+        await self._note(f"announce {event.kind}")
+
     async def flush(self) -> None:
         await self._note("flush")
 
     async def progress(self, app_id: str) -> Progress | None:
         return await self._records.progress(app_id)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        return await self._records.has_delivered(pipeline)
 
     async def record(self, progress: Progress) -> None:
         await self._note(f"record {progress.position.version}")
@@ -92,6 +98,7 @@ async def test_a_position_inside_a_version_is_kept() -> None:
     async with sink.begin(APP, SCHEMA) as transaction:
         await transaction.commit(Progress(APP, Position(3, 1, 17)))
     assert sink.splits_versions
+    assert sink.splits_snapshots
     assert await sink.progress(APP) == Progress(APP, Position(3, 1, 17))
 
 

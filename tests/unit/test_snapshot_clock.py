@@ -13,7 +13,7 @@ from tailer.delta.clock import CommitClock
 from tailer.delta.features import READER_FEATURES, check_protocol
 from tailer.delta.log import LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
-from tailer.errors import ConfigError, LogCorrupt, TableReplaced, UnsupportedFeature, VersionGone
+from tailer.errors import ConfigError, LogCorrupt, UnsupportedFeature, VersionGone
 from tailer.storage import MemoryStore, ObjectMeta, StoredObject
 from tests.logs import commit_info, metadata, protocol, schema_string
 
@@ -71,7 +71,6 @@ def test_a_table_without_its_first_actions(missing: str) -> None:
 @pytest.mark.parametrize(
     ("action", "error"),
     [
-        (metadata(table_id="other"), TableReplaced),
         (metadata(schema_string(a="variant")), UnsupportedFeature),
         (metadata("no schema"), LogCorrupt),
         (metadata(**{"delta.columnMapping.mode": "colour"}), LogCorrupt),

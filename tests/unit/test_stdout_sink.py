@@ -21,8 +21,10 @@ import pytest
 from sinks.encoding import row_texts
 from sinks.stdout import StdoutSink
 from sinks.testing import change_batch
+from sinks.testing.announcements import change, gap, wider
 from sinks.testing.rows import numbered
 from tailer.errors import SinkRejected
+from tailer.events import ChangeBatch
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +79,23 @@ async def test_a_line_per_change() -> None:
     assert lines[:100] == list(row_texts(batches[0].slice(0, 100).rows))
     assert [json.loads(line)["_commit_version"] for line in lines] == [1] * 20_000 + [2] * 2 + [3] * 3
     assert lines[20_000].startswith('{"other":"é\\n","_change_type":"insert"')
+
+
+async def test_what_is_not_a_row_is_a_line_too() -> None:
+    pipe = Pipe()
+    pipe.read()
+    sink = StdoutSink("stdout", "auto", pipe.writer)
+    for item in (numbered(1), change(2), wider(2), gap(3, 5, snapshot=True)):
+        await (sink.write(item) if isinstance(item, ChangeBatch) else sink.announce(item))
+    lines = pipe.finish().decode().splitlines()
+    assert [json.loads(line)["_change_type"] for line in lines] == [
+        *["insert"] * 3,
+        "schema_change",
+        *["insert"] * 3,
+        "gap",
+    ]
+    assert list(json.loads(lines[3])) == ["_change_type", "_commit_version", "_commit_timestamp", "changes"]
+    assert lines[-1].endswith('"first_version":3,"reason":"the log was cleaned up","snapshot":true}')
 
 
 async def test_a_reader_that_is_gone_is_told_apart() -> None:
@@ -144,7 +163,10 @@ async def test_a_terminal_gets_a_table() -> None:
         await sink.write(numbered(7, rows=2))
         await sink.flush()
         text = shown.read1().decode()
+        await sink.announce(change(8))
+        announced = shown.read1().decode()
     assert "version 7" in text
+    assert "\x1b[2m   version 8: column extra was added" in announced
     assert "\x1b[32m+" in text
     assert "_change_type" not in text
 

@@ -12,20 +12,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import tailer.delta.table
 from tailer.delta.log import LOG, commit_name
 from tailer.delta.table import GAP_CHECK_MISSES, DeltaTableLog
 from tailer.errors import (
+    ChangesUnavailable,
     ConfigError,
+    DataCorrupt,
+    FileVacuumed,
     LogCorrupt,
     NotATable,
     StorageUnavailable,
-    TableReplaced,
     TailerError,
     UnsupportedFeature,
     VersionAhead,
     VersionGone,
 )
-from tailer.plan import ChangePlan, Start, StartKind, StartPoint
+from tailer.plan import SNAPSHOT_TASKS, ChangePlan
+from tailer.start import Start, StartKind, StartPoint
 from tailer.storage import LocalStore, Objects, StoredObject
 from tests.logs import (
     add,
@@ -111,7 +115,7 @@ async def test_a_version_is_the_same_before_and_after_the_log_is_cleaned_up(tmp_
 
 @pytest.mark.parametrize(
     ("missing", "start", "version"),
-    [([0], 0, 0), ([0], 2, 2), ([0, 1, 2], 2, 2), ([4], 2, 4), ([4], 4, 4), ([4], 5, 5)],
+    [([0], 0, 0), ([0], 2, 2), ([0, 1, 2], 2, 2), ([4], 4, 4), ([4], 5, 5)],
 )
 async def test_entering_where_a_version_is_missing(
     tmp_path: Path, missing: list[int], start: int, version: int
@@ -125,12 +129,22 @@ async def test_entering_where_a_version_is_missing(
     assert caught.value.latest == 6
 
 
+async def test_a_gap_is_raised_when_it_is_reached(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 7)
+    at(tmp_path, 4).unlink()
+    await log.seek(2)
+    assert [(await log.next_plan()) is not None for _ in range(2)] == [True, True]
+    with pytest.raises(VersionGone) as caught:
+        await log.next_plan()
+    assert (caught.value.version, caught.value.earliest, caught.value.latest) == (4, 0, 6)
+
+
 async def test_entering_where_only_a_checkpoint_is_left(tmp_path: Path) -> None:
     log = a_log(tmp_path, 5)
     classic(tmp_path, 4, *HEAD)
     for version in range(2, 5):
         at(tmp_path, version).unlink()
-    for start, missing in ((0, 2), (2, 2), (4, 4)):
+    for start, missing in ((2, 2), (4, 4)):
         with pytest.raises(VersionGone) as caught:
             await log.seek(start)
         assert caught.value.version == missing
@@ -161,8 +175,11 @@ async def test_a_first_commit_without_protocol_or_metadata(tmp_path: Path, gate:
     await log.seek(0)
     with pytest.raises(LogCorrupt, match=r"no (protocol|metaData) action"):
         await log.next_plan()
-    with pytest.raises(LogCorrupt, match=r"no (protocol|metaData) action"):
-        await log.table_id()
+    if metadata() in gate:
+        assert await log.table_id() == "id"
+    else:
+        with pytest.raises(LogCorrupt, match="no metaData action"):
+            await log.table_id()
 
 
 async def test_a_quiet_table_stays_quiet(tmp_path: Path) -> None:
@@ -258,10 +275,56 @@ async def test_another_table_at_the_same_place(tmp_path: Path) -> None:
     log = a_log(tmp_path, 2)
     write_commit(tmp_path, 2, metadata(table_id="other"))
     await log.seek(2)
-    with pytest.raises(TableReplaced) as caught:
-        await log.next_plan()
-    assert (caught.value.expected_id, caught.value.found_id) == ("id", "other")
-    assert await log.table_id() == "other"
+    assert log.state_id == "id"
+    plan = await log.next_plan()
+    assert plan is not None
+    assert (plan.table_id, log.state_id, await log.table_id()) == ("other", "other", "other")
+    write_commit(tmp_path, 3, metadata(table_id="id"), add("f3"))
+    assert await log.ids(-1) == ("id", "other")
+    assert await log.ids(2) == ("id", "other")
+    assert await log.ids(3) == ("id",)
+    classic(tmp_path, 2, protocol(1), metadata(table_id="other"))
+    for version in range(3):
+        (tmp_path / commit_name(version)).unlink()
+    assert await log.ids(0) == ("id", "other")
+
+
+@pytest.mark.parametrize("lost", [VersionGone("t", 2), LogCorrupt("t", commit_name(2), "garbage", 2)])
+async def test_after_a_loss_of_the_log_a_checkpoint_tells_where_to_go_on(tmp_path: Path, lost: TailerError) -> None:
+    log = a_log(tmp_path, 6)
+    with pytest.raises(type(lost)):
+        await log.after_loss(lost, 2)
+    classic(tmp_path, 1, *HEAD)
+    with pytest.raises(type(lost)):
+        await log.after_loss(lost, 2)
+    classic(tmp_path, 5, *HEAD)
+    assert await log.after_loss(lost, 2) == 5
+    assert await log.after_loss(lost, 5) == 6
+    classic(tmp_path, 3, *HEAD)
+    assert await log.after_loss(lost, 2) == 3
+    at(tmp_path, 3).unlink()
+    assert await log.after_loss(lost, 2) == 4
+
+
+async def test_after_a_loss_of_files_the_next_version_is_next(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 6)
+    assert await log.after_loss(FileVacuumed("t", 2, "f"), 2) == 3
+    assert await log.after_loss(ChangesUnavailable("t", 2, "why"), 2) == 3
+    corrupt = DataCorrupt("t", 2, "f", "why")
+    with pytest.raises(DataCorrupt):
+        await log.after_loss(corrupt, 2)
+
+
+async def test_a_snapshot_of_many_files_comes_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailer.delta.table, "PAGE_FILES", 3)
+    for files in (0, 2, 3, 7):
+        table = tmp_path / str(files)
+        write_commit(table, 0, *HEAD, *(add(f"f{number}", modificationTime=9 - number) for number in range(files)))
+        pages = [plan async for plan in DeltaTableLog(LocalStore(table)).snapshot_plans(0)]
+        assert len(pages) == max(1, -(-files // 3))
+        tasks = [task for plan in pages for task in plan.tasks]
+        assert [task.index for task in tasks] == [SNAPSHOT_TASKS + number for number in range(files)]
+        assert [task.uri[-2:] for task in tasks] == [f"f{number}" for number in reversed(range(files))]
 
 
 class CountingStore(LocalStore):
@@ -297,7 +360,8 @@ async def test_entering_reads_back_only_to_the_newest_metadata(tmp_path: Path) -
     write_commit(tmp_path, 40, protocol(), metadata())
     store = CountingStore(tmp_path)
     await DeltaTableLog(store).seek(45)
-    assert store.asked == [LOG, *(commit_name(version) for version in range(44, 39, -1))]
+    hint = f"{LOG}/_last_checkpoint"
+    assert store.asked == [hint, LOG, *(commit_name(version) for version in range(44, 39, -1))]
 
 
 @pytest.mark.parametrize(
@@ -326,8 +390,14 @@ async def test_moments_outside_the_history(tmp_path: Path) -> None:
     assert await log.resolve(Start(StartKind.SNAPSHOT)) == StartPoint(3, snapshot=True)
 
 
+async def whole_snapshot(log: DeltaTableLog, version: int) -> ChangePlan:
+    """The one plan that a small snapshot is."""
+    (plan,) = [plan async for plan in log.snapshot_plans(version)]
+    return plan
+
+
 async def live(table: Path, version: int) -> list[str]:
-    plan = await DeltaTableLog(LocalStore(table)).snapshot_plan(version)
+    plan = await whole_snapshot(DeltaTableLog(LocalStore(table)), version)
     return [task.uri.rpartition("/")[2] + (" -" if task.exclude else "") for task in plan.tasks]
 
 
@@ -352,15 +422,15 @@ async def test_a_snapshot_is_the_same_once_a_checkpoint_stands_for_its_commit(
     info = [commit_info(inCommitTimestamp=own_ms)] if own_ms is not None else []
     write_commit(tmp_path, 0, *HEAD, modified_ms=2000)
     write_commit(tmp_path, 1, *info, add("a"), modified_ms=1000)
-    before = await DeltaTableLog(LocalStore(tmp_path)).snapshot_plan(1)
+    before = await whole_snapshot(DeltaTableLog(LocalStore(tmp_path)), 1)
     assert before.timestamp_ms == (2001 if own_ms is None else own_ms)
     classic(tmp_path, 1, *HEAD, add("a"))
-    assert await DeltaTableLog(LocalStore(tmp_path)).snapshot_plan(1) == before
+    assert await whole_snapshot(DeltaTableLog(LocalStore(tmp_path)), 1) == before
 
 
 async def test_a_snapshot_of_which_only_the_checkpoint_is_left(tmp_path: Path) -> None:
     os.utime(classic(tmp_path, 1, *HEAD, add("a")), (5, 5))
-    plan = await DeltaTableLog(LocalStore(tmp_path)).snapshot_plan(1)
+    plan = await whole_snapshot(DeltaTableLog(LocalStore(tmp_path)), 1)
     assert ([task.uri for task in plan.tasks], plan.timestamp_ms) == ([f"{tmp_path}/a"], 5000)
 
 
@@ -382,5 +452,5 @@ def test_beside_another_reader_of_a_real_table(tmp_path: Path) -> None:
             table.delete("a = 1")
             table.create_checkpoint()
     for version in range(DeltaTable(tmp_path).version() + 1):
-        plan = anyio.run(DeltaTableLog(LocalStore(tmp_path)).snapshot_plan, version)
+        plan = anyio.run(whole_snapshot, DeltaTableLog(LocalStore(tmp_path)), version)
         assert sorted(task.uri for task in plan.tasks) == sorted(DeltaTable(tmp_path, version=version).file_uris())

@@ -48,11 +48,18 @@ PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 BOUNDARIES: Final = (
     Boundary("tailer.errors"),
     Boundary("tailer.events tailer.variant", "tailer.errors", "pyarrow"),
-    Boundary("tailer.plan", "tailer.errors tailer.events", "pyarrow"),
-    Boundary("tailer.columns", "tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"),
+    Boundary("tailer.start", "tailer.errors"),
+    Boundary("tailer.policy"),
+    Boundary("tailer.plan", "tailer.errors tailer.events tailer.start", "pyarrow"),
+    Boundary("tailer.schema_changes", "tailer.delta.schema", "pyarrow"),
+    Boundary("tailer.calendars", "tailer.errors tailer.plan", "pyarrow"),
+    Boundary(
+        "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
+    ),
     Boundary("tailer.pairing", "tailer.errors tailer.events tailer.plan", "pyarrow"),
     Boundary("tailer.storage", "tailer.errors", "anyio"),
     Boundary("tailer.s3", "tailer.errors tailer.storage", "anyio aiobotocore botocore"),
+    Boundary("tailer.unity", "tailer.delta.catalog tailer.errors tailer.storage", "anyio httpx2 msgspec"),
     Boundary(
         "tailer.delta.state",
         "tailer.delta.* tailer.errors tailer.events tailer.plan tailer.sink tailer.storage",
@@ -60,7 +67,7 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.delta tailer.delta.*",
-        "tailer.delta.* tailer.errors tailer.events tailer.plan tailer.storage",
+        "tailer.delta.* tailer.errors tailer.events tailer.plan tailer.start tailer.storage",
         "pyarrow pyroaring msgspec",
     ),
     Boundary(
@@ -70,7 +77,7 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.execute",
-        "tailer.errors tailer.events tailer.plan tailer.columns tailer.pairing tailer.variant"
+        "tailer.errors tailer.events tailer.plan tailer.calendars tailer.columns tailer.pairing tailer.variant"
         " tailer.delta.deletion_vector tailer.delta.schema tailer.lance.fragment",
         "pyarrow pyroaring",
     ),
@@ -85,23 +92,36 @@ BOUNDARIES: Final = (
     ),
     Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan", "pyarrow"),
     Boundary("tailer.watch", "tailer.background tailer.errors tailer.plan", "anyio watchfiles"),
+    Boundary("tailer.lineage", "tailer.errors tailer.plan tailer.sink"),
+    Boundary("tailer.vacuum_watch", "", "prometheus_client"),
+    Boundary(
+        "tailer.delivery",
+        "tailer.errors tailer.events tailer.lineage tailer.plan tailer.schema_changes tailer.sink",
+        "anyio pyarrow",
+    ),
     Boundary(
         "tailer.pipeline",
-        "tailer.engine tailer.errors tailer.events tailer.plan tailer.sink tailer.watch",
+        "tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.plan tailer.policy"
+        " tailer.schema_changes tailer.sink tailer.start tailer.vacuum_watch tailer.watch",
         "anyio pyarrow tenacity",
     ),
     # The edge where everything is put together.
     Boundary("tailer.demo tailer.demo.*", "tailer tailer.*", "anyio delta pyspark rich"),
     Boundary("tailer tailer.__main__ tailer.cli tailer.cli.*", "tailer tailer.*", "anyio click rich"),
     Boundary("tailer.config tailer.config_file", "tailer.*", "pydantic pydantic_core pydantic_settings"),
-    Boundary("tailer.daemon", "tailer.*", "anyio"),
+    Boundary("tailer.daemon", "tailer.*", "anyio prometheus_client"),
     # Sinks see the ports and nothing behind them, as a third party's would.
     Boundary("sinks", "tailer.errors", "msgspec"),
     Boundary("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
-    Boundary("sinks.encoding sinks.encoding.*", "sinks.encoding.* tailer.errors", "pyarrow"),
-    Boundary("sinks.delta_table", f"sinks.delta_* {PORTS}", "deltalake pyarrow"),
-    Boundary("sinks.delta sinks.delta_*", f"sinks sinks.delta_* {PORTS}", "anyio msgspec pyarrow"),
-    Boundary("sinks.files sinks.files_*", f"sinks sinks.files_* sinks.encoding.* {PORTS}", "anyio msgspec pyarrow"),
+    Boundary("sinks.encoding sinks.encoding.*", "sinks.encoding.* tailer.errors tailer.events", "pyarrow"),
+    Boundary("sinks.typed", "tailer.events", "pyarrow"),
+    Boundary("sinks.delta_table", f"sinks.typed sinks.delta_* {PORTS}", "deltalake pyarrow"),
+    Boundary("sinks.delta sinks.delta_*", f"sinks sinks.typed sinks.delta_* {PORTS}", "anyio msgspec pyarrow"),
+    Boundary(
+        "sinks.files sinks.files_*",
+        f"sinks sinks.typed sinks.files_* sinks.encoding.* {PORTS}",
+        "anyio msgspec pyarrow",
+    ),
     Boundary("sinks.memory", f"sinks {PORTS}", "anyio msgspec pyarrow"),
     Boundary("sinks.stdout", f"sinks sinks.encoding.* {PORTS}", "anyio msgspec rich"),
     Boundary("sinks.testing sinks.testing.*", f"sinks.testing.* sinks.encoding.* {PORTS}", "anyio pyarrow pytest"),

@@ -1,0 +1,192 @@
+"""SIGKILL of the real daemon inside the snapshot it starts with: it goes on behind the last row that is there.
+
+The daemon is the real one but for its transactions, which end after ten rows; no setting does that. What was delivered
+is read from the destination by its own reader, where it must be the beginning of the one sequence that is right; and
+the progress that a new instance of the sink tells must be the place of the last row.
+"""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from sinks.delta import DeltaSink
+from sinks.files import FilesSink
+from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.sink import Sink
+from tests.faults.test_kill import Daemon, DeltaDestination, Destination, FilesDestination
+from tests.streams import Growing
+
+FILES: Final = 36
+ROWS: Final = 60
+ROWS_TOGETHER: Final = 10
+KILLS: Final = 9
+DEADLINE_S: Final = 60.0
+SMALL_TRANSACTIONS: Final = f"""
+from functools import partial
+import tailer.daemon
+from tailer.__main__ import main
+tailer.daemon.Limits = partial(tailer.daemon.Limits, max_rows={ROWS_TOGETHER})
+main()
+"""
+
+Place = tuple[int, int]  # a file of the snapshot, a row in it
+Row = tuple[int, str, int]  # version, change type, id
+
+
+class SmallDaemon(Daemon):
+    """`tailer run` with small transactions."""
+
+    def __init__(self, config: Path) -> None:
+        self._said = config.with_suffix(".log")
+        with self._said.open("wb") as said:
+            command = [sys.executable, "-c", SMALL_TRANSACTIONS, "run", str(config)]
+            self.process = subprocess.Popen(command, stdout=said, stderr=said)
+
+
+class Followed:
+    """A table whose snapshot is of many small files, and where the daemon delivers it to."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.table = Growing(folder / "source")
+        names = [f"{number:03d}.parquet" for number in range(FILES)]
+        self.snapshot: dict[Place, int] = {}
+        for number, name in enumerate(names):
+            ids = range(number * ROWS, number * ROWS + ROWS)
+            self.table.data(name, ids, row_group_size=ROWS_TOGETHER)
+            self.snapshot |= {(number, row): each for row, each in enumerate(ids)}
+        self.table.commit(*map(self.table.add, names))
+        self.table.commit(self.table.add(names[3], self._delete(3)), self.table.remove(names[3]))
+        self.pinned = self.table.version
+        self.kind = kind
+        self.path = folder / "target"
+        self.app_id = f"orders/{self.table.metadata['id']}"
+        make = DeltaDestination if kind == "delta" else FilesDestination
+        self.destination: Destination = make(self.path, self.app_id)
+        self.config = folder / "tailer.toml"
+        table = f'[pipelines.orders]\ntable = "{self.table.path}"\nstart = "snapshot"\npoll_interval_s = 0.05\n'
+        self.config.write_text(f"{table}[pipelines.orders.sink]\n{self.destination.sink}")
+
+    def _delete(self, number: int) -> dict[str, Any]:
+        rows = range(5, ROWS, 3)
+        for row in rows:
+            del self.snapshot[number, row]
+        return self.table.vector(number, rows)
+
+    @property
+    def expected(self) -> list[Row]:
+        """Everything that is to be delivered, in order."""
+        rows = [(self.pinned, "insert", each) for each in self.snapshot.values()]
+        return rows + [(version, "insert", each) for version, each in self.table.inserted]
+
+    def delivered(self) -> list[Row]:
+        """What is there, in order; inside of one commit the rows of a Delta table have none."""
+        rows: list[Row] = []
+        for transaction in self.destination.transactions():
+            found = [row[:3] for row in transaction]
+            rows += sorted(found) if self.kind == "delta" else found
+        return rows
+
+    def check(self) -> Position:
+        """What is there is the beginning of what is expected, and progress is its end; returns that."""
+        position, rows = self.position(), self.delivered()
+        assert position is not None
+        assert len(rows) == self.rows_up_to(position)
+        assert rows == self.expected[: len(rows)]
+        return position
+
+    def position(self) -> Position | None:
+        """What a new instance of the sink tells."""
+        sink: Sink = FilesSink("files", self.path) if self.kind == "files" else DeltaSink("delta", str(self.path))
+        progress = anyio.run(sink.progress, self.app_id)
+        return None if progress is None else progress.position
+
+    def rows_up_to(self, position: Position | None) -> int:
+        """How many rows there must be."""
+        if position is None:
+            return 0
+        if position.in_snapshot:
+            reached = (position.task - SNAPSHOT_TASKS, position.row)
+            return sum(place <= reached for place in self.snapshot)
+        return sum(row[0] <= position.version for row in self.expected)
+
+    def transactions(self) -> int:
+        """How many there were, counted without opening anything."""
+        folder = self.path / "_delta_log" if self.kind == "delta" else self.path / self.app_id
+        return sum(1 for _ in folder.glob("[0-9]*.json*"))
+
+
+@pytest.fixture(params=["delta", "files"])
+def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Followed:
+    """One table and one destination."""
+    return Followed(tmp_path, str(request.param))
+
+
+@pytest.fixture
+def started() -> Iterator[list[SmallDaemon]]:
+    """Daemons of a test; none survives it."""
+    daemons: list[SmallDaemon] = []
+    yield daemons
+    for daemon in daemons:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+def kill_behind(followed: Followed, daemon: SmallDaemon, transactions: int) -> Position:
+    """Kill it when there are so many, its own and those before; where it was then, having checked what is there."""
+    deadline = time.monotonic() + DEADLINE_S
+    while followed.transactions() < transactions:
+        assert daemon.process.poll() is None, daemon.said
+        assert time.monotonic() < deadline, daemon.said
+        time.sleep(0.001)
+    daemon.kill()
+    return followed.check()
+
+
+def finish(followed: Followed, daemon: SmallDaemon) -> None:
+    """Let it deliver the rest."""
+    deadline = time.monotonic() + DEADLINE_S
+    while followed.position() != Position.end(followed.table.version):
+        assert daemon.process.poll() is None, daemon.said
+        assert time.monotonic() < deadline, daemon.said
+        time.sleep(0.05)
+    assert daemon.terminate() == 0, daemon.said
+    assert followed.delivered() == followed.expected
+
+
+def test_killed_again_and_again(followed: Followed, started: list[SmallDaemon]) -> None:
+    moments = random.Random(len(followed.kind))
+    reached: list[Position] = []
+    for number in range(KILLS):
+        started.append(SmallDaemon(followed.config))
+        position = kill_behind(followed, started[-1], followed.transactions() + moments.randint(1, 20))
+        assert position.in_snapshot, f"over before it could be killed: {position}"
+        assert position.version == followed.pinned
+        assert all(before < position for before in reached), f"{position} after {reached}"
+        reached.append(position)
+        followed.table.insert([1_000_000 + number])  # what comes meanwhile is not of the snapshot
+    started.append(SmallDaemon(followed.config))
+    finish(followed, started[-1])
+    print(f"killed at {[(position.task - SNAPSHOT_TASKS, position.row) for position in reached]}")
+
+
+def test_killed_where_the_snapshot_ends(followed: Followed, started: list[SmallDaemon]) -> None:
+    """The place inside the snapshot becomes void with its last rows, not before and not after."""
+    almost = len(followed.snapshot) // ROWS_TOGETHER - 6
+    reached: list[Position] = []
+    while sum(position.closes_version for position in reached) < 2:
+        started.append(SmallDaemon(followed.config))
+        reached.append(kill_behind(followed, started[-1], max(almost, followed.transactions() + 1)))
+        assert reached == sorted(set(reached)), reached
+        followed.table.insert([2_000_000 + len(reached)])
+    assert reached[0].in_snapshot
+    started.append(SmallDaemon(followed.config))
+    finish(followed, started[-1])
+    print(f"killed at {reached[:-2]} inside")

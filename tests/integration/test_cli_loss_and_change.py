@@ -1,0 +1,244 @@
+"""The whole program where columns change, files are lost and tables become others: what it prints and keeps."""
+
+import json
+import re
+import shutil
+import urllib.request
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from tests.faults.crafted import Crafted
+from tests.integration.commands import background, tailer
+from tests.integration.test_daemon import until
+
+CONFIG = """
+metrics = "127.0.0.1:0"
+[pipelines.copy]
+table = "t"
+poll_interval_s = 0.1
+on_data_loss = "{on_data_loss}"
+on_schema_change = "{on_schema_change}"
+sink = {{kind = "{kind}", path = "{kind}"}}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Crafted:
+    """Version 1 has one column, version 2 two."""
+    found = Crafted(tmp_path / "t")
+    found.commit(found.add(found.data("1.parquet", [1, 2])))
+    widen(found, found.add(found.data("2.parquet", [3], note=["three"])))
+    return found
+
+
+def widen(table: Crafted, *actions: object) -> None:
+    """Commit a schema with a column more."""
+    schema = json.loads(table.metadata["schemaString"])
+    schema["fields"].append({"name": "note", "type": "string", "nullable": True, "metadata": {}})
+    table.metadata = {**table.metadata, "schemaString": json.dumps(schema)}
+    table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
+
+
+def replace(table: Crafted, table_id: str, *actions: object) -> None:
+    """What REPLACE TABLE commits."""
+    table.metadata = {**table.metadata, "id": table_id}
+    table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
+
+
+def configured(folder: Path, kind: str = "files", on_data_loss: str = "fail", on_schema_change: str = "evolve") -> Path:
+    """A configuration beside the table."""
+    path = folder / "tailer.toml"
+    path.write_text(CONFIG.format(kind=kind, on_data_loss=on_data_loss, on_schema_change=on_schema_change))
+    return path
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    """All that the files sink has, table by table."""
+    files = sorted((folder / "files").rglob("*.jsonl"), key=lambda path: path.name)
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def told(folder: Path) -> list[tuple[object, object]]:
+    """Change type and version of every line."""
+    return [(line["_change_type"], line["_commit_version"]) for line in lines(folder)]
+
+
+def test_tail_prints_the_change_between_the_rows(table: Crafted) -> None:
+    done = tailer("tail", table.path, "--from", "earliest", "--to", "latest")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["_change_type"] for line in shown] == ["insert", "insert", "schema_change", "insert"]
+    assert shown[2]["changes"] == ["column note string was added"]
+    assert [line.get("note", "absent") for line in shown] == ["absent", "absent", "absent", "three"]
+    table_view = tailer("tail", table.path, "--from", "earliest", "--to", "latest", "--format", "table")
+    assert "column note string was added" in table_view.stdout
+
+
+def test_row_ids_where_the_table_has_them(table: Crafted) -> None:
+    table.metadata["configuration"] = {"delta.enableRowTracking": "true"}
+    name = table.data("3.parquet", [7, 8], note=[None, None])
+    table.commit({"metaData": table.metadata}, table.add(name, baseRowId=40, defaultRowCommitVersion=3))
+    done = tailer("tail", table.path, "--from", "earliest", "--to", "latest", "--row-ids", "--columns", "id")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["id"], row["_row_id"], row["_row_commit_version"]) for row in rows] == [
+        (1, None, None),
+        (2, None, None),
+        (3, None, None),
+        (7, 40, 3),
+        (8, 41, 3),
+    ]
+
+
+def test_the_daemon_measures_how_far_it_is(table: Crafted) -> None:
+    config = configured(table.path.parent)
+    with background("run", config) as daemon:
+        assert daemon.stderr is not None
+        address = next(found for found in map(re.compile(r"http://\S+").search, daemon.stderr) if found)
+        until(lambda: len(lines(table.path.parent)) == 4)
+
+        def measured() -> str:
+            with urllib.request.urlopen(address[0], timeout=10) as answer:
+                return str(answer.read().decode())
+
+        until(lambda: 'lake_tailer_versions_behind{pipeline="copy"} 0.0' in measured())
+        assert 'lake_tailer_vacuum_hours_left{pipeline="copy"} 168.0' in measured()
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+
+
+def test_an_address_that_is_taken_is_a_fault_of_the_configuration(table: Crafted) -> None:
+    config = configured(table.path.parent)
+    with background("run", config) as daemon:
+        assert daemon.stderr is not None
+        address = next(found for found in map(re.compile(r"http://127.0.0.1:(\d+)").search, daemon.stderr) if found)
+        done = tailer("run", config, TAILER_METRICS=f"127.0.0.1:{address[1]}")
+    assert done.returncode == 2
+    assert "metrics" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["files", "delta"])
+def test_skipping_what_was_vacuumed(table: Crafted, kind: str) -> None:
+    table.commit(table.add(table.data("3.parquet", [4], note=["gone"])))
+    table.commit(table.add(table.data("4.parquet", [5], note=["five"])))
+    (table.path / "3.parquet").unlink()
+    folder = table.path.parent
+    stopped = tailer("run", configured(folder, kind))
+    assert stopped.returncode == 3
+    assert "version 3 needs" in stopped.stderr
+    assert "skip-with-gap-event" in stopped.stderr
+    assert "tailer progress reset CONFIG --to 3" in stopped.stderr
+    config = configured(folder, kind, "skip-with-gap-event")
+    with background("run", config) as daemon:
+        until(lambda: "\t4\t4\t0" in tailer("progress", "show", config).stdout)
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+    expected = [("insert", 1), ("insert", 1), ("insert", 2), ("gap", 3), ("insert", 4)]
+    if kind == "files":
+        assert [each for each in told(folder) if each[0] != "schema_change"] == expected
+    else:
+        reader = QueryBuilder().register("copy", DeltaTable(folder / "delta"))
+        rows = pa.table(reader.execute("SELECT _change_type, _commit_version FROM copy").read_all())
+        assert sorted(tuple(row.values()) for row in rows.to_pylist()) == sorted(expected)
+
+
+def test_fail_on_a_change_of_schema_then_evolve(table: Crafted) -> None:
+    folder = table.path.parent
+    stopped = tailer("run", configured(folder, on_schema_change="fail"))
+    assert stopped.returncode == 3
+    assert "version 2 changes the schema: column note string was added" in stopped.stderr
+    assert told(folder) == [("insert", 1), ("insert", 1)]
+    with background("run", configured(folder)) as daemon:
+        until(lambda: len(lines(folder)) == 4)
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+    assert told(folder) == [("insert", 1), ("insert", 1), ("schema_change", 2), ("insert", 2)]
+
+
+def test_progress_of_a_table_that_became_another(table: Crafted) -> None:
+    folder = table.path.parent
+    config = configured(folder)
+
+    def run_to(version: int) -> None:
+        with background("run", config) as daemon:
+            until(lambda: f"\t{version}\t{version}\t0" in tailer("progress", "show", config).stdout)
+            daemon.terminate()
+            assert daemon.wait(30) == 0
+
+    run_to(2)
+    first = table.metadata["id"]
+    replace(table, "99999999-2222-3333-4444-555555555555", table.remove("1.parquet"), table.remove("2.parquet"))
+    waiting = tailer("progress", "show", config).stdout
+    assert f"copy/{first}\t2\t3\t1" in waiting
+    run_to(3)
+    assert "copy/99999999-2222-3333-4444-555555555555\t3\t3\t0" in tailer("progress", "show", config).stdout
+    assert told(folder)[-3:] == [("delete", 3)] * 3
+    replace(table, first, table.add("1.parquet"))
+    run_to(4)
+    assert f"copy/{first}\t4\t4\t0" in tailer("progress", "show", config).stdout
+    assert [each for each in told(folder) if each[1] == 4] == [("insert", 4)] * 2
+
+
+def test_a_table_deleted_and_made_anew_under_a_running_daemon(table: Crafted) -> None:
+    folder = table.path.parent
+    with background("run", configured(folder)) as daemon:
+        until(lambda: len(lines(folder)) == 4)
+        shutil.rmtree(table.path)
+        other = Crafted(folder / "t")
+        other.metadata["id"] = "99999999-2222-3333-4444-555555555555"
+        other.version = -1
+        other.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": other.metadata})
+        for number in range(1, 5):
+            other.commit(other.add(other.data(f"{number}.parquet", [1000 + number])))
+        _, complaint = daemon.communicate(timeout=60)
+    assert daemon.returncode == 3
+    assert "another table was put in its place" in complaint or "not a Delta table" in complaint
+    assert len(lines(folder)) == 4
+
+
+def test_a_plan_says_whether_the_feed_was_on(table: Crafted) -> None:
+    plan = json.loads(tailer("plan", table.path, "1").stdout)
+    assert (plan["feed"], plan["regime"]) == (True, "files")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('on_data_loss = "maybe"', "must be 'fail', 'resnapshot' or 'skip-with-gap-event'"),
+        ('on_schema_change = "maybe"', "must be 'evolve' or 'fail'"),
+        ("row_ids = 7", "row_ids"),
+        ('catalog = {kind = "glue"}', "no catalog of kind 'glue'"),
+        ('catalog = {kind = "unity", uri = "http://x"}', "catalog.table: is missing"),
+        ('catalog = {kind = "unity", uri = "x", table = "a.b.c"}', "catalog.uri: is not an address"),
+        ('catalog = {kind = "unity", uri = "http://u:secret@x", table = "a.b.c"}', "holds a user or a password"),
+    ],
+)
+def test_check_finds_what_is_wrong(tmp_path: Path, line: str, complaint: str) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text(f'[pipelines.copy]\ntable = "t"\n{line}\nsink = {{kind = "files", path = "out"}}\n')
+    done = tailer("check", config)
+    assert done.returncode == 2
+    assert complaint in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("address", ["x", "127.0.0.1", ":1", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_check_finds_an_address_that_is_none(tmp_path: Path, address: str) -> None:
+    config = tmp_path / "tailer.toml"
+    table = '[pipelines.copy]\ntable = "t"\nsink = {kind = "files", path = "out"}\n'
+    config.write_text(f'metrics = "{address}"\n{table}')
+    done = tailer("check", config)
+    assert done.returncode == 2
+    assert "is not an address" in done.stdout
+
+
+def test_a_managed_table_without_its_catalog_says_what_to_do(table: Crafted) -> None:
+    feature = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"]}
+    table.commit({"protocol": {**feature, "writerFeatures": ["catalogManaged"]}})
+    done = tailer("tail", table.path, "--from", "3", "--to", "3")
+    assert done.returncode == 3
+    assert "catalogManaged" in done.stderr
+    assert "[pipelines.NAME.catalog]" in done.stderr

@@ -1,0 +1,434 @@
+"""Tables whose commits Unity Catalog hands out: what Delta Kernel writes there, followed row-exact; and refusals.
+
+The catalog is `unity_server.py`. Commits are staged, ratified and published by Delta's own client where it can do so,
+and by hand where no client at hand would: a catalog that contradicts the folder, files that go, tables that change.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.errors import (
+    ConfigError,
+    StorageUnavailable,
+    TableReplaced,
+    UnsupportedFeature,
+    VersionAhead,
+    VersionGone,
+)
+from tailer.events import CHANGE_TYPE
+from tailer.start import Start
+from tailer.storage import LocalStore
+from tailer.unity import UnityCatalog
+from tests.integration.unity_server import UnityServer, serving
+from tests.logs import add, commit_info, metadata, parquet, protocol, remove, write_commit
+
+NAME = "main.sales.orders"
+TOKEN = "open-sesame"
+Row = tuple[int, str, Any]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[UnityServer]:
+    with serving(tmp_path / "catalog") as server:
+        yield server
+
+
+def client(server: UnityServer, **options: Any) -> UnityCatalog:
+    return UnityCatalog.configure({"uri": server.uri, "table": NAME} | options)
+
+
+async def rows(log: DeltaTableLog, first: int | None = None) -> list[Row]:
+    """(version, change, a) of what there is to read from `first` on (None: where the last reading ended)."""
+    found: list[Row] = []
+    if first is not None:
+        await log.seek(first)
+    while (plan := await log.next_plan()) is not None:
+        async with LocalEngine().run(plan, None) as batches:
+            async for batch in batches:
+                columns = (batch.rows.column(name).to_pylist() for name in (CHANGE_TYPE, "a"))
+                found += [(batch.version, *values) for values in zip(*columns, strict=True)]
+    return found
+
+
+class Managed:
+    """A catalog-managed table by hand: `a: long`, in-commit timestamps, one file a commit."""
+
+    def __init__(self, server: UnityServer, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        features = protocol(3, ["catalogManaged"])
+        features["protocol"]["writerFeatures"] = ["catalogManaged", "inCommitTimestamp"]
+        setting = {"delta.enableInCommitTimestamps": "true"}
+        write_commit(folder, 0, commit_info(inCommitTimestamp=1000), features, metadata(**setting))
+        server.add(NAME, folder)
+
+    def actions(self, version: int, *values: int, deletes: int | None = None) -> list[str]:
+        """The commit of `version`: rows come, and those of version `deletes` go."""
+        path = parquet(self.folder / f"{version}-{values[0]}.parquet", pa.table({"a": pa.array(values, pa.int64())}))
+        lines = [commit_info(inCommitTimestamp=1000 + version), add(path.name, size=path.stat().st_size)]
+        if deletes is not None:
+            lines.append(remove(f"{deletes}-{deletes * 10}.parquet", size=1))
+        return [json.dumps(line) for line in lines]
+
+    def stage(self, version: int, *values: int, deletes: int | None = None, of: str = "a") -> Path:
+        """Write a commit that nobody has ratified."""
+        path = self.folder / "_delta_log" / "_staged_commits" / f"{version:020d}.{of * 8}-0000-4000-8000-{of * 12}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(self.actions(version, *values, deletes=deletes)) + "\n")
+        return path
+
+    def commit(self, version: int, *values: int, deletes: int | None = None) -> Path:
+        """Stage and ratify."""
+        path = self.stage(version, *values, deletes=deletes)
+        self.server.ratify(NAME, version, path.name, 1000 + version)
+        return path
+
+    def publish(self, version: int, *values: int) -> None:
+        """Write `version` into the log, whatever the catalog says."""
+        write_commit(self.folder, version, *self.actions(version, *values))
+
+    def log(self, **options: Any) -> DeltaTableLog:
+        """The table as it is followed."""
+        return DeltaTableLog(LocalStore(self.folder), catalog=client(self.server, **options))
+
+
+@pytest.fixture
+def managed(catalog: UnityServer, tmp_path: Path) -> Managed:
+    return Managed(catalog, tmp_path / "orders")
+
+
+class Kernel:
+    """Delta Kernel as a client of the catalog, inside Spark's JVM."""
+
+    def __init__(self, spark: SparkSession, server: UnityServer) -> None:
+        jvm: Any = spark._jvm
+        self.jvm, self.delta = jvm, jvm.io.delta.kernel
+        commits = jvm.io.delta.storage.commit
+        settings = {"uri": server.uri, "token": TOKEN, "credentialVending.enabled": "false"}
+        rest = commits.uccommitcoordinator.UCDeltaTokenBasedRestClient(settings, None)
+        names = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 2)  # type: ignore[union-attr]
+        names[0], names[1], table = NAME.split(".")
+        staging = rest.createStagingTable(commits.TableIdentifier(names, table))
+        self.id, self.location = staging.getTableId().toString(), staging.getLocation()
+        self.folder = Path(self.location.removeprefix("file://"))
+        self.name = self.delta.unitycatalog.UCTableIdentifier(*NAME.split("."))
+        self.client = self.delta.unitycatalog.UCCatalogManagedClient(rest)
+        self.engine = self.delta.defaults.engine.DefaultEngine.create(spark._jsc.hadoopConfiguration())
+        schema = self.delta.types.StructType().add("a", self.delta.types.LongType.LONG)
+        create = self.client.buildCreateTableTransaction(self.id, self.location, schema, "tests", self.name)
+        create.build(self.engine).commit(self.engine, self.delta.utils.CloseableIterable.emptyIterable())
+
+    @property
+    def snapshot(self) -> Any:
+        """The table as Kernel finds it through the catalog."""
+        nothing = self.jvm.java.util.Optional.empty()
+        return self.client.loadSnapshot(self.engine, self.id, self.location, self.name, nothing, nothing)
+
+    def append(self, *values: int) -> int:
+        """Commit rows; the version."""
+        path = self.folder / f"{values[0]}.parquet"
+        pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+        files = self.jvm.java.util.ArrayList()
+        nothing = self.jvm.java.util.Optional.empty()
+        files.add(self.delta.utils.DataFileStatus(path.as_uri(), path.stat().st_size, 1, nothing))
+        write = self.snapshot.buildUpdateTableTransaction("tests", self.delta.Operation.WRITE).build(self.engine)
+        state, kernel = write.getTransactionState(self.engine), self.delta.Transaction
+        context = kernel.getWriteContext(self.engine, state, {})
+        written = self.delta.internal.util.Utils.toCloseableIterator(files.iterator())
+        actions = kernel.generateAppendActions(self.engine, state, written, context)
+        done = write.commit(self.engine, self.delta.utils.CloseableIterable.inMemoryIterable(actions))
+        return int(done.getVersion())
+
+    def timestamp_ms(self) -> int:
+        """The time of the latest version."""
+        return int(self.snapshot.getTimestamp(self.engine))
+
+
+def test_what_delta_kernel_writes_is_followed(spark: SparkSession, catalog: UnityServer) -> None:
+    catalog.token = TOKEN
+    kernel = Kernel(spark, catalog)
+    log = DeltaTableLog(LocalStore(kernel.folder), catalog=client(catalog, token=TOKEN))
+    assert [kernel.append(10, 11), kernel.append(20, 21)] == [1, 2]
+    expected: list[Row] = [(1, "insert", 10), (1, "insert", 11), (2, "insert", 20), (2, "insert", 21)]
+
+    assert published(kernel.folder) == [0], "versions 1 and 2 are only staged"
+    assert anyio.run(rows, log, 0) == expected
+    assert anyio.run(log.latest) == kernel.snapshot.getVersion() == 2
+
+    kernel.snapshot.publish(kernel.engine)
+    assert published(kernel.folder) == [0, 1, 2], "and the catalog names them still"
+    assert anyio.run(rows, log, 0) == expected
+
+    # With this commit Kernel tells the catalog what it has published.
+    assert kernel.append(30) == 3
+    assert published(kernel.folder) == [0, 1, 2]
+    assert anyio.run(rows, log) == [(3, "insert", 30)], "where the last reading ended"
+    assert anyio.run(rows, log, 0) == [*expected, (3, "insert", 30)]
+    anyio.run(log.seek, 3)
+    plan = anyio.run(log.next_plan)
+    assert plan is not None
+    assert plan.timestamp_ms == kernel.timestamp_ms()
+
+
+def published(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (folder / "_delta_log").glob("*.json"))
+
+
+@pytest.mark.anyio
+async def test_the_commit_that_the_catalog_names_is_the_one(managed: Managed) -> None:
+    managed.commit(1, 10)
+    managed.commit(2, 20, deletes=1)
+    managed.stage(2, 666, of="b")  # lost against the other
+    managed.stage(3, 667)  # not ratified
+    managed.publish(1, 668)  # not what the catalog says
+    managed.publish(3, 669)  # beyond the catalog's latest version
+    managed.publish(4, 670)
+    log = managed.log()
+    assert await rows(log, 0) == [(1, "insert", 10), (2, "delete", 10), (2, "insert", 20)]
+    assert await log.latest() == 2
+    assert (await log.resolve(Start.parse("latest"))).version == 3
+    assert (await log.resolve(Start.parse("1970-01-01T00:00:01.002Z"))).version == 2
+    assert [plan.version async for plan in log.snapshot_plans(2)] == [2]
+    with pytest.raises(VersionAhead):
+        await log.seek(4)
+
+
+@pytest.mark.anyio
+async def test_a_version_is_read_once_it_is_ratified(managed: Managed) -> None:
+    log = managed.log()
+    assert await rows(log, 1) == []
+    path = managed.stage(1, 10)
+    managed.publish(1, 10)
+    assert await rows(log) == []
+    managed.server.ratify(NAME, 1, path.name, 1001)
+    assert await rows(log) == [(1, "insert", 10)]
+    staged = managed.commit(2, 20)
+    managed.publish(2, 20)
+    managed.server.backfilled(NAME, 2)
+    staged.unlink()
+    managed.commit(3, 30, deletes=2)
+    assert await rows(log) == [(2, "insert", 20), (3, "delete", 20), (3, "insert", 30)]
+    for _ in range(40):  # long enough to look for a gap
+        assert await rows(log) == []
+
+
+@pytest.mark.anyio
+async def test_behind_a_broken_checkpoint_too_only_the_catalog_is_believed(managed: Managed) -> None:
+    for version in range(1, 121):
+        write_commit(managed.folder, version, commit_info(inCommitTimestamp=1000 + version))
+    log = managed.folder / "_delta_log"
+    (log / f"{110:020d}.checkpoint.parquet").write_bytes(b"PAR1 is all there is")
+    (log / "_last_checkpoint").write_text('{"version": 110, "size": 1}')
+    managed.server.add(NAME, managed.folder, 118)
+    managed.commit(119, 10)
+    managed.publish(120, 666)
+    assert await rows(managed.log(), 119) == [(119, "insert", 10)]
+    managed.commit(120, 20)
+    assert await rows(managed.log(), 120) == [(120, "insert", 20)]
+    assert await rows(managed.log(), 121) == []
+
+
+@pytest.mark.anyio
+async def test_a_ratified_commit_that_is_gone_stops_us(managed: Managed) -> None:
+    managed.commit(1, 10).unlink()
+    managed.commit(2, 20)
+    log = managed.log()
+    await log.seek(1)
+    with pytest.raises(VersionGone) as gone:
+        await log.next_plan()
+    assert gone.value.version == 1
+    managed.server.backfilled(NAME, 2)
+    with pytest.raises(VersionGone):
+        await log.seek(1)
+
+
+@pytest.mark.anyio
+async def test_without_its_catalog_the_table_is_refused(managed: Managed) -> None:
+    with pytest.raises(UnsupportedFeature) as refused:
+        await DeltaTableLog(LocalStore(managed.folder)).seek(1)
+    assert refused.value.feature == "reader feature catalogManaged"
+    assert "catalog" in refused.value.reason
+    with pytest.raises(UnsupportedFeature):
+        await rows(DeltaTableLog(LocalStore(managed.folder)), 0)
+
+
+@pytest.mark.anyio
+async def test_a_catalog_that_is_down_stops_us_until_it_is_up(tmp_path: Path) -> None:
+    with serving(tmp_path / "catalog") as server:
+        managed = Managed(server, tmp_path / "orders")
+        managed.commit(1, 10)
+        log = managed.log()
+        assert await rows(log, 1) == [(1, "insert", 10)]
+    managed.publish(2, 20)
+    with pytest.raises(StorageUnavailable) as down:
+        await log.next_plan()
+    assert down.value.path == f"the catalog at {server.uri}"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, b'{"error": {"message": "m", "type": "InternalServerErrorException", "code": 500}}'),
+        (503, b"<html>maintenance</html>"),
+        (429, b"{}"),
+        (200, b"<html>Sign in</html>"),
+        (200, b"\xff"),
+        (200, b'{"metadata": {}}'),
+        (200, b'{"metadata": {"table-type": "MANAGED", "table-uuid": "u", "location": 1}}'),
+    ],
+)
+async def test_an_answer_that_is_none_is_asked_for_again(managed: Managed, status: int, body: bytes) -> None:
+    log = managed.log()
+    managed.server.broken = (status, body)
+    with pytest.raises(StorageUnavailable):
+        await log.seek(1)
+    managed.server.broken = None
+    managed.commit(1, 10)
+    assert await rows(log, 1) == [(1, "insert", 10)]
+
+
+@pytest.mark.anyio
+async def test_commits_with_a_hole_are_no_answer(managed: Managed) -> None:
+    managed.commit(1, 10)
+    managed.commit(2, 20)
+    managed.commit(3, 30)
+    del managed.server.commits(NAME)[2]
+    with pytest.raises(StorageUnavailable, match="contradicts"):
+        await managed.log().seek(1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"table": "main.sales.nothing"}, "knows no such table"),
+        ({}, "asks for a token"),
+        ({"token": "wrong"}, "does not accept the token"),
+    ],
+)
+async def test_what_the_catalog_refuses_is_said_with_a_way_on(
+    managed: Managed, options: dict[str, str], reason: str
+) -> None:
+    managed.server.token = "" if "table" in options else TOKEN
+    with pytest.raises(ConfigError) as refused:
+        await managed.log(**options).seek(1)
+    assert reason in refused.value.reason
+    assert refused.value.hint
+    assert "wrong" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "reason"), [(403, "does not let us"), (404, "no Delta API"), (302, "answers 302"), (400, "answers 400")]
+)
+async def test_what_is_no_answer_of_the_api_is_said_too(managed: Managed, status: int, reason: str) -> None:
+    managed.server.broken = (status, b"<html>" + TOKEN.encode())
+    with pytest.raises(ConfigError) as refused:
+        await managed.log(token=TOKEN).seek(1)
+    assert reason in refused.value.reason
+    assert TOKEN not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.anyio
+async def test_a_table_that_the_catalog_only_knows_needs_no_catalog(managed: Managed) -> None:
+    managed.server.add(NAME, managed.folder, None, "EXTERNAL")
+    with pytest.raises(ConfigError, match="does not manage its commits"):
+        await managed.log().seek(1)
+
+
+@pytest.mark.anyio
+async def test_the_catalog_must_mean_the_table_that_is_followed(managed: Managed, tmp_path: Path) -> None:
+    link = tmp_path / "a link"
+    link.symlink_to(managed.folder)
+    managed.server.add(NAME, link)
+    await managed.log().seek(1)
+    managed.server.add(NAME, tmp_path / "another")
+    with pytest.raises(ConfigError, match="another"):
+        await managed.log().seek(1)
+
+
+@pytest.mark.anyio
+async def test_a_table_that_was_dropped_and_made_again_is_another(managed: Managed) -> None:
+    log = managed.log()
+    managed.commit(1, 10)
+    assert await rows(log, 1) == [(1, "insert", 10)]
+    managed.server.add(NAME, managed.folder, 2)
+    with pytest.raises(TableReplaced) as replaced:
+        await log.next_plan()
+    assert replaced.value.expected_id != replaced.value.found_id
+
+
+@pytest.mark.anyio
+async def test_the_token_is_read_from_its_file_for_every_question(managed: Managed, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    log = managed.log(token_file=str(file))
+    managed.server.token = TOKEN
+    with pytest.raises(ConfigError, match="cannot be read"):
+        await log.seek(1)
+    file.write_text("two words\n")
+    with pytest.raises(ConfigError, match="holds no token"):
+        await log.seek(1)
+    file.write_text(f"{TOKEN}\n")
+    await log.seek(1)
+    managed.server.token = "renewed"
+    with pytest.raises(ConfigError, match="does not accept"):
+        await log.latest()
+    file.write_text("renewed")
+    assert await log.latest() == 0
+
+
+@pytest.mark.anyio
+async def test_a_catalog_that_hangs_is_not_waited_for(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailer.unity.ANSWER_WITHIN_S", 0.2)
+    log = managed.log()
+    with managed.server.held(), pytest.raises(StorageUnavailable, match="in time"):
+        await log.seek(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, "uri"),
+        ({"uri": "127.0.0.1:8080"}, "uri"),
+        ({"uri": "ftp://host"}, "uri"),
+        ({"uri": "http://me:secret@host"}, "uri"),
+        ({"uri": "http://host/?token=secret"}, "uri"),
+        ({"uri": "http://host:port"}, "uri"),
+        ({"uri": 8080}, "uri"),
+        ({"uri": "http://[host"}, "uri"),
+        ({"table": "orders"}, "table"),
+        ({"table": "main..orders"}, "table"),
+        ({"table": "a.b.c.d"}, "table"),
+        ({"token": ""}, "token"),
+        ({"token": "a secret"}, "token"),
+        ({"token": "sécret"}, "token"),
+        ({"token": "secret\n"}, "token"),
+        ({"token": 12345}, "token"),
+        ({"token": "secret", "token_file": "f"}, "token_file"),
+        ({"token_file": ""}, "token_file"),
+        ({"url": "http://host"}, "url"),
+    ],
+)
+def test_what_is_no_configuration_is_said_by_option(options: dict[str, Any], where: str) -> None:
+    sound = {"uri": "http://127.0.0.1:8080", "table": NAME} if options else {}
+    with pytest.raises(ConfigError) as wrong:
+        UnityCatalog.configure(sound | options)
+    assert wrong.value.where == where
+    assert "secret" not in f"{wrong.value} {wrong.value.hint}"
+
+
+@pytest.mark.anyio
+async def test_the_address_may_name_the_api(managed: Managed) -> None:
+    for uri in (f"{managed.server.uri}/", f"{managed.server.uri}/api/2.1/unity-catalog/"):
+        await managed.log(uri=uri).seek(1)

@@ -1,0 +1,383 @@
+"""Whatever bytes the log holds, reading it gives a value or a named error, and takes memory for what is there.
+
+Bytes are broken the way disks and writers break them: real files with some bytes changed, lost or doubled, and
+well-formed values of the wrong type, size or depth. Examples are the same in every run.
+"""
+
+import json
+import resource
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from tailer.delta import live_files as module
+from tailer.delta.actions import Commit, parse_commit
+from tailer.delta.changes import plan_changes, plan_snapshot
+from tailer.delta.checkpoint import read_state
+from tailer.delta.deletion_vector import load, z85_decode
+from tailer.delta.last_checkpoint import LAST_CHECKPOINT, parse_last_checkpoint
+from tailer.delta.live_files import live_files
+from tailer.delta.log import LOG, LogSegment, commit_name, list_log
+from tailer.delta.paths import locate
+from tailer.delta.snapshot import Snapshot
+from tailer.delta.spill import SpillingSort
+from tailer.errors import LogCorrupt, TailerError
+from tailer.plan import DeletionVectorRef
+from tailer.storage import MemoryStore
+from tests.logs import (
+    add,
+    cdc,
+    checkpoint,
+    commit_info,
+    inline_vector,
+    metadata,
+    protocol,
+    remove,
+    task,
+    vector_data,
+    z85,
+)
+from tests.tables import golden_delta
+
+T = TypeVar("T")
+
+quick: Final = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=300,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+MEMORY_MB: Final = 150
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_stays_bounded() -> Iterator[None]:
+    """No broken file of some kilobytes makes this process grow by much."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown_mb < MEMORY_MB
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_in_memory() -> Iterator[None]:
+    """Of live files, two are many: they are sorted by way of the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SpillingSort", partial(SpillingSort, run_entries=2))
+        yield
+
+
+def outcome(work: Callable[[], T]) -> T | None:
+    """What `work` gives, or nothing where it fails as everything of ours may."""
+    error: TailerError
+    try:
+        return work()
+    except TailerError as caught:
+        error = caught
+    assert str(error)
+    assert isinstance(error.hint, str)
+    return None
+
+
+@st.composite
+def broken(draw: st.DrawFn, originals: list[bytes]) -> bytes:
+    """One of some files, with up to four wounds."""
+    data = bytearray(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(1, 4))):
+        # The ends of a file say how to read all the rest of it.
+        at = draw(st.integers(0, len(data)) | st.integers(0, min(60, len(data))))
+        at = draw(st.sampled_from([at, len(data) - at]))
+        match draw(st.integers(0, 4)):
+            case 0:
+                data[at : at + 1] = draw(st.sampled_from([b"\0", b"\x01", b"\x7f", b"\x80", b"\xff"]))
+            case 1:
+                data[at : at + draw(st.integers(1, 8))] = draw(st.binary(min_size=1, max_size=8))
+            case 2:
+                del data[at : at + draw(st.integers(1, 40))]
+            case 3:
+                data[at:at] = draw(st.binary(min_size=1, max_size=8))
+            case 4:
+                del data[at:]
+    return bytes(data)
+
+
+def parse(data: bytes) -> Commit | None:
+    """A commit's bytes, as they are read from the log."""
+    return outcome(lambda: parse_commit(data, "t", "c", 3, 1000))
+
+
+def follow(data: bytes) -> None:
+    """Read a commit and plan it, as the table's first one and as one that comes later."""
+    commit = parse(data)
+    if commit is None:
+        return
+    info = commit.info.in_commit_timestamp if commit.info is not None else None
+
+    def begun() -> Snapshot:
+        return Snapshot.begin("t", 3, commit.protocol, commit.metadata, [1000], info)
+
+    states = [outcome(begun), outcome(lambda: STATE.advance(commit))]
+    for before, state in zip([None, STATE], states, strict=True):
+        if state is not None:
+            plan = outcome(lambda before=before, state=state: plan_changes(commit, before, state, "/t"))  # type: ignore[misc]
+            if plan is not None:
+                assert type(plan).from_json(plan.to_json()) == plan
+            outcome(lambda state=state: plan_snapshot(commit.adds, 0, state, "/t"))  # type: ignore[misc]
+
+
+def lines(*actions: Any) -> bytes:
+    """A commit file."""
+    return "".join(json.dumps(action) + "\n" for action in actions).encode()
+
+
+VECTOR: Final = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4}
+VECTOR_SIZES: Final = {"sizeInBytes": 40, "cardinality": 6}
+SCHEMA: Final = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "a", "type": "long", "nullable": True, "metadata": {"delta.columnMapping.id": 1}},
+            {"name": "p", "type": "decimal(10,2)", "nullable": False, "metadata": {}},
+            {
+                "name": "s",
+                "type": {"type": "array", "elementType": "string", "containsNull": True},
+                "nullable": True,
+                "metadata": {},
+            },
+        ],
+    }
+)
+HEAD: Final = [protocol(3, ["deletionVectors", "columnMapping"]), metadata(SCHEMA, ["p"])]
+FILE: Final[dict[str, Any]] = {
+    "partitionValues": {"p": "1.25"},
+    "stats": '{"numRecords":1}',
+    "tags": {"x": None},
+    "baseRowId": 7,
+}
+COMMITS: Final = [
+    lines(commit_info(operation="WRITE", operationMetrics={"numFiles": "1"}, inCommitTimestamp=1700000000000), *HEAD),
+    lines(*HEAD, add("p=1/a%20b", inline_vector([1, 5]), **FILE), remove("c", VECTOR | VECTOR_SIZES, **FILE)),
+    lines(add("a", VECTOR | VECTOR_SIZES, **FILE), remove("a", inline_vector([2]), **FILE), *HEAD),
+    lines(cdc("_change_data/c", partitionValues={"p": None}), commit_info(operation="MERGE"), *HEAD),
+]
+STATE: Final = Snapshot.begin(
+    "t", 2, (first := parse_commit(COMMITS[0], "t", "c", 2, 1000)).protocol, first.metadata, [1000], 1000
+)
+
+
+@quick
+@given(st.binary(max_size=200) | broken(COMMITS))
+def test_bytes_for_a_commit(data: bytes) -> None:
+    follow(data)
+
+
+NUMBERS: Final = (0, -1, 1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), -(2**64), 2**64, 10**30, 0.5, 1e308, -0.0)
+TEXTS: Final = ("", "\0", "a\0b", "%", "%zz", "%00", "%ff", "s3://", "/", "..", "\udc80", "\ud800\udc00", "é", "#" * 25)
+KEYS: Final = st.sampled_from(TEXTS) | st.sampled_from(["type", "fields"])
+SCALARS: Final = st.sampled_from([None, True, *NUMBERS, *TEXTS]) | st.text(max_size=5)
+VALUES: Final = SCALARS | st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where in a value something else may stand."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def put(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    """A value with something else at one place."""
+    if not path:
+        return other
+    items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    changed = [(key, put(item, path[1:], other) if key == path[0] else item) for key, item in items]
+    return dict(changed) if isinstance(value, dict) else [item for _, item in changed]
+
+
+ACTIONS: Final = [[json.loads(line) for line in data.splitlines()] for data in COMMITS]
+
+
+WOUNDED: Final = st.sampled_from(ACTIONS).flatmap(
+    lambda actions: st.builds(put, st.just(actions), st.sampled_from(places(actions)[1:]), VALUES)
+)
+
+
+@quick
+@given(WOUNDED)
+def test_values_of_the_wrong_type(actions: list[Any]) -> None:
+    follow(lines(*actions))
+    raw = "\n".join(json.dumps(action, ensure_ascii=False) for action in actions)
+    follow(raw.encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_any_number_and_text_at_any_place(actions: list[Any]) -> None:
+    for place in places(actions)[1:]:
+        for value in (None, *NUMBERS, *TEXTS):
+            follow(lines(*put(actions, place, value)))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", NUMBERS)
+async def test_live_files_with_any_number(number: float) -> None:
+    for place in (place for place in places(ACTIONS[1]) if place[:2] in {(2, "add"), (3, "remove")}):
+        store = MemoryStore("t")
+        await store.put(commit_name(0), lines(*put(ACTIONS[1], place, number)))
+        await every_live_file(store, (await list_log(store)).segment(0))
+
+
+@pytest.mark.anyio
+@quick
+@given(WOUNDED)
+async def test_live_files_with_values_of_the_wrong_type(actions: list[Any]) -> None:
+    store = MemoryStore("t")
+    await store.put(commit_name(0), lines(*actions))
+    await every_live_file(store, (await list_log(store)).segment(0))
+
+
+@quick
+@given(st.sampled_from(places(json.loads(SCHEMA))), VALUES)
+def test_a_schema_of_another_shape(place: tuple[Any, ...], value: Any) -> None:
+    text = json.dumps(put(json.loads(SCHEMA), place, value))
+    follow(lines(HEAD[0], metadata(text, ["p"])))
+
+
+@pytest.mark.parametrize("depth", [100, 10_000, 1_000_000])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("action", ['{"commitInfo":{"operation":%s', '{"unknown":%s', '{"add":{"tags":%s', "%s"])
+def test_nested_without_end(action: str, opening: str, depth: int) -> None:
+    follow((action % (opening * depth)).encode())
+    follow(lines(HEAD[0], metadata(action % (opening * depth))))
+
+
+def test_an_action_twice_in_a_line() -> None:
+    doubled = b'{"add":{"path":"a","path":"b","partitionValues":{"p":"1","p":"2"},"size":1,"size":2,"dataChange":true}}'
+    commit = parse(doubled)
+    assert commit is not None
+    assert [(file.path, file.partition_values, file.size) for file in commit.adds] == [("b", {"p": "2"}, 2)]
+
+
+def checkpoints() -> list[bytes]:
+    """Checkpoints and sidecars of several writers."""
+    logs = [golden_delta(name) / LOG for name in ("only-checkpoint-files", "v2-checkpoints-json-with-sidecars")]
+    logs.append(golden_delta("dv-partitioned-with-checkpoint") / LOG)
+    return [path.read_bytes() for log in logs for path in sorted(log.rglob("*.parquet"))[:2]]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A checkpoint without compression and without checksums, so that all its bytes are taken at their word."""
+    path = tmp_path_factory.mktemp("plain") / "checkpoint.parquet"
+    files = [add(f"f{number}", VECTOR | VECTOR_SIZES, **FILE) for number in range(20)]
+    table = pq.read_table(checkpoint(path, *HEAD, *files))
+    pq.write_table(table, path, compression="none", data_page_size=128, write_statistics=False)
+    return path.read_bytes()
+
+
+async def bootstrap(data: bytes, extension: str = "parquet") -> None:
+    """Read a checkpoint with these bytes."""
+    store = MemoryStore("t")
+    middle = "" if extension == "parquet" else "016ae953-37a9-438e-8683-9a9a4a79a395."
+    await store.put(f"{LOG}/{4:020d}.checkpoint.{middle}{extension}", data)
+    segment = (await list_log(store)).segment(4)
+    with suppress(LogCorrupt):
+        await read_state(store, segment)
+    await every_live_file(store, segment)
+
+
+async def every_live_file(store: MemoryStore, segment: LogSegment) -> None:
+    """Find the live files, by way of the disk."""
+    with suppress(LogCorrupt):
+        with await live_files(store, segment, "t") as files:
+            found = [(file.modification_time, locate(file.path, "t")) for file in files]
+        assert found == sorted(found)
+
+
+@pytest.mark.anyio
+@quick
+@given(st.data())
+async def test_bytes_for_a_checkpoint(plain: bytes, data: st.DataObject) -> None:
+    await bootstrap(data.draw(broken([plain, plain, *checkpoints()])))
+
+
+@pytest.mark.anyio
+@quick
+@given(st.data())
+async def test_bytes_for_a_json_checkpoint(data: st.DataObject) -> None:
+    sidecar = {"sidecar": {"path": "a", "sizeInBytes": 1, "modificationTime": 1}}
+    await bootstrap(data.draw(broken([lines(*HEAD, sidecar), COMMITS[1]])), "json")
+
+
+HINT: Final = (golden_delta("v2-checkpoint-json") / LAST_CHECKPOINT).read_bytes()
+
+
+@quick
+@given(
+    st.binary(max_size=60)
+    | broken([HINT, b'{"version":1,"size":2}'])
+    | VALUES.map(lambda value: json.dumps(value).encode())
+)
+def test_bytes_for_a_hint(data: bytes) -> None:
+    with suppress(ValueError):
+        assert 0 <= parse_last_checkpoint(data) < 2**63
+
+
+@quick
+@given(st.text() | st.sampled_from(TEXTS), st.sampled_from(["/t", "s3://b/t"]))
+def test_any_path(path: str, root: str) -> None:
+    with suppress(ValueError):
+        assert "\0" not in locate(path, root)
+
+
+@quick
+@given(st.text() | st.text("0123456789abcXYZ#$%&", max_size=30), st.integers(0, 2**31 - 1) | st.integers(0, 20))
+def test_any_text_for_z85(text: str, size: int) -> None:
+    with suppress(ValueError):
+        assert len(z85_decode(text, size)) == size
+
+
+def vectors() -> list[bytes]:
+    """Bitmaps of all kinds of containers."""
+    rows = [[], [1, 5, 9], range(10_000), range(0, 200_000, 2), [2**32 + 5, 2**33], [*range(100, 60_000), 2**31]]
+    runs = [BitMap64(some) for some in rows]
+    for bitmap in runs:
+        bitmap.run_optimize()
+    return [*map(vector_data, rows), *(vector_data([])[:4] + bitmap.serialize() for bitmap in runs)]
+
+
+OF: Final = task("f", pa.schema([]))
+
+
+@quick
+@given(broken(vectors()), st.integers(0, 12) | st.just(2**62))
+def test_bytes_for_a_deletion_vector(data: bytes, cardinality: int) -> None:
+    inline = DeletionVectorRef(None, z85(data), None, len(data), cardinality)
+    for ref in (inline, replace(inline, uri="f", inline=None)):
+        framed = b"\x01" + struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+        found = outcome(lambda ref=ref, framed=framed: load(ref, OF, lambda _, at, length: framed[at : at + length]))  # type: ignore[misc]
+        assert found is None or len(found) == cardinality
+
+
+@quick
+@given(st.data())
+def test_bytes_for_a_deletion_vector_file(data: st.DataObject) -> None:
+    whole = vector_data([1, 5, 9])
+    framed = b"\x01" + struct.pack(">i", len(whole)) + whole + struct.pack(">I", zlib.crc32(whole))
+    file = data.draw(broken([framed]))
+    size = data.draw(st.sampled_from([len(whole), 0, 2**31 - 1]))
+    ref = DeletionVectorRef("f", None, data.draw(st.sampled_from([None, 0, 1, 2, 2**31 - 1])), size, 3)
+    found = outcome(lambda: load(ref, OF, lambda _, at, length: file[at : at + length]))
+    assert found is None or list(found) == [1, 5, 9]

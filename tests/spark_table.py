@@ -1,0 +1,112 @@
+"""A Delta table made by Spark's SQL, and by hand where Spark would not, judged by Spark's own reading."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.evolving import Answer
+from tests.follow import Followed
+from tests.histories import latest_version
+from tests.identity import Schema
+from tests.oracle import spark_feed
+from tests.written import Told, judge
+
+__all__ = ["Table", "kinds", "schemas_in"]
+
+
+class Table:
+    """The table at `path`, which is not there before it is created."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+
+    def sql(self, text: str) -> None:
+        """Run a statement; `{t}` is the table."""
+        self.spark.sql(text.replace("{t}", f"delta.`{self.path}`")).collect()
+
+    def create(
+        self,
+        columns: str,
+        rows: str,
+        feed: bool = True,
+        vectors: bool = False,
+        partition: str = "",
+        properties: str = "",
+    ) -> None:
+        """Make the table (version 0) and insert the rows of a SELECT, in one file a partition (version 1)."""
+        self.sql(
+            f"CREATE TABLE {{t}} ({columns}) USING delta {f'PARTITIONED BY ({partition})' if partition else ''} "
+            f"TBLPROPERTIES ('delta.enableChangeDataFeed' = '{str(feed).lower()}',"
+            f" 'delta.enableDeletionVectors' = '{str(vectors).lower()}'"
+            f"{', ' if properties else ''}{properties})"
+        )
+        self.sql(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ * FROM ({rows})")
+
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return latest_version(self.path)
+
+    def commit_file(self, version: int) -> Path:
+        """A version's commit."""
+        return self.path / "_delta_log" / f"{version:020d}.json"
+
+    def actions(self, version: int, kind: str) -> list[dict[str, Any]]:
+        """The actions of one kind in a version's commit."""
+        lines = self.commit_file(version).read_text().splitlines()
+        return [action[kind] for action in map(json.loads, lines) if kind in action]
+
+    def commit(self, *actions: dict[str, Any]) -> int:
+        """Write the next commit by hand; returns its version."""
+        version = self.latest + 1
+        self.rewrite(version, list(actions))
+        return version
+
+    def rewrite(self, version: int, actions: list[dict[str, Any]]) -> None:
+        """Write a version's commit by hand. Spark forgets what it knew of the table."""
+        self.commit_file(version).write_text("".join(json.dumps(action) + "\n" for action in actions))
+        self.commit_file(version).with_name(f".{version:020d}.json.crc").unlink(missing_ok=True)
+        self.commit_file(version).with_suffix(".crc").unlink(missing_ok=True)
+        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+    def told(self, feed_from: int | None = 0, feed_to: int | None = None) -> Told:
+        """What Spark says: the rows of every version, and its feed from `feed_from` to `feed_to` (None: no feed)."""
+        feed = {} if feed_from is None else spark_feed(self.spark, self.path, feed_from, feed_to)
+        last = self.latest if feed_to is None else feed_to
+        answers = {}
+        for version in range(self.latest + 1):
+            reader = self.spark.read.format("delta").option("versionAsOf", version)
+            rows = reader.load(str(self.path)).toArrow()
+            asked = feed_from is not None and feed_from <= version <= last
+            answers[version] = Answer.of(rows, feed.get(version), asked)
+        story = [str(info.get("operation")) for info in map(self._commit_info, range(self.latest + 1))]
+        return Told(self.path, "a case", story, schemas_in(self.path), answers)
+
+    def _commit_info(self, version: int) -> dict[str, Any]:
+        return next(iter(self.actions(version, "commitInfo")), {})
+
+    def check(self, feed_from: int | None = 0, feed_to: int | None = None) -> list[Followed]:
+        """Judge all versions by the fold over Spark's snapshots, and by its feed (see `told`)."""
+        return judge(self.told(feed_from, feed_to))
+
+
+def schemas_in(path: Path) -> dict[int, Schema]:
+    """The schema of every version of a table whose log begins at 0."""
+    found: dict[int, Schema] = {}
+    for version in range(latest_version(path) + 1):
+        lines = (path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        metadata = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action]
+        found[version] = json.loads(metadata[0]["schemaString"]) if metadata else found[version - 1]
+    return found
+
+
+def kinds(version: Followed) -> dict[str, int]:
+    """How many rows a version has of each change type."""
+    counted: dict[str, int] = {}
+    for table in version.tables:
+        for row in table.group_by("_change_type").aggregate([([], "count_all")]).to_pylist():
+            counted[row["_change_type"]] = counted.get(row["_change_type"], 0) + row["count_all"]
+    return counted

@@ -1,0 +1,79 @@
+"""How long things are kept, and the warning before they are gone."""
+
+import logging
+import time
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tailer.delta.retention import parse_interval, retention_ms
+from tailer.vacuum_watch import VacuumWatch
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("interval 1 week", 168),
+        ("interval 30 days", 720),
+        ("INTERVAL 2 Days 12 hours", 60),
+        ("90 minutes", 1.5),
+        ("interval 1 second", 1 / 3600),
+        ("interval 0 hours", 0),
+        ("interval 1 weeks 1 day 1 hour 30 minutes", 193.5),
+        ("interval 1.5 hours", 1.5),
+    ],
+)
+def test_intervals(text: str, hours: float) -> None:
+    assert parse_interval(text) == round(hours * HOUR_MS)
+
+
+@pytest.mark.parametrize("text", ["", "interval", "interval x", "interval 1", "interval 1 fortnight", "1 day x"])
+def test_what_is_not_an_interval(text: str) -> None:
+    assert parse_interval(text) is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "hours"),
+    [
+        ({}, 168),
+        ({"delta.deletedfileretentionduration": "interval 2 days"}, 48),
+        ({"delta.logretentionduration": "interval 1 day"}, 24),
+        ({"delta.deletedfileretentionduration": "interval 90 days"}, 720),
+        ({"delta.deletedfileretentionduration": "for ever"}, 168),
+    ],
+)
+def test_the_shorter_of_the_two_counts(properties: dict[str, str], hours: int) -> None:
+    assert retention_ms(properties) == hours * HOUR_MS
+
+
+def gauge(name: str, pipeline: str) -> float | None:
+    """What a metrics reader would see."""
+    return REGISTRY.get_sample_value(name, {"pipeline": pipeline})
+
+
+def test_what_is_left_is_measured_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = VacuumWatch("slow")
+    now_ms = int(time.time() * 1000)
+    with caplog.at_level(logging.WARNING):
+        watch.report(5, now_ms - 10 * HOUR_MS, 168 * HOUR_MS)
+        assert caplog.messages == []
+        watch.report(7, now_ms - 150 * HOUR_MS, 168 * HOUR_MS)
+        watch.report(6, now_ms - 150 * HOUR_MS, 168 * HOUR_MS)
+    (warning,) = caplog.messages
+    assert "slow: 7 versions behind" in warning
+    assert "in 18.0 h (kept for 168 h)" in warning
+    assert gauge("lake_tailer_versions_behind", "slow") == 6
+    left = gauge("lake_tailer_vacuum_hours_left", "slow")
+    assert left is not None
+    assert abs(left - 18) < 0.1
+    watch.caught_up(168 * HOUR_MS)
+    assert gauge("lake_tailer_versions_behind", "slow") == 0
+    assert gauge("lake_tailer_vacuum_hours_left", "slow") == 168
+
+
+def test_what_is_overdue_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        VacuumWatch("late").report(1, 0, 168 * HOUR_MS)
+    assert "at any time" in caplog.messages[0]
