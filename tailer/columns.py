@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.calendars import OldCalendar
-from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME, partition_scalar, physical_name, widens
+from tailer.delta.schema import FIELD_ID, partition_scalar, physical_name, widens
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ROW_ID
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
@@ -146,14 +146,12 @@ class _Fields:
     def find(self, field: pa.Field) -> pa.Field | None:
         """The one that is `field`: by field id where the table says so, else by physical name; None: there is none.
 
-        Spark resolves names without regard to case, so a file whose only match differs in case has the column, unless
-        the table maps columns: names that tables make up are as they are. No two columns of a table are one in a file.
+        Spark resolves names without regard to case, so a file whose only match differs in case has the column. No two
+        columns of a table are one in a file.
         """
-        name, keys = physical_name(field), field.metadata or {}
-        wanted_id = keys.get(FIELD_ID)
+        name, wanted_id = physical_name(field), (field.metadata or {}).get(FIELD_ID)
         if wanted_id is None:
-            folded = [] if PHYSICAL_NAME in keys else self._by_folded_name.get(name.lower(), [])
-            found = self._by_name.get(name, folded)
+            found = self._by_name.get(name) or self._by_folded_name.get(name.lower(), [])
         elif self._by_name and not self._by_id:
             raise self._corrupt(f"no field ids, by which the table knows column {field.name}")
         else:

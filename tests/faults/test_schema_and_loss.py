@@ -643,7 +643,7 @@ class TestLoss:
         assert story(there, OTHER) == [(7, "delete", ("id", 6))]
 
     async def test_whether_the_schema_changed_is_not_guessed(self, table: Growing) -> None:
-        """The log was cleaned up to a checkpoint of the very version that comes next, and that may change the schema."""
+        """The log was cleaned up to a checkpoint of the very version that comes next, which may change the schema."""
         there = Destination()
         await pipeline(table, there.sink(), until="latest").run()
         change_schema(table, table.add(table.data("7.parquet", [7], x=["x"])), id="long", x="string")
