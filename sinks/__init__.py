@@ -56,6 +56,10 @@ void: the next place, the commit that closes the version, or a `reset`.
 `reset` sets progress without rows, durably, in either direction; refuse (`SinkRejected`) what would deliver twice or
 leave a hole that cannot be told. It is always given a position that closes a version.
 
+`has_delivered` says whether a pipeline has progress for any table, in whichever instance: from its first commit or
+`reset` on, becoming true with that, and for ever. It tells a first start from a table that was put in the place of
+another one, so it must not know only the tables this instance was asked about.
+
 A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write`, `announce` and
 `flush`, no progress. `tailer.sink.Recorded` makes it usable, and its users read in its type what they get.
 

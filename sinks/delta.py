@@ -32,7 +32,7 @@ import pyarrow as pa
 from anyio import to_thread
 
 from sinks import read_options
-from sinks.delta_schema import empty_partition, rows_schema
+from sinks.delta_schema import far_dates, partition_refusal, rows_schema
 from sinks.delta_spool import Spool
 from sinks.delta_table import Anchor, TargetTable
 from sinks.typed import Misfit, conform, gap_row
@@ -141,6 +141,7 @@ class _DeltaTransaction:
         self._spool = spool
         self._expected = expected
         self._notes: list[str] = []
+        self._far: set[str] = set()
 
     async def write(self, batch: ChangeBatch) -> None:
         """See `SinkTransaction.write`. Raises `SinkUnavailable` where the spool's disk is full."""
@@ -175,9 +176,9 @@ class _DeltaTransaction:
         self._expected[anchor.app_id] = position
 
     def _take(self, rows: pa.RecordBatch) -> None:
-        if column := empty_partition(rows, self._anchor.partition_by):
-            reason = f"partition column {column} holds an empty string, which to Delta is null"
+        if reason := partition_refusal(rows, self._anchor.partition_by):
             raise SinkRejected(self._table.name, reason, "Partition the target by another column.")
+        self._far.update(far_dates(rows))
         try:
             self._spool.add(conform(rows, self._anchor.schema))
         except Misfit as misfit:
@@ -186,4 +187,4 @@ class _DeltaTransaction:
             raise SinkUnavailable(self._table.name, f"no room for the rows in TMPDIR: {error}") from error
 
     def _append(self, position: Position) -> None:
-        self._table.append(self._anchor, position, self._spool.reader, self._notes)
+        self._table.append(self._anchor, position, self._spool.reader, self._notes, self._far)

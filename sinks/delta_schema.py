@@ -26,9 +26,11 @@ __all__ = [
     "Differences",
     "Fit",
     "compare",
-    "empty_partition",
+    "far_dates",
     "fit",
+    "measured",
     "partition_problems",
+    "partition_refusal",
     "rows_schema",
     "unwritable",
     "widening",
@@ -52,7 +54,15 @@ _PRIMITIVES = frozenset(
     }
 )
 # Types whose every value is one directory name and comes back from it unchanged.
-_PARTITION_TYPES = frozenset({pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32()})
+_PARTITION_TYPES: Final = frozenset(
+    {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32()}
+)
+# Texts that are null to Delta as partition values, and what to call them.
+_NULL_PARTITIONS: Final = {"": "an empty string", "__HIVE_DEFAULT_PARTITION__": "the text __HIVE_DEFAULT_PARTITION__"}
+# Types of which delta-rs writes the least and the greatest value as they are. Of decimals it makes doubles, for NaN it
+# has no place, and a reader that filters would pass by the file.
+_MEASURED: Final = _PARTITION_TYPES | {pa.binary(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")}
+_FAR_DAYS: Final = 95_000_000  # about 260,000 years; delta-rs panics over the text of a date some years beyond
 # What Spark's SQL calls the types that others can be widened to.
 _SQL_TYPES: Final = {
     pa.int16(): "SMALLINT",
@@ -93,7 +103,7 @@ def rows_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def unwritable(schema: pa.Schema) -> list[str]:
-    """The columns of a `rows_schema` that Delta has no exact type for, each with its type."""
+    """The columns of a `rows_schema` that Delta, or Parquet, has no exact type for, each with its type."""
     return [f"{column.name} ({column.type})" for column in schema if not _has_delta_type(column.type)]
 
 
@@ -109,13 +119,27 @@ def partition_problems(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
     return problems
 
 
-def empty_partition(rows: pa.RecordBatch, columns: Iterable[str]) -> str | None:
-    """The first of the partition `columns` in which an empty string stands, which Delta cannot tell from null."""
+def partition_refusal(rows: pa.RecordBatch, columns: Iterable[str]) -> str | None:
+    """Why `rows` cannot be in a table with partitions by `columns`: texts that are null to Delta, or far dates."""
+    far = far_dates(rows)
     for name in columns:
+        if name in far:
+            return f"partition column {name} holds a date farther than {_FAR_DAYS} days from 1970"
         values = rows.column(name) if name in rows.schema.names else None
-        if values is not None and values.type == pa.string() and pc.any(pc.equal(values, "")).as_py():
-            return name
+        for text, called in _NULL_PARTITIONS.items() if values is not None and values.type == pa.string() else ():
+            if pc.any(pc.equal(values, pa.scalar(text))).as_py():
+                return f"partition column {name} holds {called}, which to Delta is null"
     return None
+
+
+def far_dates(rows: pa.RecordBatch) -> list[str]:
+    """The date columns, not nested, that hold a date so far that delta-rs has no text for it."""
+    return [column.name for column in rows.schema if column.type == pa.date32() and _is_far(rows.column(column.name))]
+
+
+def measured(schema: pa.Schema) -> list[str]:
+    """The columns whose statistics delta-rs writes right; of what is nested it cannot be told which ones to write."""
+    return [column.name for column in schema if column.type in _MEASURED]
 
 
 def fit(table: pa.Schema | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
@@ -166,9 +190,15 @@ def _relaxed(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _is_far(days: pa.Array) -> bool:
+    ends = pc.min_max(days.view(pa.int32())).as_py().values()
+    return any(end is not None and abs(end) > _FAR_DAYS for end in ends)
+
+
 def _has_delta_type(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
-        plain = pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)
+        # Delta has a struct without fields, but Parquet has not.
+        plain = (pa.types.is_struct(kind) and kind.num_fields > 0) or pa.types.is_list(kind) or pa.types.is_map(kind)
         return plain and all(_has_delta_type(kind.field(at).type) for at in range(kind.num_fields))
     return kind in _PRIMITIVES or pa.types.is_decimal128(kind)
 

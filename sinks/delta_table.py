@@ -13,6 +13,8 @@ app_id wrote them, and they say the place in the snapshot of the version after t
 all those commits. Before the snapshot of version 0 it is -1: delta-rs, Spark and checkpoints of both keep that as they
 keep any number. Behind a gap it is the version before the snapshot: what is lost is done with, too.
 
+The first commit of a pipeline writes one more, `<pipeline>/#delivered`: it has progress for some table.
+
 What makes an append exactly once (invariants 1, 2, 6), each point tried against delta-rs and held by a test:
 
 - All three are read from one `DeltaTable`, which is one version of the table, so they belong together.
@@ -26,20 +28,32 @@ What makes an append exactly once (invariants 1, 2, 6), each point tried against
 - Every commit carries an id in `commitInfo.txnId`. When an append fails, whatever the reason, the table is read again:
   progress that is ours and a commit with our id is success, progress that moved is another instance, anything else is a
   failure that left nothing behind but data files, which VACUUM removes.
+
+The log says of each file what its least and greatest values are, and readers that filter pass by files on that word.
+delta-rs takes it from the Parquet file, and gets some wrong (`sinks.delta_schema.measured`). So a file has statistics
+of the columns that come out right, and of no others; what is nested has none.
 """
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
-from sinks.delta_schema import Fit, compare, fit, partition_problems, rows_schema, unwritable, widening
+from sinks.delta_schema import Fit, compare, fit, measured, partition_problems, rows_schema, unwritable, widening
 from sinks.typed import Misfit
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
@@ -51,9 +65,9 @@ __all__ = ["Anchor", "TargetTable"]
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
-# delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
 _NO_ROWS: Final[pa.Schema] = pa.schema([])
-_REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error")
+# delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
+_REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long")
 
 Rows = Callable[[pa.Schema], pa.RecordBatchReader]
 
@@ -124,16 +138,19 @@ class TargetTable:
         """
         new = rows_schema(schema)
         if problems := unwritable(new):
-            self._reject(f"Delta has no type for {', '.join(problems)}", "Leave these columns out of the pipeline.")
+            self._reject(f"Delta files have no type for {', '.join(problems)}", "Leave these columns out.")
         fitting = self._fit(anchor.table, anchor.schema if rows else _NO_ROWS, new)
         if anchor.table is None:
             self._check_partitions(fitting.schema, anchor.partition_by)
         return replace(anchor, schema=fitting.schema, merge=bool(fitting.added or fitting.gone))
 
-    def append(self, anchor: Anchor, position: Position, rows: Rows, notes: Sequence[str] = ()) -> None:
+    def append(
+        self, anchor: Anchor, position: Position, rows: Rows, notes: Sequence[str] = (), far: Collection[str] = ()
+    ) -> None:
         """Commit rows and `position` as the progress of the anchor's app_id in one Delta commit, or nothing.
 
-        `rows` is asked for them in the schema to write them in. `notes` are kept in the commit's `commitInfo`.
+        `rows` is asked for them in the schema to write them in. `notes` are kept in the commit's `commitInfo`. `far`:
+        columns that hold dates which delta-rs has no statistics for.
 
         Raises `SinkFenced` where another instance committed for the app_id after `anchor` was taken, `SinkRejected`
         where the table refuses the rows, `SinkUnavailable` where nothing was committed for another reason, and
@@ -148,6 +165,7 @@ class TargetTable:
                 rows(at.schema),
                 mode="append",
                 schema_mode="merge" if at.merge else None,
+                writer_properties=_writing(at, far),
                 commit_properties=CommitProperties(
                     custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
                     app_transactions=_transactions(anchor, position),
@@ -190,6 +208,11 @@ class TargetTable:
             theirs = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
             if theirs.table is None:
                 raise
+            if list(theirs.partition_by) != list(anchor.partition_by):
+                # Which values a partition column cannot have is asked when rows come.
+                raise SinkUnavailable(
+                    self.name, f"{self.path} was created by another writer, with partitions"
+                ) from None
             return theirs
         return replace(anchor, table=table)
 
@@ -316,6 +339,18 @@ def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
     if anchor.table is None or anchor.table.transaction_version(delivered) is None:
         pairs.append((delivered, 1))
     return [Transaction(name, value, now_ms) for name, value in pairs]
+
+
+def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:
+    """Statistics of the columns where they are right, and none of others; else what delta-rs does by itself."""
+    # Where columns are mapped the files have other names, and one column may have the name another one has there.
+    mapped = anchor.table is not None and _maps_columns(anchor.table)
+    names = [] if mapped else [name for name in measured(anchor.schema) if name not in far]
+    return WriterProperties(
+        compression="SNAPPY",
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties={name: ColumnProperties(statistics_enabled="PAGE") for name in names},
+    )
 
 
 def _delivered(pipeline: str) -> str:

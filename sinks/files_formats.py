@@ -28,6 +28,9 @@ WRITE_BUFFER_BYTES: Final = 1 << 20
 ROW_GROUP_ROWS: Final = 128 << 10
 ROW_GROUP_BYTES: Final = 32 << 20
 COPIED_ROWS: Final = 16 << 10
+_LINES_MAY_DIFFER: Final = (
+    'Set format = "jsonl" for this pipeline: lines may differ, the rows of a Parquet file may not.'
+)
 
 
 class Draft(Protocol):
@@ -138,9 +141,8 @@ class Parquet:
         try:
             self._part_for(rows.schema).write(rows)
         except Misfit as misfit:
-            remedy = 'Set format = "jsonl" for this pipeline: lines may differ, the rows of a Parquet file may not.'
             reason = f"versions that share a file differ too much: {misfit}"
-            raise SinkRejected(self._sink, reason, remedy) from misfit
+            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from misfit
 
     def announce(self, event: ControlEvent) -> None:
         """See `Draft.announce`. Whether rows of two schemas have one in common is asked when there are such rows."""
@@ -202,7 +204,7 @@ class _Part:
 
     def open(self) -> None:
         """Begin the file. Raises `SinkRejected` for a type without a form."""
-        with self._named():
+        with self._named(self.schema.empty_table()):
             self._writer = parquet.ParquetWriter(self._file.content, self.schema, compression="zstd")
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -214,10 +216,10 @@ class _Part:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held as a row group."""
+        """Write what is held as a row group. Raises `SinkRejected` for values without a form."""
         if self._batches and self._writer is not None:
             table = pa.Table.from_batches(self._batches, self.schema)
-            with self._named():
+            with self._named(table):
                 self._writer.write_table(table, max(1, len(table)))
             self._batches.clear()
             self._held_rows = self._held_bytes = 0
@@ -244,8 +246,20 @@ class _Part:
         self._file.remove()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _named(self, rows: pa.Table) -> Iterator[None]:
         try:
             yield
         except pa.ArrowNotImplementedError as error:
             raise SinkRejected(self._sink, f"no Parquet form: {error}", "Leave the column out.") from error
+        except pa.ArrowInvalid as error:
+            reason = f"no Parquet form for values of {', '.join(_refused_columns(rows))}: {error}"
+            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from error
+
+
+def _refused_columns(rows: pa.Table) -> Iterator[str]:
+    """The columns that cannot be written: of what is nested the library only says which field it is."""
+    for name in rows.schema.names:
+        try:
+            parquet.write_table(rows.select([name]), pa.BufferOutputStream())
+        except pa.ArrowInvalid:
+            yield name

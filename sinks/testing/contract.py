@@ -219,6 +219,37 @@ class SinkTests(AnnouncementTests, SnapshotTests):
         await self.assert_progress(up_to(APP, 1))
         await self.assert_delivered(numbered(1))
 
+    async def test_it_is_known_whether_a_pipeline_has_delivered(self) -> None:
+        """`orders` is the pipeline of `APP` and `OTHER`; what others deliver is no answer, whatever they are called."""
+        others = ("order", "orders2", "orders/eu")
+        async with self.opened() as sink:
+            assert not await sink.has_delivered("orders")
+            await deliver(sink, numbered(1), app_id="orders2/5f0c")
+            await sink.reset(up_to("order/5f0c", 3))
+            async with sink.begin(APP, SCHEMA) as transaction:
+                await transaction.write(numbered(1))
+            assert not await sink.has_delivered("orders")
+            assert [await sink.has_delivered(name) for name in others] == [True, True, False]
+            await deliver(sink, numbered(1))
+            assert await sink.has_delivered("orders")
+            await deliver(sink, numbered(1), app_id=OTHER)
+            async with self.opened() as second:
+                assert await second.has_delivered("orders")
+        await self.assert_has_delivered("orders")
+
+    async def test_a_reset_counts_as_delivered(self) -> None:
+        async with self.opened() as sink:
+            await sink.reset(up_to(OTHER, 4))
+            assert await sink.has_delivered("orders")
+            await self.assert_has_delivered("orders")
+            await sink.reset(up_to(OTHER, -1))
+        await self.assert_has_delivered("orders")
+
+    async def test_a_commit_without_rows_counts_as_delivered(self) -> None:
+        async with self.opened() as sink, sink.begin(APP, SCHEMA) as transaction:
+            await transaction.commit(up_to(APP, 0))
+        await self.assert_has_delivered("orders")
+
     async def test_a_position_inside_a_version(self) -> None:
         part, rest = numbered(1).slice(0, 2), numbered(1).slice(2, 1)
         inside = Progress(APP, Position(1, 0, 1))

@@ -172,3 +172,8 @@ class SinkSuite(ABC):
         """A new instance finds `progress`."""
         async with self.opened() as sink:
             assert await sink.progress(app_id) == progress
+
+    async def assert_has_delivered(self, pipeline: str) -> None:
+        """A new instance knows that `pipeline` has delivered."""
+        async with self.opened() as sink:
+            assert await sink.has_delivered(pipeline)

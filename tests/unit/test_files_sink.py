@@ -383,6 +383,27 @@ async def test_a_type_without_a_form_is_refused(tmp_path: Path) -> None:
         await sink.aclose()
 
 
+async def test_a_value_without_a_form_is_refused_by_the_name_of_its_column(tmp_path: Path, folder: Path) -> None:
+    """No row should contradict its schema; a table whose files do gives such rows."""
+    x = pa.field("x", pa.int64(), nullable=False)
+    columns = [
+        pa.array([[{"x": 1}], [{"x": None}]], pa.list_(pa.struct([x]))),
+        pa.array([[("k", 1)], [("k", None)]], pa.map_(pa.string(), x)),
+    ]
+    for column in columns:
+        batch = change_batch(1, {"id": pa.array([1, 2]), "outer": column})
+        sink = FilesSink("files", tmp_path, "parquet")
+        with pytest.raises(SinkRejected, match=r"of outer: .*non-nullable") as raised:
+            await deliver(sink, batch, app_id=APP)
+        assert 'format = "jsonl"' in raised.value.hint
+        with pytest.raises(SinkRejected, match=r"of outer: .*non-nullable"):  # where rows are copied
+            await deliver(sink, batch, change(1, batch.rows.schema, SCHEMA), numbered(1, task=1), app_id=APP)
+        assert names(folder) == []
+        await deliver(sink, numbered(1), app_id=APP)
+        await sink.aclose()
+        (folder / data_file(1, 1, "parquet")).unlink()
+
+
 async def test_what_a_killed_writer_left_is_removed(tmp_path: Path, folder: Path) -> None:
     touch(folder)
     (folder / ".deadbeef.tmp").write_text("half a l")

@@ -188,6 +188,27 @@ class OneStream(MemorySink):
         return next((Progress(app_id, each.position) for each in self.destination.progress.values()), None)
 
 
+class OwnMemory(MemorySink):
+    """Has delivered what this instance has seen."""
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        return any(app_id.startswith(f"{pipeline}/") and seen is not None for app_id, seen in self._seen.items())
+
+
+class BeginningsOfNames(MemorySink):
+    """Takes a pipeline for another one whose name begins so."""
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        return any(app_id.startswith(pipeline) for app_id in self.destination.progress)
+
+
+class OnlyRows(MemorySink):
+    """Has delivered if there are rows."""
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        return any(app_id.startswith(f"{pipeline}/") and rows for app_id, rows in self.destination.log.items())
+
+
 def suite_for(kind: type[MemorySink]) -> SinkTests:
     class Suite(SinkTests):
         def __init__(self) -> None:
@@ -234,6 +255,10 @@ def suite_for(kind: type[MemorySink]) -> SinkTests:
         (Unfenced, "test_an_old_view_of_a_snapshot_is_fenced", (False,)),
         (Unfenced, "test_a_writer_with_an_old_view_is_fenced", ()),
         (OneStream, "test_streams_are_independent", ()),
+        (OwnMemory, "test_it_is_known_whether_a_pipeline_has_delivered", ()),
+        (BeginningsOfNames, "test_it_is_known_whether_a_pipeline_has_delivered", ()),
+        (OnlyRows, "test_a_reset_counts_as_delivered", ()),
+        (OnlyRows, "test_a_commit_without_rows_counts_as_delivered", ()),
     ],
 )
 async def test_a_broken_promise_is_found(kind: type[MemorySink], test: str, arguments: tuple[str, ...]) -> None:
