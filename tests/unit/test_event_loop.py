@@ -36,7 +36,7 @@ async def computes() -> None:
 
 async def computes_without_a_line() -> None:
     """Block by working, in one call of C that is one line of Python."""
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
 
 
 async def waits_for_a_lock() -> None:
@@ -48,7 +48,7 @@ async def waits_for_a_lock() -> None:
 def test_blocking_is_caught_and_its_line_named(function: Callable[[], Awaitable[None]]) -> None:
     blocked = watched(function)
     assert len(blocked) == 1
-    assert blocked[0].blocked_s > 0.2
+    assert blocked[0].blocked_s > 0.3
     assert function.__name__ in str(blocked[0])
 
 
