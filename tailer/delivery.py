@@ -154,7 +154,7 @@ class Delivery:
     async def _turn_to(self, schema: pa.Schema, plan: ChangePlan) -> SinkTransaction:
         """The transaction for rows of `schema`, of which the sink knows."""
         before = schema if self.schema is None else self.schema
-        changes = describe_changes(before, schema)
+        changes = () if schema is before else describe_changes(before, schema)
         if changes and self._position is not None and self._position.closes_version:
             # Whatever the sink has to say to the change, the versions before it are delivered.
             await self.commit()
