@@ -90,13 +90,16 @@ class TableHistory:
                 version = error.version - 1
 
     async def ids(self, listing: LogListing, since: int) -> tuple[str, ...]:
-        """Ids the table had at `since` and later, newest first. Damaged commits, and lost ones, tell of none."""
+        """Ids the table had at `since` and later, newest first. Damaged commits, and lost ones, tell of none.
+
+        Raises `StorageUnavailable`: an id that is missed for a moment may be the one that has our progress.
+        """
         ids: dict[str, None] = {}
         for path in reversed(listing.commits):
             if path.version > since:
                 try:
                     commit = await self.commit(path)
-                except (LogCorrupt, StorageUnavailable):
+                except LogCorrupt:
                     continue
                 if commit.metadata is not None:
                     ids[commit.metadata.id] = None

@@ -257,6 +257,26 @@ class TestFaultsOfTheSource:
             nth, asked = nth + 1, store.questions
         assert nth > 5
 
+    async def test_a_store_that_fails_while_former_ids_are_sought(self, tmp_path: Path) -> None:
+        """The table was another one for a while, under whose id the newest progress is."""
+        table = Growing(tmp_path / "t")
+        table.insert([1])
+        for table_id, row in (("other", 2), (APP.removeprefix("p/"), 3)):
+            table.metadata = {**table.metadata, "id": table_id}
+            name = table.data(f"{row}.parquet", [row])
+            table.inserted.append((table.commit({"metaData": table.metadata}, table.add(name)), row))
+        nth, asked = 1, 1
+        while nth <= asked:
+            there = Destination()
+            await pipeline(table, there.sink(), until="2").run()
+            assert (there.position(), there.position("p/other")) == (Position.end(1), Position.end(2))
+            store = FlakyStore(table.path, nth)
+            await pipeline(table, there.sink(), until="latest", store=store).run()
+            assert there.delivered() == [(1, 1), (3, 3)]
+            assert there.delivered("p/other") == [(2, 2)]
+            nth, asked = nth + 1, store.questions
+        assert nth > 5
+
     @KINDS
     async def test_a_file_that_fails_at_every_batch(
         self, table: Growing, monkeypatch: pytest.MonkeyPatch, faulty: type[FaultySink]
