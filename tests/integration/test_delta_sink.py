@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pyarrow as pa
@@ -25,6 +25,7 @@ from tailer.plan import Position
 from tailer.sink import Progress
 from tests.integration.delta_writer import SCHEMA, batch, expected_rows
 
+KILLS: Final = 12
 APP = "pipeline/3f2a"
 
 pytestmark = pytest.mark.anyio
@@ -323,7 +324,7 @@ def test_killed_at_random_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
             assert process.stdout is not None
             process.stdout.readline()
             try:
-                process.wait(chance.uniform(0.1, 0.6))
+                process.wait(chance.uniform(0.1, 0.6) if kills < KILLS else None)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 kills += 1
