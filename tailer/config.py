@@ -11,6 +11,10 @@
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all
+    carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
+    compute_updates = false       # make a delete and an insert of one row the two images of an update
+    key = ["id"]                  # what tells rows apart for that; default: row tracking, where the table has it
+    skip_unchanged = false        # leave out updates that change nothing
     row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
     on_schema_change = "evolve"   # tell the sink and go on; or "fail": stop before the version
     on_data_loss = "fail"         # stop; or go on behind what is lost, the sink being told of the gap:
@@ -56,7 +60,7 @@ from tailer.config_file import (
 )
 from tailer.delta.catalog import CommitCatalog
 from tailer.errors import ConfigError
-from tailer.policy import Policy
+from tailer.policy import PairingRules, Policy
 from tailer.sink import AtLeastOnceSink, Sink, configure_sink
 from tailer.start import Start
 
@@ -73,6 +77,7 @@ class PipelineSettings:
     table: Path
     start: Start
     policy: Policy
+    pairing: PairingRules
     poll_interval_s: float
     sink_kind: str
     sink_options: Mapping[str, Any] = field(repr=False)
@@ -175,6 +180,7 @@ class _Checks:
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
         if "columns" in shape.model_fields_set and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
+        pairing = self._pairing(key, shape)
         table = self._attempt((*key, "table"), self._folder(shape.table))
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start))
         options = self._sink(name, shape.sink, stateless)
@@ -183,7 +189,17 @@ class _Checks:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
         kind = shape.sink.kind
-        return PipelineSettings(name, table, start, policy, shape.poll_interval_s, kind, options, catalog)
+        return PipelineSettings(name, table, start, policy, pairing, shape.poll_interval_s, kind, options, catalog)
+
+    def _pairing(self, key: Key, shape: PipelineShape) -> PairingRules:
+        if len(set(shape.key)) < len(shape.key):
+            self._problem((*key, "key"), "names a column twice", "Name each column once.")
+        for column in shape.key:
+            if shape.columns and column not in shape.columns:
+                self._problem((*key, "key"), f"{column!r} is not one of columns", "Add it there: rows are told by it.")
+        if shape.key and not shape.compute_updates:
+            self._problem((*key, "key"), "is of no use without compute_updates", "Add compute_updates = true.")
+        return PairingRules(shape.carryovers, shape.compute_updates, tuple(shape.key), shape.skip_unchanged)
 
     def _sink(self, name: str, shape: SinkShape, stateless: bool) -> dict[str, Any] | None:
         """The sink's options, made absolute, if it takes them."""

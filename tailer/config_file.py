@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from tailer.errors import ConfigError
-from tailer.policy import OnDataLoss, OnSchemaChange
+from tailer.policy import Carryovers, OnDataLoss, OnSchemaChange
 
 __all__ = [
     "MISSING",
@@ -100,6 +100,10 @@ class PipelineShape(BaseModel):
     start: Annotated[str, BeforeValidator(_as_text)] = "earliest"
     columns: list[str] = Field(default_factory=list)
     row_ids: bool = False
+    carryovers: Carryovers = Carryovers.DROP
+    compute_updates: bool = False
+    key: list[str] = Field(default_factory=list)
+    skip_unchanged: bool = False
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)

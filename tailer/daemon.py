@@ -24,6 +24,8 @@ from tailer.delta.state import StateTable
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
 from tailer.errors import ConfigError, TailerError
+from tailer.pairing_engine import PairingEngine
+from tailer.pairing_report import PairingReport
 from tailer.pipeline import Limits, Pipeline
 from tailer.sink import Recorded, Sink
 from tailer.storage import LocalStore
@@ -182,7 +184,7 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engine: Engine) -> Pipelin
         settings.name,
         open_table(settings),
         sink,
-        engine,
+        PairingEngine(engine, settings.pairing, PairingReport(settings.name).note),
         LocalWake(settings.table / "_delta_log"),
         settings.start,
         policy=settings.policy,

@@ -10,7 +10,7 @@ Columns are found by field id or physical name; one that a file does not have is
 later. Partition columns come from the log, never from the file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Final
@@ -25,7 +25,7 @@ from tailer.columns import Projection
 from tailer.delta import deletion_vector
 from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
-from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind
+from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind
 
 __all__ = ["BATCH_BYTES", "execute"]
 
@@ -88,7 +88,7 @@ def _row_group(
         indices = selection.pick(types, position, after_row)
         if len(indices) > 0:
             # Taken from the table's own types: some of those that files have cannot be taken from.
-            rows = _with_metadata(task, projection, batch, position, types)
+            rows = _with_metadata(task, projection, batch, position, selection.labels(types, position))
             chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
             yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
         position += batch.num_rows
@@ -125,19 +125,26 @@ def _batch_rows(group: pq.RowGroupMetaData) -> int:
 
 
 class _Selection:
-    """Which rows of the file the task is about."""
+    """Which rows of the file the task is about, and what they are called."""
 
     def __init__(self, task: ChangeTask, num_rows: int) -> None:
         self._task = task
+        self._refinement = task.refinement or Refinement()
         self._include = self._load(task.include, num_rows)
-        self._exclude = self._load(task.exclude, num_rows)
+        exclude, dropped = self._load(task.exclude, num_rows), self._load(self._refinement.dropped, num_rows)
+        self._exclude = exclude | dropped if exclude is not None and dropped is not None else exclude or dropped
+        self._updated = self._load(self._refinement.updated, num_rows)
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
         self._constant = None if task.kind in _CDC else pa.repeat(constant.value, _MAX_ROWS)
 
     def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
         """Whether any row of a row group is selected, without reading all its columns."""
+        end = position + rows
+        some = self._include is not None or self._marks(self._exclude, position, end)
+        if some and len(self._kept(position, end)) == 0:
+            return False
         if self._constant is not None:
-            return self._include is None or self._marks(self._include, position, position + rows)
+            return True
         for batch in file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False):
             if len(self._by_type(self.change_types(batch))) > 0:
                 return True
@@ -150,26 +157,41 @@ class _Selection:
         """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
         end = position + len(types)
         first = min(max(position, after_row + 1), end)
-        if self._constant is None:
-            wanted = self._by_type(types)
-            return wanted if first == position else wanted.filter(pc.greater_equal(wanted, _int64(first - position)))
         if first == position and self._include is None and not self._marks(self._exclude, first, end):
-            return _counting().slice(0, len(types))
-        if self._include is not None and not self._marks(self._include, first, end):
+            kept = _counting().slice(0, len(types))
+        elif self._include is not None and not self._marks(self._include, first, end):
             return _counting().slice(0, 0)
-        kept = BitMap64()
-        kept.add_range(first, end)
+        else:
+            kept = _indices(self._kept(first, end), position)
+        if self._constant is not None:
+            return kept
+        wanted = self._by_type(types)
+        return wanted if len(kept) == len(types) else wanted.filter(pc.is_in(wanted, value_set=kept))
+
+    def change_types(self, batch: pa.RecordBatch) -> pa.Array:
+        """The change type of every row of the batch, as the file has it."""
+        if self._constant is None:
+            return batch.column(CHANGE_TYPE).cast(pa.string())
+        return self._constant.slice(0, batch.num_rows)
+
+    def labels(self, types: pa.Array, position: int) -> pa.Array:
+        """What rows with these change types, the first of which is at `position`, are called."""
+        if self._refinement.exactly:
+            types = _replaced(types, _PLAIN)
+        end = position + len(types)
+        if self._updated is None or not self._marks(self._updated, position, end):
+            return types
+        marked = _indices(self._updated & _range(position, end), position)
+        updated = pc.is_in(_counting().slice(0, len(types)), value_set=marked)
+        return pc.if_else(updated, _replaced(types, _IMAGES), types)
+
+    def _kept(self, first: int, end: int) -> BitMap64:
+        kept = _range(first, end)
         if self._include is not None:
             kept &= self._include
         if self._exclude is not None:
             kept -= self._exclude
-        return _indices(kept, position)
-
-    def change_types(self, batch: pa.RecordBatch) -> pa.Array:
-        """The change type of every row of the batch."""
-        if self._constant is None:
-            return batch.column(CHANGE_TYPE).cast(pa.string())
-        return self._constant.slice(0, batch.num_rows)
+        return kept
 
     def _by_type(self, types: pa.Array) -> pa.Array:
         if types.null_count:
@@ -196,6 +218,20 @@ class _Selection:
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _DELETE: Final = pa.scalar(ChangeType.DELETE.value)
+_PLAIN: Final = {ChangeType.UPDATE_PREIMAGE: ChangeType.DELETE, ChangeType.UPDATE_POSTIMAGE: ChangeType.INSERT}
+_IMAGES: Final = {plain: image for image, plain in _PLAIN.items()}
+
+
+def _replaced(types: pa.Array, names: Mapping[ChangeType, ChangeType]) -> pa.Array:
+    for name, other in names.items():
+        types = pc.if_else(pc.equal(types, pa.scalar(name.value)), pa.scalar(other.value), types)
+    return types
+
+
+def _range(first: int, end: int) -> BitMap64:
+    positions = BitMap64()
+    positions.add_range(first, end)
+    return positions
 
 
 def _indices(positions: BitMap64, start: int) -> pa.Array:

@@ -49,7 +49,7 @@ from tailer.start import Start, StartKind, StartPoint
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import Wake
 
-__all__ = ["Limits", "Pipeline"]
+__all__ = ["Limits", "Pipeline", "shape"]
 
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
@@ -201,7 +201,7 @@ class Pipeline:
                 await self._wait(delivery)
                 continue
             await self._look_back(plan)
-            await self._deliver(delivery, self._shape(plan), after)
+            await self._deliver(delivery, shape(plan, self._policy), after)
             version, after = version + 1, None
 
     async def _next(self, progress: Progress | None, last: int | None) -> tuple[StartPoint, Position | None]:
@@ -230,7 +230,7 @@ class Pipeline:
             # must survive a restart.
             columns = schema or pa.schema([])
             plan = ChangePlan(self._table.uri, table_id, version - 1, 0, None, Regime.NONE, columns, tasks=())
-            await delivery.close_version(self._shape(plan))
+            await delivery.close_version(shape(plan, self._policy))
             await delivery.commit()
         if knows_columns:
             if schema is None and version > 0:
@@ -294,7 +294,7 @@ class Pipeline:
         async with aclosing(self._table.snapshot_plans(version)) as pages:
             plan = None
             async for page in pages:
-                plan = self._shape(page)
+                plan = shape(page, self._policy)
                 if gap is not None:
                     self._check_schema(delivery.schema, plan)
                     await delivery.skip(replace(gap, table_id=plan.table_id), plan.schema)
@@ -359,16 +359,17 @@ class Pipeline:
     def _gap(self, table_id: str, first: int, found: int, obstacle: "_Obstacle", snapshot: bool) -> Gap:
         return Gap(table_id, first, found - 1, int(time.time() * 1000), str(obstacle.error), snapshot)
 
-    def _shape(self, plan: ChangePlan) -> ChangePlan:
-        """The plan for the columns that are wanted."""
-        plan = plan.select(self._policy.columns) if self._policy.columns else plan
-        return plan.with_row_ids() if self._policy.row_ids else plan
-
     def _shape_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         if schema is None:
             return None
         schema = select_columns(schema, self._policy.columns) if self._policy.columns else schema
         return add_row_ids(schema) if self._policy.row_ids else schema
+
+
+def shape(plan: ChangePlan, policy: Policy) -> ChangePlan:
+    """The plan for the columns that are wanted."""
+    plan = plan.select(policy.columns) if policy.columns else plan
+    return plan.with_row_ids() if policy.row_ids else plan
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ __all__ = [
     "ChangeTask",
     "DeletionVectorRef",
     "Position",
+    "Refinement",
     "Regime",
     "RowTracking",
     "TableLog",
@@ -124,6 +125,19 @@ class RowTracking:
 
 
 @dataclass(frozen=True, slots=True)
+class Refinement:
+    """What a comparison of a version's rows with each other found out about those of one task (`tailer.pairing`).
+
+    `dropped`: rows that are no changes after all. `updated`: rows that are one image of an update: deleted ones are its
+    preimage, inserted ones its postimage. `exactly`: whether no others are images, whatever a change file calls them.
+    """
+
+    dropped: DeletionVectorRef | None = None
+    updated: DeletionVectorRef | None = None
+    exactly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeTask:
     """Some rows of one file, and what happened to them.
 
@@ -131,7 +145,7 @@ class ChangeTask:
     metadata: the table's before the version for deleted rows, after it for all others. `partition_values`: physical
     column name and the text from the log, None for null. The rows selected are those in `include` (None: all) that are
     not in `exclude` (None: none); for change files both are None. `tracking`: None for change files, whose rows have no
-    ids, and where the table does not track rows.
+    ids, and where the table does not track rows. `refinement`: None where nothing was compared.
     """
 
     table: str
@@ -148,6 +162,7 @@ class ChangeTask:
     exclude: DeletionVectorRef | None = None
     storage: str | None = None
     tracking: RowTracking | None = None
+    refinement: Refinement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON-ready values."""
@@ -162,10 +177,11 @@ class ChangeTask:
             "size_bytes": self.size_bytes,
             "schema": _schema_to_text(self.schema),
             "partition_values": dict(self.partition_values),
-            "include": _vector_to_dict(self.include),
-            "exclude": _vector_to_dict(self.exclude),
+            "include": asdict(self.include) if self.include is not None else None,
+            "exclude": asdict(self.exclude) if self.exclude is not None else None,
             "storage": self.storage,
             "tracking": asdict(self.tracking) if self.tracking is not None else None,
+            "refinement": asdict(self.refinement) if self.refinement is not None else None,
         }
 
     @classmethod
@@ -177,9 +193,10 @@ class ChangeTask:
                 "kind": TaskKind(value["kind"]),
                 "schema": _schema_from_text(value["schema"]),
                 "partition_values": tuple(value["partition_values"].items()),
-                "include": _vector_from_dict(value["include"]),
-                "exclude": _vector_from_dict(value["exclude"]),
+                "include": _vector(value["include"]),
+                "exclude": _vector(value["exclude"]),
                 "tracking": RowTracking(**value["tracking"]) if value["tracking"] is not None else None,
+                "refinement": _refinement(value["refinement"]),
             }
         )
 
@@ -371,11 +388,11 @@ def _schema_from_text(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def _vector_to_dict(vector: DeletionVectorRef | None) -> dict[str, Any] | None:
-    if vector is None:
-        return None
-    return {name: getattr(vector, name) for name in DeletionVectorRef.__slots__}
-
-
-def _vector_from_dict(value: dict[str, Any] | None) -> DeletionVectorRef | None:
+def _vector(value: dict[str, Any] | None) -> DeletionVectorRef | None:
     return None if value is None else DeletionVectorRef(**value)
+
+
+def _refinement(value: dict[str, Any] | None) -> Refinement | None:
+    if value is None:
+        return None
+    return Refinement(_vector(value["dropped"]), _vector(value["updated"]), value["exactly"])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["OnDataLoss", "OnSchemaChange", "Policy"]
+__all__ = ["Carryovers", "OnDataLoss", "OnSchemaChange", "PairingRules", "Policy"]
 
 
 class OnSchemaChange(StrEnum):
@@ -29,3 +29,25 @@ class Policy:
     row_ids: bool = False
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
+
+
+class Carryovers(StrEnum):
+    """What to do with rows that a version deletes and inserts unchanged, because their file was rewritten."""
+
+    DROP = "drop"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class PairingRules:
+    """Which rows of a version are changes, and which are images of one update (`tailer.pairing`).
+
+    `compute_updates`: whether a delete and an insert of one row become the images of an update. `key`: the columns that
+    tell rows apart; empty: row tracking does, where the table has it. `skip_unchanged`: whether to leave out updates
+    that change nothing.
+    """
+
+    carryovers: Carryovers = Carryovers.DROP
+    compute_updates: bool = False
+    key: tuple[str, ...] = ()
+    skip_unchanged: bool = False

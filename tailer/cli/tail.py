@@ -1,6 +1,8 @@
 """`tailer tail`: one table's changes on standard output; nothing is remembered."""
 
 import logging
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +12,13 @@ import click
 from tailer.config import local_folder
 from tailer.daemon import close_sinks, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine import Engine, LocalEngine
 from tailer.errors import ConfigError
-from tailer.pipeline import Pipeline
-from tailer.policy import Policy
-from tailer.sink import AtLeastOnceSink, Progress, Recorded, Sink, configure_sink
+from tailer.net_changes import net_changes
+from tailer.pairing_engine import PairingEngine
+from tailer.pipeline import Pipeline, shape
+from tailer.policy import Carryovers, PairingRules, Policy
+from tailer.sink import AtLeastOnceSink, Progress, Recorded, configure_sink
 from tailer.start import Start, StartKind
 from tailer.storage import LocalStore
 from tailer.watch import LocalWake
@@ -66,31 +70,61 @@ class Unrecorded:
 )
 @click.option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
 @click.option("--row-ids", is_flag=True, help="Add _row_id and _row_commit_version, where the table tracks rows.")
-def command(table: str, start: str, end: str | None, form: str | None, columns: str | None, row_ids: bool) -> None:
+@click.option(
+    "--carryovers",
+    type=click.Choice([choice.value for choice in Carryovers]),
+    default=Carryovers.DROP.value,
+    show_default=True,
+    help="What to do with rows that a rewritten file holds unchanged.",
+)
+@click.option("--compute-updates", is_flag=True, help="Make a delete and an insert of one row an update.")
+@click.option("--key", metavar="A,B", help="The columns that tell rows apart. Default: row tracking, where there is.")
+@click.option("--skip-unchanged", is_flag=True, help="Leave out updates that change nothing.")
+@click.option("--net-changes", "net", is_flag=True, help="Only what became of each row from --from to --to.")
+def command(
+    table: str,
+    start: str,
+    end: str | None,
+    form: str | None,
+    columns: str | None,
+    row_ids: bool,
+    carryovers: str,
+    compute_updates: bool,
+    key: str | None,
+    skip_unchanged: bool,
+    net: bool,
+) -> None:
     """Show a table's changes as they are committed.
 
     TABLE is the folder that contains _delta_log. Without --to it follows, like `tail -f`, until Ctrl-C.
     A timestamp such as 2026-03-01T12:00:00Z is UTC where it has no zone.
     """
-    folder = local_folder(table, Path.cwd(), "TABLE")
-    begin, until = Start.parse(start, "--from"), _until(end)
-    stdout = configure_sink("stdout", "stdout", {"format": form or "auto"})
-    assert isinstance(stdout, AtLeastOnceSink)
-    sink = Recorded(stdout, Unrecorded())
-    pipeline = Pipeline(
-        "tail",
-        DeltaTableLog(LocalStore(folder)),
-        sink,
-        LocalEngine(),
-        LocalWake(folder / "_delta_log"),
-        begin,
-        until=until,
-        policy=Policy(_columns(columns), row_ids),
+    policy = Policy(_names("--columns", columns), row_ids)
+    rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
+    _check_key(rules, policy)
+    look = _Look(
+        local_folder(table, Path.cwd(), "TABLE"), Start.parse(start, "--from"), _until(end), form, policy, rules
     )
+    if net and (look.until is None or look.begin.kind is StartKind.SNAPSHOT):
+        raise ConfigError(
+            "--net-changes", "needs a range of versions", "Give --from and --to a version or time each."
+        )
     log_to_stderr(logging.WARNING)
     # That only the timer tells of new commits is no news to somebody who looks on.
     logging.getLogger("tailer.watch").setLevel(logging.ERROR)
-    anyio.run(_follow, pipeline, sink)
+    anyio.run(_follow_net if net else _follow, look)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What somebody wants to see."""
+
+    folder: Path
+    begin: Start
+    until: Start | None
+    form: str | None
+    policy: Policy
+    rules: PairingRules
 
 
 def _until(text: str | None) -> Start | None:
@@ -102,16 +136,43 @@ def _until(text: str | None) -> Start | None:
     return end
 
 
-def _columns(text: str | None) -> tuple[str, ...]:
+def _names(option: str, text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     names = tuple(name.strip() for name in text.split(","))
     if "" in names or len(set(names)) < len(names):
-        raise ConfigError("--columns", f"{text!r} has an empty or a repeated name", "Give names with commas between.")
+        raise ConfigError(option, f"{text!r} has an empty or a repeated name", "Give names with commas between.")
     return names
 
 
-async def _follow(pipeline: Pipeline, sink: Sink) -> None:
+def _check_key(rules: PairingRules, policy: Policy) -> None:
+    for column in rules.key:
+        if policy.columns and column not in policy.columns:
+            raise ConfigError("--key", f"{column!r} is not one of --columns", "Add it there: rows are told by it.")
+    if rules.key and not rules.compute_updates:
+        raise ConfigError("--key", "is of no use without --compute-updates", "Add --compute-updates.")
+
+
+async def _follow(look: _Look) -> None:
+    await _show(look, look.begin, look.until, PairingEngine(LocalEngine(), look.rules))
+
+
+async def _follow_net(look: _Look) -> None:
+    log = DeltaTableLog(LocalStore(look.folder))
+    assert look.until is not None
+    first, last = (await log.resolve(look.begin)).version, await log.resolve_end(look.until)
+    wanted = partial(shape, policy=look.policy)
+    async with net_changes(log, range(first, last + 1), LocalEngine(), look.rules, wanted) as engine:
+        await _show(look, Start(StartKind.VERSION, first), Start(StartKind.VERSION, last), engine)
+
+
+async def _show(look: _Look, begin: Start, until: Start | None, engine: Engine) -> None:
+    """Deliver to standard output."""
+    stdout = configure_sink("stdout", "stdout", {"format": look.form or "auto"})
+    assert isinstance(stdout, AtLeastOnceSink)
+    sink = Recorded(stdout, Unrecorded())
+    log, wake = DeltaTableLog(LocalStore(look.folder)), LocalWake(look.folder / "_delta_log")
+    pipeline = Pipeline("tail", log, sink, engine, wake, begin, until=until, policy=look.policy)
     try:
         failures = await run_all({"tail": pipeline}, DRAIN_S)
     finally:

@@ -20,7 +20,7 @@ from tailer.delta.actions import DeletionVector
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask, DeletionVectorRef
 
-__all__ = ["ReadSlice", "load", "resolve", "z85_decode"]
+__all__ = ["VERSION", "ReadSlice", "encode", "load", "resolve", "z85_decode"]
 
 # (uri, offset, length) -> bytes; fewer bytes than asked for mean that the file ends there.
 ReadSlice = Callable[[str, int, int], bytes]
@@ -29,7 +29,7 @@ _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _DIGITS: Final = {character: digit for digit, character in enumerate(_ALPHABET)}
 _PORTABLE_MAGIC: Final = 1681511377
 _NATIVE_MAGIC: Final = 1681511376
-_VERSION: Final = 1
+VERSION: Final = 1
 _UUID_CHARACTERS: Final = 20
 
 
@@ -60,6 +60,15 @@ def load(ref: DeletionVectorRef, task: ChangeTask, read: ReadSlice) -> BitMap64:
         return _decode(data, ref.cardinality)
     except (ValueError, IndexError, struct.error) as error:
         raise DataCorrupt(task.table, task.version, name, f"deletion vector of {task.uri}: {error}") from error
+
+
+def encode(bitmap: BitMap64) -> bytes:
+    """A bitmap as it lies in a deletion vector file behind the version byte: size, data, CRC-32.
+
+    The first four and the last four bytes are not part of `DeletionVectorRef.size_bytes`.
+    """
+    data = struct.pack("<i", _PORTABLE_MAGIC) + bitmap.serialize()
+    return struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
 
 
 def z85_decode(text: str, size: int) -> bytes:
@@ -95,7 +104,7 @@ def _framed(ref: DeletionVectorRef, uri: str, read: ReadSlice) -> bytes:
     """The bitmap's bytes from a deletion vector file: version byte at 0; size, data and CRC-32 at the offset."""
     offset = 1 if ref.offset is None else ref.offset
     version = read(uri, 0, 1)
-    if version != bytes([_VERSION]):
+    if version != bytes([VERSION]):
         raise ValueError(f"deletion vector file version {version.hex() or 'missing'}, expected 01")
     framed = read(uri, offset, ref.size_bytes + 8)
     if len(framed) != ref.size_bytes + 8:

@@ -26,6 +26,7 @@ __all__ = [
     "dropped_column",
     "partition_scalar",
     "physical_name",
+    "restates",
     "widens",
 ]
 
@@ -86,6 +87,21 @@ def physical_name(field: pa.Field) -> str:
     """What the column is called in data files and in partition values."""
     mapped = (field.metadata or {}).get(PHYSICAL_NAME)
     return field.name if mapped is None else str(mapped.decode())
+
+
+def restates(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether every value of `before` has a meaning as `after`: columns, on every level, stay, widen, come or go.
+
+    The rows of a schema are a struct of its fields.
+    """
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        old = {physical_name(field): field.type for field in before}
+        return all(restates(old.get(physical_name(field), field.type), field.type) for field in after)
+    if pa.types.is_list(before) and pa.types.is_list(after):
+        return restates(before.value_type, after.value_type)
+    if pa.types.is_map(before) and pa.types.is_map(after):
+        return restates(before.key_type, after.key_type) and restates(before.item_type, after.item_type)
+    return before.equals(after) or widens(before, after)
 
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:

@@ -157,14 +157,22 @@ async def test_a_pipe_that_somebody_made_non_blocking() -> None:
     assert pipe.finish().count(b"\n") == 10_000
 
 
+def shown_until(shown: io.BufferedReader, words: str) -> str:
+    """What the terminal shows next, up to `words` at least: it may come in pieces."""
+    text = b""
+    while words.encode() not in text:
+        text += shown.read1()
+    return text.decode()
+
+
 async def test_a_terminal_gets_a_table() -> None:
     with terminal(columns=60) as (stream, shown):
         sink = StdoutSink("stdout", "auto", stream)
         await sink.write(numbered(7, rows=2))
         await sink.flush()
-        text = shown.read1().decode()
+        text = shown_until(shown, "inserted")
         await sink.announce(change(8))
-        announced = shown.read1().decode()
+        announced = shown_until(shown, "was added")
     assert "version 7" in text
     assert "\x1b[2m   version 8: column extra was added" in announced
     assert "\x1b[32m+" in text

@@ -56,7 +56,20 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
     ),
-    Boundary("tailer.pairing", "tailer.errors tailer.events tailer.plan", "pyarrow"),
+    Boundary("tailer.selections", "tailer.delta.deletion_vector tailer.errors tailer.plan", "pyroaring"),
+    Boundary("tailer.matches", "tailer.errors tailer.events", "duckdb pyarrow pyroaring"),
+    Boundary(
+        "tailer.pairing",
+        "tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches tailer.plan tailer.policy"
+        " tailer.selections",
+        "pyarrow pyroaring",
+    ),
+    Boundary(
+        "tailer.pairing_engine",
+        "tailer.background tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy"
+        " tailer.selections",
+        "anyio",
+    ),
     Boundary("tailer.storage", "tailer.errors", "anyio"),
     Boundary("tailer.s3", "tailer.errors tailer.storage", "anyio aiobotocore botocore"),
     Boundary("tailer.unity", "tailer.delta.catalog tailer.errors tailer.storage", "anyio httpx2 msgspec"),
@@ -77,7 +90,7 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.execute",
-        "tailer.errors tailer.events tailer.plan tailer.calendars tailer.columns tailer.pairing tailer.variant"
+        "tailer.errors tailer.events tailer.plan tailer.calendars tailer.columns tailer.variant"
         " tailer.delta.deletion_vector tailer.delta.schema tailer.lance.fragment",
         "pyarrow pyroaring",
     ),
@@ -90,6 +103,12 @@ BOUNDARIES: Final = (
         "tailer.engine tailer.errors tailer.events tailer.execute tailer.plan",
         "anyio pyarrow pyspark",
     ),
+    Boundary(
+        "tailer.net_changes",
+        "tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy tailer.selections",
+        "anyio",
+    ),
+    Boundary("tailer.pairing_report", "tailer.pairing tailer.plan", "prometheus_client"),
     Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan", "pyarrow"),
     Boundary("tailer.watch", "tailer.background tailer.errors tailer.plan", "anyio watchfiles"),
     Boundary("tailer.lineage", "tailer.errors tailer.plan tailer.sink"),

@@ -1,0 +1,250 @@
+"""Rows of many files compared with each other, in bounded memory: a DuckDB database of one fingerprint for each row.
+
+A row's columns become a fingerprint of 128 bits: MD5 over DuckDB's sort key, which writes every value of every type,
+nested ones and nulls included, in one way only, behind a salt that nobody outside of the process knows. So two rows
+have one fingerprint if they are equal, and otherwise, for all that can be computed, never. Equal are values that no
+reader can tell apart: NaN equals NaN whatever its bits, and zero does not equal minus zero.
+
+Of a row only its place and its fingerprint are kept; what does not fit into memory DuckDB puts on disk, below the
+folder that `TMPDIR` names, and takes away again. Answers do not depend on the salt, on the memory or on threads.
+"""
+
+import array
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.errors import StorageUnavailable
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+
+__all__ = ["GONE", "MEMORY_BYTES", "Bitmaps", "RowMatches", "Stopped"]
+
+MEMORY_BYTES: Final = 128 * 2**20
+GONE: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
+_THREADS: Final = 2
+_RESULT_ROWS: Final = 65536
+_PLACE: Final = ("row", "gone")
+_BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+_NAN: Final = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
+
+_COUNTED: Final = """
+CREATE OR REPLACE TABLE counted AS
+SELECT print, count(*) FILTER (gone) AS gone_rows, count(*) FILTER (NOT gone) AS come_rows
+FROM rows GROUP BY print HAVING {having}
+"""
+# Rows whose fingerprint was counted: all where `{whole}` holds, else the n-th of each side of which `{nth}` holds.
+_FOUND: Final = """
+SELECT source, row FROM rows JOIN counted USING (print) WHERE {whole}
+UNION ALL
+SELECT source, row FROM (
+    SELECT *, row_number() OVER (PARTITION BY print, gone ORDER BY source, row) AS nth
+    FROM rows JOIN counted USING (print) WHERE NOT ({whole})
+) WHERE {nth}
+"""
+
+# Row positions by the number of their source.
+Bitmaps = dict[int, BitMap64]
+
+
+class Stopped(Exception):
+    """Somebody called `RowMatches.stop`."""
+
+
+class RowMatches:
+    """Compares rows, one question at a time: `clear`, `add` every source, ask. Not for several threads at once.
+
+    Rows are gone or have come: those that a version deletes and the images before its updates, or all others. Where
+    some of several equal rows are the answer, it is the first of those gone and the last of those that have come, by
+    source and position.
+
+    Methods raise `StorageUnavailable` where the disk does not take what memory does not hold, `Stopped`, and what
+    reading the rows raises.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._folder = tempfile.mkdtemp(prefix="lake-tailer-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._salt = secrets.token_hex(16)
+        self._stopped = False
+        self._database = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": f"{memory_bytes}B",
+                "threads": _THREADS,
+                "temp_directory": self._folder,
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+
+    def stop(self) -> None:
+        """From another thread: end what is under way, and refuse what follows."""
+        self._stopped = True
+        self._database.interrupt()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        with self._translated():
+            self._database.execute(
+                "CREATE OR REPLACE TABLE rows (source INTEGER, row BIGINT, gone BOOLEAN, print UHUGEINT)"
+            )
+
+    def add(
+        self, source: int, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool = False
+    ) -> BitMap64:
+        """Take in the rows of `source` whose change type is one of `types`; returns their positions.
+
+        Columns are compared by their order. `nulls_differ`: leave out rows in which one of them is null.
+        """
+        reading = _Reading(batches, types, nulls_differ)
+        rows = reading.prepared()
+        first = next(rows, None)
+        if first is None:
+            return reading.taken
+        key = ", ".join(f"{name}, 'ASC NULLS LAST'" for name in first.schema.names[len(_PLACE) :])
+        with self._translated(reading):
+            self._database.register("batches", pa.RecordBatchReader.from_batches(first.schema, self._all(first, rows)))
+            self._database.execute(
+                f"INSERT INTO rows SELECT {source}, row, gone, "
+                f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key})) FROM batches"
+            )
+            self._database.unregister("batches")
+        return reading.taken
+
+    def unmatched(self) -> Bitmaps:
+        """The rows that are left when equal ones that are gone and have come cancel out, one for one."""
+        left = "CASE WHEN gone THEN nth <= gone_rows - come_rows ELSE nth > gone_rows END"
+        with self._translated():
+            self._database.execute(_COUNTED.format(having="gone_rows <> come_rows"))
+            return self._collected(_FOUND.format(whole="least(gone_rows, come_rows) = 0", nth=left))
+
+    def unmatched_singles(self) -> Bitmaps:
+        """The rows that are left when those cancel out that have exactly one equal, which is on the other side."""
+        with self._translated():
+            self._database.execute(_COUNTED.format(having="NOT (gone_rows = 1 AND come_rows = 1)"))
+            return self._collected("SELECT source, row FROM rows JOIN counted USING (print)")
+
+    def pairs(self) -> tuple[Bitmaps, int]:
+        """The rows that have a partner: the n-th of those gone is that of the n-th of its equals that have come.
+
+        Also how many rows had a choice of partners, or found them all taken.
+        """
+        single = "gone_rows = 1 AND come_rows = 1"
+        with self._translated():
+            self._database.execute(_COUNTED.format(having="gone_rows > 0 AND come_rows > 0"))
+            found = self._collected(_FOUND.format(whole=single, nth="nth <= least(gone_rows, come_rows)"))
+            query = f"SELECT coalesce(sum(gone_rows + come_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
+            return found, int(self._database.sql(query).fetchall()[0][0])
+
+    def _all(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield first
+        for batch in rest:
+            if self._stopped:
+                raise Stopped
+            yield batch
+
+    def _collected(self, query: str) -> Bitmaps:
+        found: Bitmaps = {}
+        for batch in self._database.sql(query).to_arrow_reader(_RESULT_ROWS):
+            for source in pc.unique(batch["source"]):
+                rows = batch["row"].filter(pc.equal(batch["source"], source))
+                found.setdefault(source.as_py(), BitMap64()).update(_bitmap(rows))
+        return found
+
+    @contextmanager
+    def _translated(self, reading: "_Reading | None" = None) -> Iterator[None]:
+        try:
+            if self._stopped:
+                raise Stopped
+            yield
+        except (duckdb.Error, pa.ArrowException) as error:
+            if self._stopped:
+                raise Stopped from None
+            # An error of ours, on its way through DuckDB, became a text.
+            if reading is not None and reading.failure is not None:
+                raise reading.failure from None
+            raise StorageUnavailable(self._folder, f"rows cannot be compared there: {error}") from error
+
+
+class _Reading:
+    """The rows of one source on their way into the database.
+
+    `taken`: positions of those that went there so far. `failure`: what ended the reading, if anything did.
+    """
+
+    def __init__(self, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool) -> None:
+        self.taken = BitMap64()
+        self.failure: Exception | None = None
+        self._batches = batches
+        self._types = pa.array([kind.value for kind in types])
+        self._nulls_differ = nulls_differ
+
+    def prepared(self) -> Iterator[pa.RecordBatch]:
+        """Batches of a position, whether the row is gone, and the columns to compare, called c0, c1 and so on."""
+        try:
+            for batch in self._batches:
+                rows = self._wanted(batch)
+                if rows.num_rows > 0:
+                    self.taken |= _bitmap(rows["row"])
+                    yield rows
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _wanted(self, batch: ChangeBatch) -> pa.RecordBatch:
+        columns = batch.rows.columns[: -len(METADATA_FIELDS)]
+        types = batch.rows[CHANGE_TYPE]
+        wanted = pc.is_in(types, value_set=self._types)
+        if self._nulls_differ:
+            for column in columns:
+                wanted = pc.and_(wanted, column.is_valid())
+        gone = pc.is_in(types, value_set=_GONE_TYPES)
+        arrays = [batch.row_index, gone, *map(_comparable, columns)]
+        rows = pa.RecordBatch.from_arrays(arrays, [*_PLACE, *(f"c{index}" for index in range(len(columns)))])
+        return rows if wanted.true_count == len(batch) else rows.filter(wanted)
+
+
+_GONE_TYPES: Final = pa.array([kind.value for kind in GONE])
+
+
+def _bitmap(rows: pa.Array) -> BitMap64:
+    """Ascending or not: int64 positions as a bitmap, without a Python object per row."""
+    first, count = rows[0].as_py(), len(rows)
+    if rows[-1].as_py() - first == count - 1 and pc.all(pc.greater(rows[1:], rows[:-1])).as_py() is not False:
+        bitmap = BitMap64()
+        bitmap.add_range(first, first + count)
+        return bitmap
+    start = rows.offset * 8
+    return BitMap64(array.array("Q", rows.buffers()[1].to_pybytes()[start : start + count * 8]))
+
+
+def _comparable(values: pa.Array) -> pa.Array:
+    """`values` in a form of which equal sort keys mean equal values: floating point numbers as their bits."""
+    kind = values.type
+    if not _has_floats(kind):
+        return values
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(values), pa.scalar(_NAN[kind], _BITS[kind]), values.view(_BITS[kind]))
+    if pa.types.is_struct(kind):
+        children = [_comparable(child) for child in values.flatten()]
+        names = [f"f{index}" for index in range(len(children))]
+        return pa.StructArray.from_arrays(children, names, mask=values.is_null())
+    # Offsets may begin anywhere in a slice; a copy begins at the beginning.
+    whole = pa.concat_arrays([values])
+    parts = pa.StructArray.from_arrays([whole.keys, whole.items], ["k", "v"]) if pa.types.is_map(kind) else whole.values
+    return pa.ListArray.from_arrays(whole.offsets, _comparable(parts), mask=values.is_null())
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    children = (kind.field(index).type for index in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind)) or any(_has_floats(child) for child in children)

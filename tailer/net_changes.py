@@ -1,0 +1,68 @@
+"""Net changes of a range of versions: what became of its rows from before the range to after it.
+
+| existed before | exists after | what is left |
+|---|---|---|
+| no | no | nothing |
+| no | yes | its last insert |
+| yes | no | its first delete |
+| yes | yes | its first preimage and its last postimage, or nothing where they are equal |
+
+All versions of the range are planned and compared (`tailer.pairing.refine_range`) before the first row is delivered;
+rows then come in the order of their versions, each with its own version and time. Memory is bounded but for the plans.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from anyio import to_thread
+
+from tailer.engine import Engine
+from tailer.events import ChangeBatch
+from tailer.matches import RowMatches
+from tailer.pairing import refine_range
+from tailer.plan import ChangePlan, Position, TableLog
+from tailer.policy import PairingRules
+from tailer.selections import Selections
+
+__all__ = ["NetChanges", "net_changes"]
+
+
+class NetChanges:
+    """An engine that runs, of each version, what `plans` say of it, and nothing of others."""
+
+    def __init__(self, engine: Engine, plans: Sequence[ChangePlan]) -> None:
+        self._engine = engine
+        self._plans = {plan.version: plan for plan in plans}
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`."""
+        net = self._plans.get(plan.version, replace(plan, tasks=()))
+        async with self._engine.run(net, after) as batches:
+            yield batches
+
+
+@asynccontextmanager
+async def net_changes(
+    table: TableLog,
+    versions: range,
+    engine: Engine,
+    rules: PairingRules,
+    shape: Callable[[ChangePlan], ChangePlan],
+) -> AsyncIterator[NetChanges]:
+    """An engine for the net changes of `versions`. `shape`: what makes of a plan one for the columns that are wanted.
+
+    Raises what reading the log and `tailer.pairing.refine_range` raise.
+    """
+    plans: list[ChangePlan] = []
+    await table.seek(versions.start)
+    while len(plans) < len(versions) and (plan := await table.next_plan()) is not None:
+        plans.append(shape(plan))
+    with Selections() as selections:
+        net = await to_thread.run_sync(_net, plans, rules, selections) if plans else ()
+        yield NetChanges(engine, net)
+
+
+def _net(plans: Sequence[ChangePlan], rules: PairingRules, selections: Selections) -> tuple[ChangePlan, ...]:
+    return refine_range(plans, rules, RowMatches(), selections)

@@ -1,0 +1,60 @@
+"""Rows chosen while a version is prepared, as deletion vectors in a temporary file, for tasks to refer to.
+
+So what was found out about a million rows takes no room in a plan, and `tailer.execute` needs no second way to be told
+which rows it is about. Nothing refers to the file but the plan that was prepared with it.
+"""
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pyroaring import BitMap64
+
+from tailer.delta.deletion_vector import VERSION, encode
+from tailer.errors import StorageUnavailable
+from tailer.plan import DeletionVectorRef
+
+__all__ = ["Selections"]
+
+_FRAME_BYTES: Final = 8
+
+
+class Selections:
+    """Stores bitmaps until the block is left. Raises `StorageUnavailable` where the disk does not take them."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
+
+    def store(self, rows: BitMap64 | None) -> DeletionVectorRef | None:
+        """How a task is to refer to `rows`; None where there are none."""
+        if not rows:
+            return None
+        framed = encode(rows)
+        try:
+            path = self._begun()
+            with path.open("ab") as file:
+                file.write(framed)
+        except OSError as error:
+            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        offset, self._end = self._end, self._end + len(framed)
+        return DeletionVectorRef(str(path), None, offset, len(framed) - _FRAME_BYTES, len(rows))
+
+    def _begun(self) -> Path:
+        if self._path is None:
+            with tempfile.NamedTemporaryFile(prefix="lake-tailer-", delete=False) as file:
+                file.write(bytes([VERSION]))
+                self._path, self._end = Path(file.name), 1
+        return self._path
