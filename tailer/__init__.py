@@ -9,7 +9,7 @@ The flow
      storage -> LogSegment -> Commit -> Snapshot.advance -> ChangePlan[ChangeTask]     |
                  (async I/O at the edge, pure in the middle)         |                 |
                                                         execute(task): sync, pyarrow   |
-                                                    LocalEngine: threads | Spark: executors
+                                              PairingEngine around LocalEngine: threads | Spark: executors
                                                                      |                 |
                                                                ChangeBatch -> SinkTransaction.commit(progress)
     wake-up (watch) -> pipeline <---------------------------------------- Sink.progress(app_id)
@@ -25,6 +25,8 @@ The parts
 `execute`, `columns`, `calendars`   a task's file becomes change rows
 `events`, `plan`, `start`   the change row, what stands between rows, and a place in the stream
 `engine`                running the tasks of a plan, in order, in bounded memory
+`pairing`, `pairing_engine`, `net_changes`   rewritten files become changed rows, deletes and inserts become updates
+`matches`, `selections`, `pairing_report`   how: rows compared on disk, chosen by deletion vectors, counted
 `sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point
 `watch`, `pipeline`     the loop of one (table, sink): wait -> plan -> run -> commit
 `delivery`, `lineage`   its side towards the sink: transactions, what rows look like, whose progress is ours
@@ -39,7 +41,7 @@ Invariants (cited by number in comments)
 4. The same version always yields the same plan, and the same task the same rows in the same order.
 5. Nothing is dropped or coerced silently: an unknown feature, type or row stops with a named error.
 6. At most one instance writes for an `app_id`.
-7. Memory is bounded by batches in flight, not by a commit, a file or a snapshot.
+7. Memory is bounded by batches in flight, not by a commit, a file or a snapshot; comparing takes a bit for each row.
 8. `fold(changes of a+1..b) applied to table at a == table at b`, for every table we accept, feed enabled or not.
 
 Words

@@ -58,7 +58,8 @@ class ChangeBatch:
     """Change rows of one task, in ascending physical row order.
 
     `rows`: the table's columns in table order, then the three metadata columns (`METADATA_FIELDS`).
-    `row_index`: int64, one per row: the row's physical position in its file, strictly ascending.
+    `row_index`: int64, one per row: the row's physical position in its file, ascending. It is one for both images of an
+    update that was told by comparing rows: the postimage's. These come together in one batch.
     `table_id`, `version`, `task`: which plan, and which task of it, the rows come from.
     """
 

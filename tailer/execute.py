@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from tailer.bitmaps import positions_of, span
 from tailer.calendars import OldCalendar
 from tailer.columns import Projection
 from tailer.delta import deletion_vector
@@ -181,12 +182,12 @@ class _Selection:
         end = position + len(types)
         if self._updated is None or not self._marks(self._updated, position, end):
             return types
-        marked = _indices(self._updated & _range(position, end), position)
+        marked = _indices(self._updated & span(position, end), position)
         updated = pc.is_in(_counting().slice(0, len(types)), value_set=marked)
         return pc.if_else(updated, _replaced(types, _IMAGES), types)
 
     def _kept(self, first: int, end: int) -> BitMap64:
-        kept = _range(first, end)
+        kept = span(first, end)
         if self._include is not None:
             kept &= self._include
         if self._exclude is not None:
@@ -228,17 +229,9 @@ def _replaced(types: pa.Array, names: Mapping[ChangeType, ChangeType]) -> pa.Arr
     return types
 
 
-def _range(first: int, end: int) -> BitMap64:
-    positions = BitMap64()
-    positions.add_range(first, end)
-    return positions
-
-
 def _indices(positions: BitMap64, start: int) -> pa.Array:
-    """Bitmap positions as indices relative to `start`, without a Python object per row."""
-    raw = positions.to_array()
-    absolute = pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(raw)])
-    return pc.subtract(absolute, _int64(start))
+    """Positions as indices relative to `start`."""
+    return pc.subtract(positions_of(positions), _int64(start))
 
 
 def _int64(value: int) -> pa.Scalar:

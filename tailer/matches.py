@@ -9,7 +9,6 @@ Of a row only its place and its fingerprint are kept; what does not fit into mem
 folder that `TMPDIR` names, and takes away again. Answers do not depend on the salt, on the memory or on threads.
 """
 
-import array
 import secrets
 import shutil
 import tempfile
@@ -23,19 +22,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.bitmaps import Bitmaps, bitmap_of
 from tailer.errors import StorageUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 
-__all__ = ["GONE", "MEMORY_BYTES", "Bitmaps", "RowMatches", "Stopped"]
+__all__ = ["GONE", "MEMORY_BYTES", "RowMatches", "Stopped"]
 
 MEMORY_BYTES: Final = 128 * 2**20
 GONE: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 _THREADS: Final = 2
 _RESULT_ROWS: Final = 65536
-_PLACE: Final = ("row", "gone")
+_SIDE: Final = ("row", "gone")
+# A place is the number of a source, and behind it the position of a row, which is smaller than this.
+_MAX_ROWS: Final = 2**40
 _BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _NAN: Final = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
 
+_TABLES: Final = {
+    "rows": "place BIGINT, gone BOOLEAN, print UHUGEINT",
+    "partners": "gone BIGINT, come BIGINT",  # places
+}
+# How often each fingerprint is gone and has come.
 _COUNTED: Final = """
 CREATE OR REPLACE TABLE counted AS
 SELECT print, count(*) FILTER (gone) AS gone_rows, count(*) FILTER (NOT gone) AS come_rows
@@ -43,16 +50,35 @@ FROM rows GROUP BY print HAVING {having}
 """
 # Rows whose fingerprint was counted: all where `{whole}` holds, else the n-th of each side of which `{nth}` holds.
 _FOUND: Final = """
-SELECT source, row FROM rows JOIN counted USING (print) WHERE {whole}
+SELECT place FROM rows JOIN counted USING (print) WHERE {whole}
 UNION ALL
-SELECT source, row FROM (
-    SELECT *, row_number() OVER (PARTITION BY print, gone ORDER BY source, row) AS nth
+SELECT place FROM (
+    SELECT *, row_number() OVER (PARTITION BY print, gone ORDER BY place) AS nth
     FROM rows JOIN counted USING (print) WHERE NOT ({whole})
 ) WHERE {nth}
 """
-
-# Row positions by the number of their source.
-Bitmaps = dict[int, BitMap64]
+# Partners: the only row of each side, or the n-th of both.
+_PAIRED: Final = """
+CREATE OR REPLACE TABLE paired AS
+SELECT one.place AS gone, other.place AS come
+FROM counted JOIN rows AS one USING (print) JOIN rows AS other USING (print)
+WHERE {single} AND one.gone AND NOT other.gone
+UNION ALL
+SELECT max(place) FILTER (gone), max(place) FILTER (NOT gone) FROM (
+    SELECT *, row_number() OVER (PARTITION BY print, gone ORDER BY place) AS nth
+    FROM rows JOIN counted USING (print) WHERE NOT ({single})
+) WHERE nth <= least(gone_rows, come_rows) GROUP BY print, nth
+"""
+_EQUALS: Final = """
+CREATE OR REPLACE TABLE equals AS
+SELECT partners.gone, partners.come FROM partners
+JOIN rows AS one ON one.place = partners.gone AND one.gone
+JOIN rows AS other ON other.place = partners.come AND NOT other.gone
+WHERE one.print = other.print
+"""
+_RANKS: Final = """
+SELECT rank - 1 AS rank FROM (SELECT gone, row_number() OVER (ORDER BY come) AS rank FROM partners) ORDER BY gone
+"""
 
 
 class Stopped(Exception):
@@ -62,9 +88,11 @@ class Stopped(Exception):
 class RowMatches:
     """Compares rows, one question at a time: `clear`, `add` every source, ask. Not for several threads at once.
 
+    `begin` comes first, whenever it is about other rows.
+
     Rows are gone or have come: those that a version deletes and the images before its updates, or all others. Where
     some of several equal rows are the answer, it is the first of those gone and the last of those that have come, by
-    source and position.
+    place: source and position.
 
     Methods raise `StorageUnavailable` where the disk does not take what memory does not hold, `Stopped`, and what
     reading the rows raises.
@@ -92,12 +120,14 @@ class RowMatches:
         self._stopped = True
         self._database.interrupt()
 
+    def begin(self) -> None:
+        """Forget all rows and partners."""
+        self._empty("rows")
+        self._empty("partners")
+
     def clear(self) -> None:
-        """Forget all rows."""
-        with self._translated():
-            self._database.execute(
-                "CREATE OR REPLACE TABLE rows (source INTEGER, row BIGINT, gone BOOLEAN, print UHUGEINT)"
-            )
+        """Forget all rows, but not which of them are partners."""
+        self._empty("rows")
 
     def add(
         self, source: int, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool = False
@@ -111,11 +141,11 @@ class RowMatches:
         first = next(rows, None)
         if first is None:
             return reading.taken
-        key = ", ".join(f"{name}, 'ASC NULLS LAST'" for name in first.schema.names[len(_PLACE) :])
+        key = ", ".join(f"{name}, 'ASC NULLS LAST'" for name in first.schema.names[len(_SIDE) :])
         with self._translated(reading):
             self._database.register("batches", pa.RecordBatchReader.from_batches(first.schema, self._all(first, rows)))
             self._database.execute(
-                f"INSERT INTO rows SELECT {source}, row, gone, "
+                f"INSERT INTO rows SELECT {source * _MAX_ROWS} + row, gone, "
                 f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key})) FROM batches"
             )
             self._database.unregister("batches")
@@ -132,19 +162,36 @@ class RowMatches:
         """The rows that are left when those cancel out that have exactly one equal, which is on the other side."""
         with self._translated():
             self._database.execute(_COUNTED.format(having="NOT (gone_rows = 1 AND come_rows = 1)"))
-            return self._collected("SELECT source, row FROM rows JOIN counted USING (print)")
+            return self._collected("SELECT place FROM rows JOIN counted USING (print)")
 
-    def pairs(self) -> tuple[Bitmaps, int]:
-        """The rows that have a partner: the n-th of those gone is that of the n-th of its equals that have come.
+    def pair(self) -> tuple[Bitmaps, int]:
+        """Make partners of equal rows on both sides, the n-th of those gone and the n-th of those that have come.
 
-        Also how many rows had a choice of partners, or found them all taken.
+        Returns the rows that have a partner now, and how many had a choice, or found all partners taken.
         """
         single = "gone_rows = 1 AND come_rows = 1"
         with self._translated():
             self._database.execute(_COUNTED.format(having="gone_rows > 0 AND come_rows > 0"))
-            found = self._collected(_FOUND.format(whole=single, nth="nth <= least(gone_rows, come_rows)"))
+            self._database.execute(_PAIRED.format(single=single))
             query = f"SELECT coalesce(sum(gone_rows + come_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
-            return found, int(self._database.sql(query).fetchall()[0][0])
+            ambiguous = int(self._database.sql(query).fetchall()[0][0])
+            self._database.execute("INSERT INTO partners SELECT * FROM paired")
+            return self._collected("SELECT unnest([gone, come]) AS place FROM paired"), ambiguous
+
+    def part_equals(self) -> Bitmaps:
+        """Of the rows taken in, those that are equal to their partner, which are no partners any more."""
+        with self._translated():
+            self._database.execute(_EQUALS)
+            self._database.execute("DELETE FROM partners USING equals WHERE partners.come = equals.come")
+            return self._collected("SELECT unnest([gone, come]) AS place FROM equals")
+
+    def partner_ranks(self) -> Iterator[pa.RecordBatch]:
+        """A row for each of the rows gone that have a partner, by place: the rank of the partner.
+
+        Ranks count all partners that have come, by place.
+        """
+        with self._translated():
+            yield from self._database.sql(_RANKS).to_arrow_reader(_RESULT_ROWS)
 
     def _all(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield first
@@ -153,12 +200,17 @@ class RowMatches:
                 raise Stopped
             yield batch
 
+    def _empty(self, table: str) -> None:
+        with self._translated():
+            self._database.execute(f"CREATE OR REPLACE TABLE {table} ({_TABLES[table]})")
+
     def _collected(self, query: str) -> Bitmaps:
         found: Bitmaps = {}
         for batch in self._database.sql(query).to_arrow_reader(_RESULT_ROWS):
-            for source in pc.unique(batch["source"]):
-                rows = batch["row"].filter(pc.equal(batch["source"], source))
-                found.setdefault(source.as_py(), BitMap64()).update(_bitmap(rows))
+            sources = pc.shift_right(batch["place"], _MAX_ROWS.bit_length() - 1)
+            rows = pc.bit_wise_and(batch["place"], _MAX_ROWS - 1)
+            for source in pc.unique(sources):
+                found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
         return found
 
     @contextmanager
@@ -195,7 +247,7 @@ class _Reading:
             for batch in self._batches:
                 rows = self._wanted(batch)
                 if rows.num_rows > 0:
-                    self.taken |= _bitmap(rows["row"])
+                    self.taken |= bitmap_of(rows["row"])
                     yield rows
         except Exception as error:
             self.failure = error
@@ -210,22 +262,11 @@ class _Reading:
                 wanted = pc.and_(wanted, column.is_valid())
         gone = pc.is_in(types, value_set=_GONE_TYPES)
         arrays = [batch.row_index, gone, *map(_comparable, columns)]
-        rows = pa.RecordBatch.from_arrays(arrays, [*_PLACE, *(f"c{index}" for index in range(len(columns)))])
+        rows = pa.RecordBatch.from_arrays(arrays, [*_SIDE, *(f"c{index}" for index in range(len(columns)))])
         return rows if wanted.true_count == len(batch) else rows.filter(wanted)
 
 
 _GONE_TYPES: Final = pa.array([kind.value for kind in GONE])
-
-
-def _bitmap(rows: pa.Array) -> BitMap64:
-    """Ascending or not: int64 positions as a bitmap, without a Python object per row."""
-    first, count = rows[0].as_py(), len(rows)
-    if rows[-1].as_py() - first == count - 1 and pc.all(pc.greater(rows[1:], rows[:-1])).as_py() is not False:
-        bitmap = BitMap64()
-        bitmap.add_range(first, first + count)
-        return bitmap
-    start = rows.offset * 8
-    return BitMap64(array.array("Q", rows.buffers()[1].to_pybytes()[start : start + count * 8]))
 
 
 def _comparable(values: pa.Array) -> pa.Array:

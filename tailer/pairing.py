@@ -12,14 +12,16 @@ the plan's tasks, so that executing them yields the rows that changed:
 2. *Updates* (`compute_updates`): a deleted and an inserted row that are one row before and after become
    `update_preimage` and `update_postimage`. One row are those with equal `key` columns, none of them null; of the
    others, those with one row id. Where several rows of a version have one key, the n-th that is deleted goes with the
-   n-th that is inserted, in the order of delivery; those without a partner stay what they are. Rows that a change file
-   calls images are images already.
-3. *Unchanged* (`skip_unchanged`): a preimage and a postimage that are equal are dropped, as multisets too.
+   n-th that is inserted, in the order of delivery; those without a partner stay what they are. Both images come
+   together, the preimage first, at the position of the postimage and in the columns of the version; where the version
+   drops a column, its rows are left as they are. Rows that a change file calls images stay as they lie in it.
+3. *Unchanged* (`skip_unchanged`): the images of an update are dropped where they are equal; those in change files,
+   which do not say which belong together, as multisets.
 
 Deleted rows are compared as rows of the version: in its columns, matched by what tells columns apart over time
 (`tailer.delta.schema`). Where the types of a column cannot be compared, no row is equal to another.
 
-Rows that are left stay where they were (invariant 4): `task` and `row` of a position are those of the plan as it was.
+All other rows stay where they were (invariant 4): `task` and `row` of a position are those of the plan as it was.
 Memory is bounded by `tailer.matches`, and a bit for each row of a version.
 """
 
@@ -31,20 +33,22 @@ from typing import Any, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.delta.schema import partition_scalar, physical_name, restates
+from tailer.bitmaps import Bitmaps
+from tailer.delta.schema import dropped_column, partition_scalar, physical_name, restates
 from tailer.errors import ConfigError
-from tailer.events import ROW_ID, ChangeBatch, ChangeType
+from tailer.events import ROW_ID, ChangeType
 from tailer.execute import execute
-from tailer.matches import Bitmaps, RowMatches
+from tailer.matches import RowMatches
 from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
 from tailer.policy import Carryovers, PairingRules
+from tailer.preimages import Preimages
 from tailer.selections import Selections
 
 __all__ = ["PairingCounts", "concerns", "refine", "refine_range"]
 
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
-_ALL: Final = tuple(ChangeType)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
+_GONE: Final = (TaskKind.DELETE, TaskKind.CDC_DELETES)
 _IDS: Final = add_row_ids(pa.schema([]))
 
 
@@ -72,18 +76,23 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
 
 
 def refine(
-    plan: ChangePlan, rules: PairingRules, matches: RowMatches, selections: Selections
+    plan: ChangePlan, rules: PairingRules, matches: RowMatches, selections: Selections, preimages: Preimages
 ) -> tuple[ChangePlan, PairingCounts]:
-    """The plan for those rows that are changes by `rules`. It refers to `selections` and is good as long as they are.
+    """The plan for those rows that are changes by `rules`, but for `preimages`, which belong before their postimages.
+
+    The plan refers to `selections` and is good as long as they are.
 
     Raises what `tailer.execute.execute` raises, `ConfigError` where the table has no column that `rules.key` names,
     `StorageUnavailable` where the disk is full.
     """
     comparison = _Comparison(plan.tasks, plan.schema, matches, selections)
+    matches.begin()
     carryovers = comparison.cancel() if _may_carry_over(plan, rules) else 0
     updates, ambiguous = comparison.pair(_key_columns(plan, rules)) if rules.compute_updates else (0, 0)
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
-    matches.clear()
+    if updates:
+        comparison.join(preimages)
+    matches.begin()
     return replace(plan, tasks=comparison.tasks()), PairingCounts(carryovers, updates, ambiguous, unchanged)
 
 
@@ -102,15 +111,17 @@ def refine_range(
     for plan in plans:
         if _may_carry_over(plan, rules):
             carried = _Comparison(plan.tasks, plan.schema, matches, selections)
+            matches.begin()
             carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
-    comparison = _Comparison(tasks, plans[-1].schema, matches, selections, _ALL, dropped)
+    comparison = _Comparison(tasks, plans[-1].schema, matches, selections, dropped, exactly=True)
+    matches.begin()
     comparison.cancel_all()
     if rules.compute_updates:
         comparison.pair(_key_columns(plans[-1], rules))
-    matches.clear()
-    found = iter(comparison.tasks(exactly=True))
+    matches.begin()
+    found = iter(comparison.tasks())
     return tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
 
 
@@ -133,8 +144,8 @@ def _key_columns(plan: ChangePlan, rules: PairingRules) -> pa.Schema:
 class _Comparison:
     """The rows of some tasks, compared with each other in the columns of `schema`.
 
-    `types`: which of them are compared, but for images with each other. `dropped`: rows that are no changes, by the
-    index of their task.
+    `dropped`: rows that are no changes, by the index of their task. `exactly`: whether to take images of updates for
+    deletes and inserts.
     """
 
     def __init__(
@@ -143,30 +154,30 @@ class _Comparison:
         schema: pa.Schema,
         matches: RowMatches,
         selections: Selections,
-        types: tuple[ChangeType, ...] = _PLAIN,
         dropped: Bitmaps | None = None,
+        exactly: bool = False,
     ) -> None:
         self._tasks = tasks
         self._schema = schema
         self._matches = matches
         self._selections = selections
-        self._types = types
+        self._exactly = exactly
         self.dropped: Bitmaps = dropped or {}
         self._updated: Bitmaps = {}
 
-    def tasks(self, exactly: bool = False) -> tuple[ChangeTask, ...]:
-        """The tasks, told what was found; `exactly` as in `Refinement`."""
-        return tuple(self._told(index, task.schema, exactly) for index, task in enumerate(self._tasks))
+    def tasks(self) -> tuple[ChangeTask, ...]:
+        """The tasks, told what was found."""
+        return tuple(self._told(index, task.schema) for index, task in enumerate(self._tasks))
 
     def cancel(self) -> int:
         """Drop carry-overs; how many rows that were."""
         tracked, dropped = self._tracked(), 0
         if self._has_both(tracked):
-            taken = self._take(tracked, _IDS, self._types, nulls_differ=True)
+            taken = self._take(tracked, _IDS, _PLAIN, nulls_differ=True)
             dropped += self._drop(taken, self._matches.unmatched_singles())
         rivals = self._rivals(self._comparable(self._schema))
         if self._has_both(rivals):
-            taken = self._take(rivals, self._schema, self._types)
+            taken = self._take(rivals, self._schema, _PLAIN)
             dropped += self._drop(taken, self._matches.unmatched())
         return dropped
 
@@ -178,16 +189,18 @@ class _Comparison:
             if index not in known:
                 reason = f"the columns of version {task.version} or before cannot be compared with those at the end"
                 raise ConfigError("net changes", reason, f"Begin behind version {task.version}, or end before it.")
-        self._drop(self._take(comparable, self._schema, self._types), self._matches.unmatched())
+        self._drop(self._take(comparable, self._schema, _PLAIN), self._matches.unmatched())
 
     def pair(self, key: pa.Schema) -> tuple[int, int]:
         """Find updates: by the columns `key`, if any, then by row id; how many, and how many rows were ambiguous."""
         updates = ambiguous = 0
-        row_id = select_columns(_IDS, [ROW_ID])
-        for indices, columns in ((self._comparable(key), key), (self._tracked(), row_id)):
+        whole = [index for index in self._comparable(self._schema) if self._keeps_all(index)]
+        tracked = set(self._tracked())
+        by_id = [index for index in whole if index in tracked]
+        for indices, columns in ((whole, key), (by_id, select_columns(_IDS, [ROW_ID]))):
             if len(columns) > 0 and indices:
-                self._take(indices, columns, self._types, nulls_differ=True)
-                found, unclear = self._matches.pairs()
+                self._take(indices, columns, _PLAIN, nulls_differ=True)
+                found, unclear = self._matches.pair()
                 _unite(self._updated, found)
                 updates += sum(map(len, found.values())) // 2
                 ambiguous += unclear
@@ -195,34 +208,65 @@ class _Comparison:
 
     def skip_unchanged(self) -> int:
         """Drop images of updates that are equal; how many rows that were."""
-        images = [index for index in self._comparable(self._schema) if self._may_have_images(index)]
-        return self._drop(self._take(images, self._schema, _IMAGES), self._matches.unmatched())
+        indices = self._comparable(self._schema)
+        self._take([index for index in indices if index in self._updated], self._schema, _IMAGES)
+        equal = self._matches.part_equals()
+        written = [index for index in indices if self._tasks[index].kind is TaskKind.CDC_OTHERS]
+        taken = self._take(written, self._schema, _IMAGES, as_written=True)
+        dropped = self._drop(taken, self._matches.unmatched()) + sum(map(len, equal.values()))
+        _unite(self.dropped, equal)
+        self._updated = {index: rows - equal.get(index, BitMap64()) for index, rows in self._updated.items()}
+        return dropped
 
-    def _may_have_images(self, index: int) -> bool:
-        return self._tasks[index].kind is TaskKind.CDC_OTHERS or index in self._updated
+    def join(self, preimages: Preimages) -> None:
+        """Take the preimages that were found out of their tasks."""
+        gone = {index: rows for index, rows in self._updated.items() if self._tasks[index].kind in _GONE}
+        self._updated = {index: rows for index, rows in self._updated.items() if index not in gone}
+        postimages = {self._tasks[index].index: rows for index, rows in self._updated.items()}
+        preimages.keep(self._images(gone), self._matches.partner_ranks(), postimages)
+        _unite(self.dropped, gone)
+
+    def _images(self, found: Bitmaps) -> Iterator[pa.RecordBatch]:
+        for index in sorted(found):
+            rows = self._selections.store(found[index])
+            if rows is not None:
+                task, told = self._tasks[index], Refinement(updated=rows)
+                wanted = replace(task, schema=self._schema, include=rows, exclude=None, refinement=told)
+                yield from (batch.rows for batch in execute(wanted))
 
     def _take(
-        self, indices: Iterable[int], schema: pa.Schema, types: tuple[ChangeType, ...], nulls_differ: bool = False
+        self,
+        indices: Iterable[int],
+        schema: pa.Schema,
+        types: tuple[ChangeType, ...],
+        nulls_differ: bool = False,
+        as_written: bool = False,
     ) -> Bitmaps:
-        """Make rows of these tasks the ones to ask about; their positions."""
+        """Make rows of these tasks the ones to ask about; their positions. `as_written`: by the types files have."""
         self._matches.clear()
-        return {index: self._matches.add(index, self._read(index, schema), types, nulls_differ) for index in indices}
-
-    def _read(self, index: int, schema: pa.Schema) -> Iterator[ChangeBatch]:
-        return execute(self._told(index, schema))
+        taken: Bitmaps = {}
+        for index in indices:
+            batches = execute(self._told(index, schema, as_written))
+            taken[index] = self._matches.add(index, batches, types, nulls_differ)
+        return taken
 
     def _tracked(self) -> list[int]:
         return [index for index, task in enumerate(self._tasks) if task.tracking is not None]
 
-    def _told(self, index: int, schema: pa.Schema, exactly: bool = False) -> ChangeTask:
-        dropped, updated = (self._selections.store(found.get(index)) for found in (self.dropped, self._updated))
-        refinement = Refinement(dropped, updated, exactly) if dropped or updated or exactly else None
+    def _told(self, index: int, schema: pa.Schema, as_written: bool = False) -> ChangeTask:
+        dropped = self._selections.store(self.dropped.get(index))
+        updated = None if as_written else self._selections.store(self._updated.get(index))
+        refinement = Refinement(dropped, updated, self._exactly) if dropped or updated or self._exactly else None
         return replace(self._tasks[index], schema=schema, refinement=refinement)
 
     def _drop(self, taken: Bitmaps, left: Bitmaps) -> int:
         dropped = {index: rows - left.get(index, BitMap64()) for index, rows in taken.items()}
         _unite(self.dropped, dropped)
         return sum(map(len, dropped.values()))
+
+    def _keeps_all(self, index: int) -> bool:
+        """Whether the rows have all their columns in the place where they are delivered."""
+        return self._exactly or dropped_column(self._tasks[index].schema, self._schema) is None
 
     def _comparable(self, schema: pa.Schema) -> list[int]:
         """The tasks whose rows have a meaning in the columns of `schema`."""

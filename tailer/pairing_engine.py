@@ -5,8 +5,9 @@ that. What was found is the same every time (invariant 4), so nothing of it is k
 version has it compared again.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 import anyio
 from anyio import lowlevel, to_thread
@@ -18,6 +19,7 @@ from tailer.matches import RowMatches, Stopped
 from tailer.pairing import PairingCounts, concerns, refine
 from tailer.plan import ChangePlan, Position
 from tailer.policy import PairingRules
+from tailer.preimages import Preimages
 from tailer.selections import Selections
 
 __all__ = ["PairingEngine"]
@@ -37,20 +39,25 @@ class PairingEngine:
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`. Raises what `tailer.pairing.refine` raises, too."""
-        with Selections() as selections:
+        with Selections() as selections, Preimages() as preimages:
             if concerns(plan, self._rules):
-                plan = await self._refined(plan, selections)
+                plan = await self._refined(plan, selections, preimages)
             async with self._engine.run(plan, after) as batches:
-                yield batches
+                if not preimages:
+                    yield batches
+                    return
+                async with aclosing(_joined(batches, preimages)) as joined:
+                    yield joined
 
-    async def _refined(self, plan: ChangePlan, selections: Selections) -> ChangePlan:
+    async def _refined(self, plan: ChangePlan, selections: Selections, preimages: Preimages) -> ChangePlan:
         if self._matches is None:
             self._matches = await to_thread.run_sync(RowMatches)
         comparing = _Comparing(self._matches)
         async with background() as group:
             group.start_soon(comparing.stop_when_cancelled)
             try:
-                refined, counts = await to_thread.run_sync(refine, plan, self._rules, self._matches, selections)
+                work = partial(refine, plan, self._rules, self._matches, selections, preimages)
+                refined, counts = await to_thread.run_sync(work)
             except Stopped:
                 self._matches = None
                 await lowlevel.checkpoint()  # raises the cancellation that it was stopped for
@@ -60,6 +67,11 @@ class PairingEngine:
         if self._report is not None:
             self._report(plan, counts)
         return refined
+
+
+async def _joined(batches: AsyncIterator[ChangeBatch], preimages: Preimages) -> AsyncGenerator[ChangeBatch, None]:
+    async for batch in batches:
+        yield await to_thread.run_sync(preimages.joined, batch)
 
 
 class _Comparing:

@@ -19,7 +19,7 @@ Deleted rows are rows of the table as it was before the commit: they have its co
 commit make it another table (REPLACE TABLE), its old ones still. All other rows have what the commit led to.
 
 Whether the feed was enabled does not matter here: a writer that had it off wrote no `cdc` actions, and its rewritten
-files carry unchanged rows over as a delete and an insert.
+files carry unchanged rows over as a delete and an insert. `tailer.pairing` finds these.
 """
 
 from collections import Counter

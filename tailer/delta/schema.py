@@ -101,7 +101,7 @@ def restates(before: pa.DataType, after: pa.DataType) -> bool:
         return restates(before.value_type, after.value_type)
     if pa.types.is_map(before) and pa.types.is_map(after):
         return restates(before.key_type, after.key_type) and restates(before.item_type, after.item_type)
-    return before.equals(after) or widens(before, after)
+    return before.equals(after) or pa.types.is_null(before) or widens(before, after)
 
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:

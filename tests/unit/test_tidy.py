@@ -56,18 +56,20 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
     ),
+    Boundary("tailer.bitmaps", "", "pyarrow pyroaring"),
+    Boundary("tailer.preimages", "tailer.bitmaps tailer.errors tailer.events", "pyarrow"),
     Boundary("tailer.selections", "tailer.delta.deletion_vector tailer.errors tailer.plan", "pyroaring"),
-    Boundary("tailer.matches", "tailer.errors tailer.events", "duckdb pyarrow pyroaring"),
+    Boundary("tailer.matches", "tailer.bitmaps tailer.errors tailer.events", "duckdb pyarrow pyroaring"),
     Boundary(
         "tailer.pairing",
-        "tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches tailer.plan tailer.policy"
-        " tailer.selections",
+        "tailer.bitmaps tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches tailer.plan"
+        " tailer.policy tailer.preimages tailer.selections",
         "pyarrow pyroaring",
     ),
     Boundary(
         "tailer.pairing_engine",
         "tailer.background tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy"
-        " tailer.selections",
+        " tailer.preimages tailer.selections",
         "anyio",
     ),
     Boundary("tailer.storage", "tailer.errors", "anyio"),
@@ -90,7 +92,7 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.execute",
-        "tailer.errors tailer.events tailer.plan tailer.calendars tailer.columns tailer.variant"
+        "tailer.bitmaps tailer.errors tailer.events tailer.plan tailer.calendars tailer.columns tailer.variant"
         " tailer.delta.deletion_vector tailer.delta.schema tailer.lance.fragment",
         "pyarrow pyroaring",
     ),

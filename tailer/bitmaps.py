@@ -1,0 +1,37 @@
+"""Row positions as bitmaps and as Arrow arrays, and from one to the other without a Python object per row."""
+
+import array
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+__all__ = ["Bitmaps", "bitmap_of", "positions_of", "span"]
+
+# Row positions by the number of what they are positions in.
+Bitmaps = dict[int, BitMap64]
+
+
+def span(first: int, end: int) -> BitMap64:
+    """All positions from `first` to before `end`."""
+    positions = BitMap64()
+    positions.add_range(first, end)
+    return positions
+
+
+def positions_of(bitmap: BitMap64) -> pa.Array:
+    """The positions as int64, ascending."""
+    raw = bitmap.to_array()
+    return pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(raw)])
+
+
+def bitmap_of(positions: pa.Array) -> BitMap64:
+    """The bitmap of int64 positions in any order, none of them null."""
+    count = len(positions)
+    if count == 0:
+        return BitMap64()
+    first, last = positions[0].as_py(), positions[-1].as_py()
+    if last - first == count - 1 and (count == 1 or pc.all(pc.greater(positions[1:], positions[:-1])).as_py()):
+        return span(first, last + 1)
+    start = positions.offset * 8
+    return BitMap64(array.array("Q", positions.buffers()[1].to_pybytes()[start : start + count * 8]))

@@ -1,0 +1,141 @@
+"""Preimages put right before their postimages, however far apart the two lie in files, in bounded memory.
+
+Preimages are read in the order of their files and written to disk as runs, each sorted by the rank of the postimage it
+belongs to: the how-manieth of the version it is. A batch of postimages has consecutive ranks, so of each run it needs
+one slice. Both images of an update have the position of the postimage, and come in one batch.
+"""
+
+import shutil
+import tempfile
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.bitmaps import Bitmaps, positions_of, span
+from tailer.errors import StorageUnavailable
+from tailer.events import ChangeBatch
+
+__all__ = ["RUN_BYTES", "Preimages"]
+
+RUN_BYTES: Final = 16 * 2**20
+_RANK: Final = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Some preimages on disk, and the ranks of their postimages, ascending."""
+
+    rows: pa.RecordBatch
+    ranks: Sequence[int]
+
+    def between(self, first: int, end: int) -> tuple[pa.RecordBatch, list[int]]:
+        """The preimages of the postimages with ranks `first` to `end`, and these ranks."""
+        start, stop = bisect_left(self.ranks, first), bisect_left(self.ranks, end)
+        return self.rows.slice(start, stop - start), list(self.ranks[start:stop])
+
+
+class Preimages:
+    """Keeps preimages until the block is left. Raises `StorageUnavailable` where the disk does not take them."""
+
+    def __init__(self, run_bytes: int = RUN_BYTES) -> None:
+        self._run_bytes = run_bytes
+        self._folder: Path | None = None
+        self._runs: list[_Run] = []
+        self._postimages: Bitmaps = {}
+        self._before: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runs.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keep(self, rows: Iterable[pa.RecordBatch], ranks: Iterator[pa.RecordBatch], postimages: Bitmaps) -> None:
+        """Take in all preimages, in any order, with as many `ranks`; `postimages`: their rows, by task index."""
+        self._postimages = postimages
+        before = 0
+        for task in sorted(postimages):
+            self._before[task] = before
+            before += len(postimages[task])
+        told = _Ranks(ranks)
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for batch in rows:
+            waiting.append(batch.append_column(_RANK, told.take(batch.num_rows)))
+            size += batch.nbytes
+            if size >= self._run_bytes:
+                self._write(waiting)
+                waiting, size = [], 0
+        if waiting:
+            self._write(waiting)
+
+    def joined(self, batch: ChangeBatch) -> ChangeBatch:
+        """`batch` with the preimage of each postimage before it."""
+        postimages = self._postimages.get(batch.task)
+        if postimages is None or len(batch) == 0:
+            return batch
+        first, last = batch.row_index[0].as_py(), batch.last_row
+        rank = self._before[batch.task] + (postimages.rank(first - 1) if first > 0 else 0)
+        updated = postimages & span(first, last + 1)
+        if not updated:
+            return batch
+        after = pc.is_in(batch.row_index, value_set=positions_of(updated))
+        places = pc.indices_nonzero(after).cast(pa.int64())
+        images = self._between(rank, rank + len(updated))
+        rows = pa.concat_batches([batch.rows, images])
+        # Every row twice its index, a preimage one less than the row it stands before.
+        order = pc.sort_indices(
+            pa.concat_arrays([pa.array(range(0, 2 * len(batch), 2)), pc.subtract(pc.multiply(places, 2), 1)])
+        )
+        positions = pa.concat_arrays([batch.row_index, batch.row_index.take(places)])
+        return replace(batch, rows=rows.take(order), row_index=positions.take(order))
+
+    def _between(self, first: int, end: int) -> pa.RecordBatch:
+        """The preimages of the postimages with ranks `first` to `end`, in their order."""
+        found = [run.between(first, end) for run in self._runs]
+        rows = pa.concat_batches([slice_ for slice_, _ in found])
+        order = pc.sort_indices(pa.array([rank for _, ranks in found for rank in ranks], pa.int64()))
+        return rows.take(order)
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        rows = pa.concat_batches(batches)
+        rows = rows.take(pc.sort_indices(rows[_RANK]))
+        ranks = rows[_RANK].to_pylist()
+        rows = rows.drop_columns([_RANK])
+        try:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="lake-tailer-"))
+            path = str(self._folder / f"{len(self._runs)}.arrow")
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+                writer.write_batch(rows)
+            with pa.memory_map(path) as source:
+                self._runs.append(_Run(pa.ipc.open_file(source).get_batch(0), ranks))
+        except OSError as error:
+            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+
+
+class _Ranks:
+    """A stream of ranks, taken as many at a time as there are rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest = pa.array([], pa.int64())
+
+    def take(self, count: int) -> pa.Array:
+        while len(self._rest) < count:
+            self._rest = pa.concat_arrays([self._rest, next(self._batches)[_RANK]])
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        return taken
