@@ -99,21 +99,27 @@ class RowMatches:
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._folder = tempfile.mkdtemp(prefix="lake-tailer-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        try:
+            self._folder = tempfile.mkdtemp(prefix="lake-tailer-")
+        except OSError as error:
+            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
         self._salt = secrets.token_hex(16)
         self._stopped = False
-        self._database = duckdb.connect(
-            ":memory:",
-            config={
-                "memory_limit": f"{memory_bytes}B",
-                "threads": _THREADS,
-                "temp_directory": self._folder,
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            },
-        )
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": f"{memory_bytes}B",
+            "threads": _THREADS,
+            "temp_directory": self._folder,
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        # A connection that outlives the interpreter's other objects, as one in a traceback may, is complained about.
+        self._connections = [duckdb.connect(":memory:", config=settings)]
+        weakref.finalize(self, _release, self._connections, self._folder)
+
+    @property
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        return self._connections[0]
 
     def stop(self) -> None:
         """From another thread: end what is under way, and refuse what follows."""
@@ -144,11 +150,13 @@ class RowMatches:
         key = ", ".join(f"{name}, 'ASC NULLS LAST'" for name in first.schema.names[len(_SIDE) :])
         with self._translated(reading):
             self._database.register("batches", pa.RecordBatchReader.from_batches(first.schema, self._all(first, rows)))
-            self._database.execute(
-                f"INSERT INTO rows SELECT {source * _MAX_ROWS} + row, gone, "
-                f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key})) FROM batches"
-            )
-            self._database.unregister("batches")
+            try:
+                self._database.execute(
+                    f"INSERT INTO rows SELECT {source * _MAX_ROWS} + row, gone, "
+                    f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key})) FROM batches"
+                )
+            finally:
+                self._database.unregister("batches")
         return reading.taken
 
     def unmatched(self) -> Bitmaps:
@@ -207,6 +215,8 @@ class RowMatches:
     def _collected(self, query: str) -> Bitmaps:
         found: Bitmaps = {}
         for batch in self._database.sql(query).to_arrow_reader(_RESULT_ROWS):
+            if self._stopped:
+                raise Stopped
             sources = pc.shift_right(batch["place"], _MAX_ROWS.bit_length() - 1)
             rows = pc.bit_wise_and(batch["place"], _MAX_ROWS - 1)
             for source in pc.unique(sources):
@@ -219,13 +229,21 @@ class RowMatches:
             if self._stopped:
                 raise Stopped
             yield
-        except (duckdb.Error, pa.ArrowException) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             if self._stopped:
                 raise Stopped from None
             # An error of ours, on its way through DuckDB, became a text.
             if reading is not None and reading.failure is not None:
                 raise reading.failure from None
-            raise StorageUnavailable(self._folder, f"rows cannot be compared there: {error}") from error
+            # Where an answer fails while it is fetched, Arrow knows no other word than OSError.
+            if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException | OSError):
+                raise StorageUnavailable(self._folder, f"rows cannot be compared there: {error}") from error
+            raise
+
+
+def _release(connections: list[duckdb.DuckDBPyConnection], folder: str) -> None:
+    connections.pop().close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Reading:
@@ -270,9 +288,14 @@ _GONE_TYPES: Final = pa.array([kind.value for kind in GONE])
 
 
 def _comparable(values: pa.Array) -> pa.Array:
-    """`values` in a form of which equal sort keys mean equal values: floating point numbers as their bits."""
+    """`values` in a form of which equal sort keys mean equal values, and which DuckDB takes.
+
+    Floating point numbers become their bits, maps lists of their entries: a map may have a key twice.
+    """
     kind = values.type
-    if not _has_floats(kind):
+    if values.offset and pa.types.is_nested(kind):
+        values = values.take(pa.array(range(len(values))))  # what is nested in a slice may begin anywhere
+    if not _is_odd(kind):
         return values
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_nan(values), pa.scalar(_NAN[kind], _BITS[kind]), values.view(_BITS[kind]))
@@ -280,12 +303,12 @@ def _comparable(values: pa.Array) -> pa.Array:
         children = [_comparable(child) for child in values.flatten()]
         names = [f"f{index}" for index in range(len(children))]
         return pa.StructArray.from_arrays(children, names, mask=values.is_null())
-    # Offsets may begin anywhere in a slice; a copy begins at the beginning.
-    whole = pa.concat_arrays([values])
-    parts = pa.StructArray.from_arrays([whole.keys, whole.items], ["k", "v"]) if pa.types.is_map(kind) else whole.values
-    return pa.ListArray.from_arrays(whole.offsets, _comparable(parts), mask=values.is_null())
+    parts = values.values
+    if pa.types.is_map(kind):
+        parts = pa.StructArray.from_arrays([values.keys, values.items], ["k", "v"])
+    return pa.ListArray.from_arrays(values.offsets, _comparable(parts), mask=values.is_null())
 
 
-def _has_floats(kind: pa.DataType) -> bool:
+def _is_odd(kind: pa.DataType) -> bool:
     children = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(pa.types.is_floating(kind)) or any(_has_floats(child) for child in children)
+    return bool(pa.types.is_floating(kind) or pa.types.is_map(kind)) or any(_is_odd(child) for child in children)

@@ -39,7 +39,7 @@ from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.execute import execute
 from tailer.matches import RowMatches
-from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
+from tailer.plan import ROW_TRACKING, ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
 from tailer.policy import Carryovers, PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
@@ -115,7 +115,9 @@ def refine_range(
             carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
-    comparison = _Comparison(tasks, plans[-1].schema, matches, selections, dropped, exactly=True)
+    # Rows of change files have no ids: only the table's own columns tell what became of a row.
+    own = pa.schema([field for field in plans[-1].schema if ROW_TRACKING not in (field.metadata or {})])
+    comparison = _Comparison(tasks, own, matches, selections, dropped, exactly=True)
     matches.begin()
     comparison.cancel_all()
     if rules.compute_updates:
@@ -298,7 +300,7 @@ class _Comparison:
         task = self._tasks[index]
         texts = dict(task.partition_values)
         return tuple(
-            partition_scalar(texts[physical_name(field)], field.type, task.table, task.version, task.uri).as_py()
+            partition_scalar(texts[physical_name(field)], field.type, task.table, task.version, task.uri)
             for field in columns
         )
 

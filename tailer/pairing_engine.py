@@ -59,11 +59,12 @@ class PairingEngine:
                 work = partial(refine, plan, self._rules, self._matches, selections, preimages)
                 refined, counts = await to_thread.run_sync(work)
             except Stopped:
-                self._matches = None
                 await lowlevel.checkpoint()  # raises the cancellation that it was stopped for
                 raise
             finally:
                 comparing.ended = True
+                if comparing.stopped:
+                    self._matches = None
         if self._report is not None:
             self._report(plan, counts)
         return refined
@@ -78,7 +79,7 @@ class _Comparing:
     """A comparison on another thread, which does not notice by itself that nobody waits for it any more."""
 
     def __init__(self, matches: RowMatches) -> None:
-        self.ended = False
+        self.ended = self.stopped = False
         self._matches = matches
 
     async def stop_when_cancelled(self) -> None:
@@ -86,4 +87,5 @@ class _Comparing:
             await anyio.sleep_forever()
         finally:
             if not self.ended:
+                self.stopped = True
                 self._matches.stop()

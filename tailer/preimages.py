@@ -29,15 +29,18 @@ _RANK: Final = "rank"
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Some preimages on disk, and the ranks of their postimages, ascending."""
+    """Some preimages on disk, with the ranks of their postimages, which ascend, as the last column."""
 
     rows: pa.RecordBatch
-    ranks: Sequence[int]
 
-    def between(self, first: int, end: int) -> tuple[pa.RecordBatch, list[int]]:
-        """The preimages of the postimages with ranks `first` to `end`, and these ranks."""
-        start, stop = bisect_left(self.ranks, first), bisect_left(self.ranks, end)
-        return self.rows.slice(start, stop - start), list(self.ranks[start:stop])
+    def between(self, first: int, end: int) -> pa.RecordBatch:
+        """The preimages of the postimages with ranks `first` to `end`."""
+        start, stop = self._place(first), self._place(end)
+        return self.rows.slice(start, stop - start)
+
+    def _place(self, rank: int) -> int:
+        ranks = self.rows[_RANK]
+        return bisect_left(range(len(ranks)), rank, key=lambda index: ranks[index].as_py())
 
 
 class Preimages:
@@ -105,16 +108,12 @@ class Preimages:
 
     def _between(self, first: int, end: int) -> pa.RecordBatch:
         """The preimages of the postimages with ranks `first` to `end`, in their order."""
-        found = [run.between(first, end) for run in self._runs]
-        rows = pa.concat_batches([slice_ for slice_, _ in found])
-        order = pc.sort_indices(pa.array([rank for _, ranks in found for rank in ranks], pa.int64()))
-        return rows.take(order)
+        rows = pa.concat_batches([run.between(first, end) for run in self._runs])
+        return rows.take(pc.sort_indices(rows[_RANK])).drop_columns([_RANK])
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.concat_batches(batches)
         rows = rows.take(pc.sort_indices(rows[_RANK]))
-        ranks = rows[_RANK].to_pylist()
-        rows = rows.drop_columns([_RANK])
         try:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="lake-tailer-"))
@@ -122,7 +121,7 @@ class Preimages:
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
                 writer.write_batch(rows)
             with pa.memory_map(path) as source:
-                self._runs.append(_Run(pa.ipc.open_file(source).get_batch(0), ranks))
+                self._runs.append(_Run(pa.ipc.open_file(source).get_batch(0)))
         except OSError as error:
             raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 

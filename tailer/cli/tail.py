@@ -106,9 +106,7 @@ def command(
         local_folder(table, Path.cwd(), "TABLE"), Start.parse(start, "--from"), _until(end), form, policy, rules
     )
     if net and (look.until is None or look.begin.kind is StartKind.SNAPSHOT):
-        raise ConfigError(
-            "--net-changes", "needs a range of versions", "Give --from and --to a version or time each."
-        )
+        raise ConfigError("--net-changes", "needs a range of versions", "Give --from and --to a version or time each.")
     log_to_stderr(logging.WARNING)
     # That only the timer tells of new commits is no news to somebody who looks on.
     logging.getLogger("tailer.watch").setLevel(logging.ERROR)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from tailer.delta.actions import DeletionVector
-from tailer.delta.deletion_vector import load, resolve, z85_decode
+from tailer.delta.deletion_vector import encode, load, resolve, z85_decode
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask, DeletionVectorRef
 from tests.logs import PORTABLE_MAGIC, marked, task, vector_data, vector_file, z85
@@ -229,6 +229,23 @@ def test_a_descriptor_of_no_known_kind(vector: DeletionVector) -> None:
 @given(st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2**63 - 1), max_size=5))
 def test_what_is_marked_comes_back(rows: set[int]) -> None:
     assert load(marked(rows), task("f", schema=None), read) == BitMap64(rows)
+
+
+def test_a_known_vector_is_written_as_it_is_read() -> None:
+    assert encode(BitMap64([0, 9])) == FILE[1:]
+
+
+@given(st.lists(st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2**63 - 1)), max_size=4))
+def test_what_is_encoded_comes_back(several: list[set[int]]) -> None:
+    """One behind the other in a file, whose version byte comes first."""
+    content, refs = b"\x01", []
+    for rows in several:
+        framed = encode(BitMap64(rows))
+        refs.append(DeletionVectorRef("v", None, len(content), len(framed) - 8, len(rows)))
+        content += framed
+    for rows, ref in zip(several, refs, strict=True):
+        found = load(ref, task("f", schema=None), lambda _, offset, length: content[offset : offset + length])
+        assert found == BitMap64(rows)
 
 
 @given(st.data())

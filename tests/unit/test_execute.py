@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.execute import BATCH_BYTES, execute
-from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind, output_schema
+from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, output_schema
 from tests.follow import follow
 from tests.logs import marked, parquet, task, vector_data
 
@@ -114,6 +115,93 @@ def test_random_selections(tmp_path: Path) -> None:
         job = task(path, LONG, include=marked(include), exclude=marked(exclude))
         expected = [(row, 100 + row, "insert") for row in sorted(include - exclude) if row > after_row]
         assert rows(execute(job, after_row)) == expected
+
+
+def told(rows: Iterable[int] | None) -> DeletionVectorRef | None:
+    return None if rows is None else marked(rows)
+
+
+MARKS: list[list[int] | None] = [None, [0, 4, 5, 11], list(range(12))]
+IMAGE = {"delete": "update_preimage", "insert": "update_postimage"}
+PLAIN = {image: plain for plain, image in IMAGE.items()}
+
+
+@pytest.mark.usefixtures("any_batch_size")
+@pytest.mark.parametrize("dropped", MARKS)
+@pytest.mark.parametrize("updated", MARKS)
+@pytest.mark.parametrize("exactly", [False, True])
+def test_rows_that_are_dropped_or_images_of_updates(
+    tmp_path: Path, dropped: list[int] | None, updated: list[int] | None, exactly: bool
+) -> None:
+    path = numbers(tmp_path / "f", [4, 1, 0, 5, 2])
+    refinement = Refinement(told(dropped), told(updated), exactly)
+    for include, exclude in ((None, None), ([0, 3, 4, 6, 11], None), (None, [1, 11]), ([0, 3, 4, 6], [3, 7])):
+        chosen = [row for row in range(12) if (include is None or row in include) and row not in (exclude or ())]
+        chosen = [row for row in chosen if row not in (dropped or ())]
+        for kind, name in ((TaskKind.INSERT, "insert"), (TaskKind.DELETE, "delete")):
+            job = task(path, LONG, kind, include=told(include), exclude=told(exclude))
+            every = [(row, 100 + row, IMAGE[name] if row in (updated or ()) else name) for row in chosen]
+            for after_row in (-1, 3, 4, 10, 11):
+                expected = [row for row in every if row[0] > after_row]
+                assert rows(execute(replace(job, refinement=refinement), after_row)) == expected
+
+
+@pytest.mark.usefixtures("any_batch_size")
+@pytest.mark.parametrize("dropped", MARKS)
+@pytest.mark.parametrize("updated", MARKS)
+@pytest.mark.parametrize("exactly", [False, True])
+def test_rows_of_change_files_that_are_dropped_or_called_otherwise(
+    tmp_path: Path, dropped: list[int] | None, updated: list[int] | None, exactly: bool
+) -> None:
+    """`exactly`: what the file calls images are none, unless they are among the updated; other names stay."""
+    path = changes(tmp_path / "f", 14, 5)
+    refinement = Refinement(told(dropped), told(updated), exactly)
+    for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS):
+        every = []
+        for row in range(14):
+            name = KINDS[row % len(KINDS)]
+            if (name == "delete") is (kind is TaskKind.CDC_DELETES) and row not in (dropped or ()):
+                name = PLAIN.get(name, name) if exactly else name
+                every.append((row, row, IMAGE.get(name, name) if row in (updated or ()) else name))
+        for after_row in (-1, 3, 12):
+            expected = [row for row in every if row[0] > after_row]
+            assert rows(execute(replace(task(path, LONG, kind), refinement=refinement), after_row)) == expected
+
+
+@pytest.mark.parametrize("kind", [TaskKind.INSERT, TaskKind.DELETE, TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS])
+@pytest.mark.parametrize("by", ["dropped", "exclude", "both"])
+def test_row_groups_that_are_dropped_are_not_read(tmp_path: Path, kind: TaskKind, by: str) -> None:
+    """All three row groups are broken on disk; only of the one that has a row left is that noticed."""
+    table = pa.table({"a": range(30), CHANGE_TYPE: KINDS * 5})
+    path = parquet(tmp_path / "f", table, row_group_size=10, write_page_checksum=True, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    footer = pq.ParquetFile(path).metadata
+    for group in range(3):
+        place = footer.row_group(group).column(0)
+        content[place.data_page_offset + place.total_compressed_size - 3] ^= 1
+    path.write_bytes(content)
+
+    def job(kept: Iterable[int]) -> ChangeTask:
+        gone = set(range(30)) - set(kept)
+        parts = {"dropped": (gone, set()), "exclude": (set(), gone), "both": (set(range(15)) & gone, gone)}[by]
+        vectors = [marked(sorted(rows)) if rows else None for rows in parts]
+        return replace(task(path, LONG, kind, exclude=vectors[1]), refinement=Refinement(vectors[0]))
+
+    assert rows(execute(job([]))) == []
+    with pytest.raises(DataCorrupt):
+        rows(execute(job(range(6, 12))))
+    with pytest.raises(DataCorrupt):
+        rows(execute(job(range(20, 30))))
+
+
+@pytest.mark.parametrize("vectors", [Refinement, lambda ref: Refinement(None, ref)])
+def test_refinements_that_cannot_be_meant(tmp_path: Path, vectors: Callable[[DeletionVectorRef], Refinement]) -> None:
+    job = task(numbers(tmp_path / "f", [3]), LONG)
+    with pytest.raises(DataCorrupt, match="marks row 3, the file has 3 rows"):
+        list(execute(replace(job, refinement=vectors(marked([3])))))
+    gone = DeletionVectorRef(str(tmp_path / "v.bin"), None, 1, 34, 1)
+    with pytest.raises(FileVacuumed):
+        list(execute(replace(job, refinement=vectors(gone))))
 
 
 @pytest.mark.parametrize(

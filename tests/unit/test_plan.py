@@ -19,7 +19,9 @@ from tailer.plan import (
     ChangeTask,
     DeletionVectorRef,
     Position,
+    Refinement,
     Regime,
+    RowTracking,
     TaskKind,
     output_schema,
 )
@@ -66,6 +68,30 @@ def test_a_plan_survives_its_journeys(plan: ChangePlan) -> None:
             assert (physical_name(inner), inner.metadata[FIELD_ID]) == ("p2", b"2")
     for task in plan.tasks:
         assert pickle.loads(pickle.dumps(task)) == ChangeTask.from_dict(json.loads(json.dumps(task.to_dict()))) == task
+
+
+@pytest.mark.parametrize(
+    "refinement",
+    [
+        None,
+        Refinement(),
+        Refinement(exactly=True),
+        Refinement(dropped=DeletionVectorRef("/tmp/rows", None, 1, 34, 2)),
+        Refinement(updated=DeletionVectorRef(None, "0rJua", None, 4, 1)),
+        Refinement(
+            DeletionVectorRef("/tmp/rows", None, 1, 34, 2),
+            DeletionVectorRef("/tmp/rows", None, 43, 34, 3),
+            exactly=True,
+        ),
+    ],
+)
+def test_a_refined_task_survives_its_journeys(refinement: Refinement | None) -> None:
+    task = replace(a_task(0), refinement=refinement, tracking=RowTracking(5, None, "rid"))
+    for again in (pickle.loads(pickle.dumps(task)), ChangeTask.from_dict(json.loads(json.dumps(task.to_dict())))):
+        assert (again, again.refinement) == (task, refinement)
+    plan = replace(PLAN, tasks=(task, a_task(1)), feed=True)
+    assert ChangePlan.from_json(plan.to_json()) == plan
+    assert [each.refinement for each in plan.select(["v"]).with_row_ids().tasks] == [refinement, None]
 
 
 def test_the_size_of_a_plan() -> None:

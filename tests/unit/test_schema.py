@@ -18,6 +18,7 @@ from tailer.delta.schema import (
     dropped_column,
     partition_scalar,
     physical_name,
+    restates,
     widens,
 )
 from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
@@ -310,3 +311,55 @@ def test_a_timestamp_written_as_the_protocol_has_it_comes_back(micros: int) -> N
 def test_any_type_is_read_or_refused(kind: Any) -> None:
     with suppress(LogCorrupt, UnsupportedFeature):
         read(schema_string(c=kind))
+
+
+def stored_as(name: str, kind: pa.DataType, stored: str) -> pa.Field:
+    return pa.field(name, kind, metadata={PHYSICAL_NAME: stored.encode()})
+
+
+LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (LONG, LONG, True),
+        (INT, LONG, True),
+        (LONG, INT, False),
+        (INT, TEXT, False),
+        (TEXT, pa.binary(), False),
+        (pa.null(), TEXT, True),
+        (pa.null(), pa.list_(LONG), True),
+        (pa.null(), pa.struct([("x", LONG)]), True),
+        (LONG, pa.null(), False),
+        (pa.timestamp("us"), UTC_MICROS, False),
+        (pa.date32(), pa.timestamp("us"), True),
+        (pa.decimal128(5, 2), pa.decimal128(6, 3), True),
+        (pa.decimal128(5, 2), pa.decimal128(5, 3), False),
+        (LONG, pa.list_(LONG), False),
+        (pa.list_(INT), pa.list_(LONG), True),
+        (pa.list_(LONG), pa.list_(INT), False),
+        (pa.list_(pa.null()), pa.list_(TEXT), True),
+        (pa.list_(LONG), pa.map_(LONG, LONG), False),
+        (pa.map_(INT, INT), pa.map_(LONG, LONG), True),
+        (pa.map_(LONG, INT), pa.map_(INT, LONG), False),
+        (pa.map_(INT, LONG), pa.map_(LONG, INT), False),
+        (pa.struct([("a", INT)]), pa.struct([("b", TEXT), ("a", LONG)]), True),
+        (pa.struct([("a", INT), ("b", TEXT)]), pa.struct([("b", TEXT)]), True),
+        (pa.struct([("a", INT)]), pa.struct([("a", TEXT)]), False),
+        (pa.struct([("a", INT)]), pa.struct([]), True),
+        (pa.struct([stored_as("a", INT, "p")]), pa.struct([stored_as("b", LONG, "p")]), True),
+        (pa.struct([stored_as("a", INT, "p")]), pa.struct([stored_as("b", TEXT, "p")]), False),
+        (pa.struct([stored_as("a", INT, "p")]), pa.struct([stored_as("a", TEXT, "q")]), True),
+        (pa.struct([("p", INT)]), pa.struct([stored_as("a", TEXT, "p")]), False),
+        (pa.list_(pa.struct([("a", INT)])), pa.list_(pa.struct([("a", LONG), ("b", INT)])), True),
+        (pa.list_(pa.struct([("a", LONG)])), pa.list_(pa.struct([("a", INT)])), False),
+    ],
+)
+def test_what_values_mean_in_later_columns(before: pa.DataType, after: pa.DataType, expected: bool) -> None:
+    assert restates(before, after) is expected
+
+
+@pytest.mark.parametrize("kind", [LONG, pa.null(), pa.list_(pa.struct([("x", pa.map_(TEXT, pa.float32()))]))])
+def test_values_mean_in_the_same_columns_what_they_are(kind: pa.DataType) -> None:
+    assert restates(kind, kind)

@@ -1,0 +1,653 @@
+"""`RowMatches` against counting by hand: rows of every type, equal exactly where their values are, on little memory."""
+
+import resource
+import struct
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from tailer.bitmaps import Bitmaps, bitmap_of
+from tailer.errors import FileVacuumed, StorageUnavailable
+from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.matches import RowMatches, Stopped
+
+ALL = tuple(ChangeType)
+GONE = ("delete", "update_preimage")
+SPILLING_BYTES = 64 * 2**20
+EDGE = 2**63
+
+
+def batch(columns: Sequence[pa.Array], kinds: str | Sequence[str] = "insert", first: int = 0) -> ChangeBatch:
+    """Rows of one task, at positions from `first` on."""
+    count = len(columns[0])
+    types = pa.array([kinds] * count if isinstance(kinds, str) else list(kinds), pa.string())
+    metadata = [types, *(pa.nulls(count, field.type) for field in METADATA_FIELDS[1:])]
+    names = [*(f"x{index}" for index in range(len(columns))), *(field.name for field in METADATA_FIELDS)]
+    rows = pa.RecordBatch.from_arrays([*columns, *metadata], names)
+    return ChangeBatch("id", 1, 0, rows, pa.array(range(first, first + count), pa.int64()))
+
+
+def lists(found: Bitmaps) -> dict[int, list[int]]:
+    return {source: list(rows) for source, rows in sorted(found.items())}
+
+
+@pytest.fixture(scope="module")
+def shared() -> RowMatches:
+    """For many small questions: each begins with `begin`."""
+    return RowMatches()
+
+
+# Values of Delta's types, as Python has them; moments and days are numbers, for not all are in Python's calendar.
+TEXT = st.text(alphabet="ab\0\x01\x7fé\N{OLD ITALIC LETTER A}", max_size=3) | st.text(max_size=70)
+BYTES = st.lists(st.sampled_from(b"\x00\x01\x02\xfe\xffa"), max_size=4).map(bytes) | st.binary(max_size=40)
+FLOATS = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), 1e-45, 3.4e38]
+NANS = [0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000, 0x7FFFFFFFE0000000, 0xFFFFFFFFE0000000]
+FLOAT = st.sampled_from(FLOATS + [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in NANS])
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    edge = 2 ** (bits - 1)
+    near = [-edge, -edge + 1, -1, 0, 1, edge - 2, edge - 1]
+    return st.sampled_from(near) | st.integers(-edge, edge - 1)
+
+
+def decimal(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    edge = 10**precision - 1
+    numbers = st.sampled_from([-edge, 0, 1, edge]) | st.integers(-edge, edge)
+    return numbers.map(lambda number: Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)))
+
+
+LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.string(): TEXT,
+    pa.binary(): BYTES,
+    pa.int8(): whole(8),
+    pa.int16(): whole(16),
+    pa.int32(): whole(32),
+    pa.int64(): whole(64),
+    pa.float32(): FLOAT.map(lambda value: struct.unpack("<f", struct.pack("<f", value))[0]),
+    pa.float64(): FLOAT,
+    pa.bool_(): st.booleans(),
+    pa.date32(): whole(32),
+    pa.timestamp("us"): whole(64),
+    pa.timestamp("us", tz="UTC"): whole(64),
+    pa.decimal128(5, 2): decimal(5, 2),
+    pa.decimal128(18, 0): decimal(18, 0),
+    pa.decimal128(38, 18): decimal(38, 18),
+    pa.null(): st.none(),
+}
+KEYS = [kind for kind in LEAVES if kind != pa.null()]
+
+
+def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    fields = st.lists(inner, min_size=1, max_size=3)
+    structs = fields.map(lambda kinds: pa.struct([(f"f{index}", kind) for index, kind in enumerate(kinds)]))
+    return inner.map(pa.list_) | structs | st.builds(pa.map_, st.sampled_from(KEYS), inner)
+
+
+TYPES = st.recursive(st.sampled_from(list(LEAVES)), nested, max_leaves=4)
+
+
+def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    if pa.types.is_list(kind):
+        found: st.SearchStrategy[Any] = st.lists(values(kind.value_type), max_size=3)
+    elif pa.types.is_map(kind):
+        pairs = st.tuples(LEAVES[kind.key_type], values(kind.item_type))
+        found = st.lists(pairs, max_size=3, unique_by=lambda pair: identity(pair[0], kind.key_type))
+    elif pa.types.is_struct(kind):
+        found = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
+    else:
+        found = LEAVES[kind]
+    return st.none() | found
+
+
+def identity(value: Any, kind: pa.DataType) -> Any:
+    """What is the same for two values exactly where no reader can tell them apart."""
+    if value is None:
+        return None
+    if pa.types.is_list(kind):
+        return ("list", *(identity(each, kind.value_type) for each in value))
+    if pa.types.is_map(kind):
+        return ("map", *((identity(key, kind.key_type), identity(item, kind.item_type)) for key, item in value))
+    if pa.types.is_struct(kind):
+        return ("struct", *(identity(value[field.name], field.type) for field in kind))
+    if pa.types.is_floating(kind):
+        return "NaN" if value != value else struct.pack("<d", value)  # noqa: PLR0124 - only NaN is not itself
+    return value
+
+
+def stored(kind: pa.DataType) -> pa.DataType:
+    """`kind` with numbers where Python has no values for all of them."""
+    if pa.types.is_list(kind):
+        return pa.list_(stored(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(stored(kind.key_type), stored(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, stored(field.type)) for field in kind])
+    return {pa.date32(): pa.int32(), pa.timestamp("us"): pa.int64(), pa.timestamp("us", "UTC"): pa.int64()}.get(
+        kind, kind
+    )
+
+
+def column(kind: pa.DataType, rows: Sequence[Any]) -> pa.Array:
+    """A column that is a slice of a longer one."""
+    longer = pa.array([rows[-1], *rows, rows[0]], stored(kind))
+    return longer.cast(kind).slice(1, len(rows))
+
+
+Place = tuple[int, int]
+Sides = tuple[list[Place], list[Place]]
+
+
+def unmatched(sides: Sides) -> list[Place]:
+    gone, come = sides
+    return gone[: max(len(gone) - len(come), 0)] + come[len(gone) :]
+
+
+def unmatched_singles(sides: Sides) -> list[Place]:
+    gone, come = sides
+    return [] if len(gone) == len(come) == 1 else gone + come
+
+
+def pairs(sides: Sides) -> list[Place]:
+    gone, come = sides
+    return gone[: len(come)] + come[: len(gone)]
+
+
+def ambiguous(sides: Sides) -> int:
+    gone, come = sides
+    return 0 if not gone or not come or len(gone) == len(come) == 1 else len(gone) + len(come)
+
+
+def expected(rows: Iterable[tuple[Any, bool, Place]], meaning: Callable[[Sides], list[Place]]) -> dict[int, list[int]]:
+    """What `meaning` leaves of rows, each an identity, whether it is gone, and its place."""
+    found: dict[int, list[int]] = {}
+    for source, row in sorted(place for each in grouped(rows) for place in meaning(each)):
+        found.setdefault(source, []).append(row)
+    return found
+
+
+def grouped(rows: Iterable[tuple[Any, bool, Place]]) -> list[Sides]:
+    found: dict[Any, Sides] = defaultdict(lambda: ([], []))
+    for key, is_gone, place in rows:
+        found[key][not is_gone].append(place)
+    return [(sorted(gone), sorted(come)) for gone, come in found.values()]
+
+
+EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_rows_of_any_types_against_counting(shared: RowMatches, data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(TYPES, min_size=1, max_size=3))
+    pool = data.draw(st.lists(st.tuples(*map(values, kinds)), min_size=1, max_size=6))
+    sources = data.draw(
+        st.lists(st.lists(st.tuples(st.sampled_from(pool), st.sampled_from(ALL)), min_size=1, max_size=8), max_size=3)
+    )
+    shared.begin()
+    rows: list[tuple[Any, bool, Place]] = []
+    for source, taken in enumerate(sources):
+        columns = [column(kind, [row[index] for row, _ in taken]) for index, kind in enumerate(kinds)]
+        change_types = [change.value for _, change in taken]
+        cut = data.draw(st.integers(0, len(taken)))
+        whole_batch = batch(columns, change_types, first=5)
+        parts = [part for part in (whole_batch.slice(0, cut), whole_batch.slice(cut, len(taken) - cut)) if len(part)]
+        assert list(shared.add(source, iter(parts), ALL)) == list(range(5, 5 + len(taken)))
+        for index, (row, change) in enumerate(taken):
+            key = tuple(identity(value, kind) for value, kind in zip(row, kinds, strict=True))
+            rows.append((key, change.value in GONE, (source, 5 + index)))
+    assert lists(shared.unmatched()) == expected(rows, unmatched)
+    assert lists(shared.unmatched_singles()) == expected(rows, unmatched_singles)
+    found, unclear = shared.pair()
+    assert lists(found) == expected(rows, pairs)
+    assert unclear == sum(map(ambiguous, grouped(rows)))
+
+
+def different(matches: RowMatches, columns: Sequence[pa.Array]) -> bool:
+    """Whether no two rows are equal: each, gone, has a single equal among all of them, come."""
+    matches.begin()
+    matches.add(0, iter([batch(columns, "delete")]), ALL)
+    matches.add(1, iter([batch(columns)]), ALL)
+    found, unclear = matches.pair()
+    every = list(range(len(columns[0])))
+    assert lists(found) == {0: every, 1: every}
+    return unclear == 0
+
+
+def raw_floats(kind: pa.DataType, bits: Sequence[int]) -> pa.Array:
+    return pa.array(bits, pa.uint64() if kind == pa.float64() else pa.uint32()).view(kind)
+
+
+MOMENTS = pa.array([-EDGE, -EDGE + 1, -EDGE + 2, -1, 0, EDGE - 2, EDGE - 1, None], pa.int64())
+DEEP = pa.struct([("a", pa.struct([("b", pa.list_(pa.float64()))]))])
+DIFFERENT: dict[str, list[pa.Array]] = {
+    "texts": [pa.array(["a\0b", "a", "a\0", "", "\0", "\0\0", None, "\x01", "é", "e\N{COMBINING ACUTE ACCENT}", "A"])],
+    "long texts": [pa.array(["x" * 99999 + "y", "x" * 99999 + "z", "x" * 100000 + "\0", "x" * 100000])],
+    "texts of every length": [pa.array(["a" * length for length in range(70)])],
+    "bytes": [pa.array([b"", b"\0", b"\0\0", b"\1", b"\1\0", b"\1\1", b"\0\1", b"\xff", b"\xfe", None])],
+    "columns of texts": [
+        pa.array(["ab", "a", "", None, "", "abc", "", None, "a", "a\0"]),
+        pa.array(["c", "bc", "abc", "abc", None, "", "", None, "\0bc", "bc"]),
+    ],
+    "columns of bytes": [pa.array([b"\0", b"", b"\0\0", b""]), pa.array([b"\0", b"\0\0", b"", b"\1\1"])],
+    "columns of numbers": [pa.array([1, 2, None, 1], pa.int8()), pa.array([2, 1, 1, None], pa.int64())],
+    "moments": [MOMENTS.view(pa.timestamp("us"))],
+    "moments of UTC": [MOMENTS.view(pa.timestamp("us", tz="UTC"))],
+    "days": [pa.array([-(2**31), -(2**31) + 1, 2**31 - 1, 2**31 - 2, 0, None], pa.int32()).view(pa.date32())],
+    "decimals": [pa.array([Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0), None], pa.decimal128(38, 0))],
+    "doubles": [raw_floats(pa.float64(), [0, 1 << 63, 1, 0x7FF << 52, 0xFFF << 52, 0x7FF8 << 48])],
+    "floats": [raw_floats(pa.float32(), [0, 1 << 31, 1, 0x7F8 << 20, 0xFF8 << 20, 0x7FC << 20])],
+    "lists of nulls": [pa.array([[None], None, [], [None, None]], pa.list_(pa.null()))],
+    "lists of texts": [pa.array([["a", "b"], ["ab"], ["a", "b", None], ["a", None, "b"], [""], ["", ""], [None], []])],
+    "lists of lists": [
+        pa.array([[[None]], [[]], [None], [], None, [[], []], [[None, None]], [[1], [2]], [[1, 2]], [[1, 2], []]])
+    ],
+    "columns of lists": [pa.array([["a"], ["a", "b"], []]), pa.array([["b"], [], ["a", "b"]])],
+    "structs of nulls": [pa.array([{"x": None}, None], pa.struct([("x", pa.null())]))],
+    "structs": [pa.array([{"x": None, "y": "a"}, {"x": "a", "y": None}, {"x": "", "y": "a"}, {"x": None, "y": None}])],
+    "structs of structs": [
+        pa.array([{"a": None}, {"a": {"b": None}}, {"a": {"b": []}}, {"a": {"b": [None]}}, {"a": {"b": [0.0]}}], DEEP)
+    ],
+    "maps": [
+        pa.array(
+            [[("a", 1), ("b", 2)], [("b", 2), ("a", 1)], [("a", 2), ("b", 1)], [("a", None)], [], None],
+            pa.map_(pa.string(), pa.int64()),
+        )
+    ],
+    "maps of nulls": [pa.array([[("a", None)], [], None], pa.map_(pa.string(), pa.null()))],
+    "keys twice": [
+        pa.array([[("a", 1), ("a", 2)], [("a", 2), ("a", 1)], [("a", 1)]], pa.map_(pa.string(), pa.int64()))
+    ],
+    "keys twice, of doubles": [
+        pa.array([[("a", 1.0), ("a", 2.0)], [("a", 2.0), ("a", 1.0)]], pa.map_(pa.string(), pa.float64()))
+    ],
+    "keys twice, inside": [
+        pa.array([[[(1, b"x"), (1, b"y")]], [[(1, b"x")]]], pa.list_(pa.map_(pa.int64(), pa.binary())))
+    ],
+    "a thousand columns": [*[pa.array([1, 1])] * 999, pa.array([1, 2])],
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_rows_are_different(shared: RowMatches, name: str) -> None:
+    columns = DIFFERENT[name]
+    assert different(shared, columns)
+
+
+MASKED = pa.array([True, False])
+STRUCTS = pa.StructArray.from_arrays([pa.array([1.5, 1.5]), pa.array(["a", "a"])], ["x", "y"], mask=MASKED)
+EQUAL: dict[str, tuple[pa.Array, pa.Array]] = {
+    "NaNs": (
+        raw_floats(pa.float64(), [0x7FF8 << 48, (0x7FF8 << 48) + 1, 0xFFF << 52 | 1]),
+        raw_floats(pa.float64(), [(1 << 64) - 1, 0x7FF8 << 48, (0x7FF << 52) + 1]),
+    ),
+    "NaNs of floats": (
+        raw_floats(pa.float32(), [0x7FC << 20, 0xFFC << 20]),
+        raw_floats(pa.float32(), [(0x7F8 << 20) + 1, 0xFFFFFFFF]),
+    ),
+    "nulls over other numbers": (
+        pa.array([1.0, float("nan")], mask=pa.array([True, True])),
+        pa.array([None, None], pa.float64()),
+    ),
+    "nulls over other texts": (pa.array(["x"], mask=pa.array([True])), pa.array([None], pa.string())),
+    "null structs over values": (STRUCTS, pa.array([None, {"x": 1.5, "y": "a"}], STRUCTS.type)),
+    "null structs over values, inside": (
+        pa.ListArray.from_arrays([0, 2], STRUCTS),
+        pa.array([[None, {"x": 1.5, "y": "a"}]], pa.list_(STRUCTS.type)),
+    ),
+    "null structs over texts": (
+        pa.StructArray.from_arrays([pa.array(["b", "a"])], ["y"], mask=MASKED),
+        pa.array([None, {"y": "a"}]),
+    ),
+    "null lists over values": (
+        pa.ListArray.from_arrays([0, 1, 2], pa.array([1.0, 2.0]), mask=MASKED),
+        pa.array([None, [2.0]]),
+    ),
+    "null lists over whole numbers": (
+        pa.ListArray.from_arrays([0, 1, 2], pa.array([1, 2]), mask=MASKED),
+        pa.array([None, [2]]),
+    ),
+    "lists from the middle": (
+        pa.array([[9.0], [1.0, float("nan")], None, [], [9.0]]).slice(1, 3),
+        pa.array([[1.0, float("nan")], None, []]),
+    ),
+    "maps from the middle": (
+        pa.array([[(9, 9.0)], [(1, float("nan"))], None, []], pa.map_(pa.int64(), pa.float64())).slice(1, 3),
+        pa.array([[(1, float("nan"))], None, []], pa.map_(pa.int64(), pa.float64())),
+    ),
+    "structs from the middle": (STRUCTS.slice(1), pa.array([{"x": 1.5, "y": "a"}], STRUCTS.type)),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_rows_are_equal(shared: RowMatches, name: str) -> None:
+    one, other = EQUAL[name]
+    for row in range(len(one)):
+        shared.begin()
+        shared.add(0, iter([batch([one.slice(row, 1)], "delete")]), ALL)
+        shared.add(1, iter([batch([other.slice(row, 1)])]), ALL)
+        assert shared.unmatched() == {}
+
+
+def numbers(values: Sequence[Any], kinds: str | Sequence[str] = "insert", first: int = 0) -> Iterator[ChangeBatch]:
+    return iter([batch([pa.array(values, pa.int64())], kinds, first)])
+
+
+def test_of_equal_rows_the_first_that_go_and_the_last_that_come_are_left(shared: RowMatches) -> None:
+    shared.begin()
+    shared.add(3, numbers([7, 8, 7], "delete", first=10), ALL)
+    shared.add(2, numbers([7], "update_preimage", first=40), ALL)
+    shared.add(0, numbers([7, 8, 8, 8]), ALL)
+    assert lists(shared.unmatched()) == {0: [2, 3], 2: [40], 3: [10]}
+    assert lists(shared.unmatched_singles()) == {0: [0, 1, 2, 3], 2: [40], 3: [10, 11, 12]}
+    found, unclear = shared.pair()
+    assert lists(found) == {0: [0, 1], 2: [40], 3: [11]}
+    assert unclear == 8
+
+
+@pytest.mark.parametrize(
+    ("types", "taken"),
+    [
+        (ALL, [0, 1, 2, 3]),
+        ((ChangeType.DELETE, ChangeType.INSERT), [0, 1]),
+        ((ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE), [2, 3]),
+        ((ChangeType.UPDATE_POSTIMAGE,), [3]),
+    ],
+)
+def test_only_rows_of_some_types_are_compared(
+    shared: RowMatches, types: tuple[ChangeType, ...], taken: list[int]
+) -> None:
+    shared.begin()
+    kinds = ["delete", "insert", "update_preimage", "update_postimage", "strange"]
+    assert list(shared.add(0, numbers([1, 2, 3, 4, 5], kinds), types)) == taken
+    assert lists(shared.unmatched()) == {0: taken}
+
+
+def test_null_keys_are_no_keys(shared: RowMatches) -> None:
+    columns = [pa.array([1, None, 1, None]), pa.array(["a", "a", None, None])]
+    shared.begin()
+    assert list(shared.add(0, iter([batch(columns, "delete")]), ALL, nulls_differ=True)) == [0]
+    assert list(shared.add(1, iter([batch(columns)]), ALL, nulls_differ=True)) == [0]
+    assert lists(shared.pair()[0]) == {0: [0], 1: [0]}
+    inner = [pa.array([{"x": None}, None])]
+    shared.begin()
+    assert list(shared.add(0, iter([batch(inner)]), ALL, nulls_differ=True)) == [0]
+
+
+def test_nothing_to_compare(shared: RowMatches) -> None:
+    shared.begin()
+    assert list(shared.add(0, iter([]), ALL)) == []
+    assert list(shared.add(1, numbers([1, 2], "strange"), ALL)) == []
+    assert (shared.unmatched(), shared.unmatched_singles(), shared.pair()) == ({}, {}, ({}, 0))
+
+
+def ranks(matches: RowMatches) -> list[int]:
+    return [rank for found in matches.partner_ranks() for rank in found["rank"].to_pylist()]
+
+
+def test_partners_over_several_questions(shared: RowMatches) -> None:
+    """Rows are gone at 0 and 1, have come at 2 and 3; two keys tell some of the partners each."""
+    shared.begin()
+    assert (ranks(shared), shared.part_equals()) == ([], {})
+    for source, keys, kind in ((0, [1, 2], "delete"), (2, [9, 1], "insert")):
+        shared.add(source, numbers(keys, kind, first=10), ALL)
+    assert (lists(shared.pair()[0]), ranks(shared)) == ({0: [10], 2: [11]}, [0])
+    shared.clear()
+    for source, keys, kind in ((0, [0, 5], "delete"), (1, [6], "delete"), (3, [6, 5], "insert")):
+        shared.add(source, numbers(keys, kind, first=10), ALL)
+    assert lists(shared.pair()[0]) == {0: [11], 1: [10], 3: [10, 11]}
+    # In the order of those gone: 0/10 with 2/11, 0/11 with 3/11, 1/10 with 3/10.
+    assert ranks(shared) == [0, 2, 1]
+    shared.clear()
+    for source, row_values, kind in ((0, [7, 8], "delete"), (1, [7], "delete"), (2, [7, 8], "insert")):
+        shared.add(source, numbers(row_values, kind, first=10), ALL)
+    shared.add(3, numbers([7, 8], first=10), ALL)
+    # 0/10 and 2/11 are 7 and 8, 0/11 and 3/11 are both 8, 1/10 and 3/10 are both 7.
+    assert lists(shared.part_equals()) == {0: [11], 1: [10], 3: [10, 11]}
+    assert ranks(shared) == [0]
+    assert shared.part_equals() == {}
+    shared.begin()
+    assert ranks(shared) == []
+
+
+@given(
+    gone=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 1)), max_size=12),
+    come=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 1)), max_size=12),
+)
+@settings(deadline=None)
+def test_partners_against_counting(
+    shared: RowMatches, gone: list[tuple[int, int, int]], come: list[tuple[int, int, int]]
+) -> None:
+    """Rows of a source, a key and a value: partners have one key, those of one value part."""
+    sides = []
+    for first, rows in ((0, gone), (3, come)):
+        sources = [[row[1:] for row in rows if row[0] == number] for number in range(3)]
+        sides.append(
+            [((first + number, place), row) for number, of in enumerate(sources) for place, row in enumerate(of)]
+        )
+
+    def take(part: int) -> None:
+        shared.clear()
+        for source in range(6):
+            taken = [row[part] for each in sides for place, row in each if place[0] == source]
+            shared.add(source, numbers(taken, "delete" if source < 3 else "insert") if taken else iter([]), ALL)
+
+    shared.begin()
+    take(0)
+    found, unclear = shared.pair()
+    partners, counted = [], 0
+    for key in range(4):
+        one, other = ([(place, row[1]) for place, row in each if row[0] == key] for each in sides)
+        partners += list(zip(one, other, strict=False))
+        counted += 0 if not one or not other or len(one) == len(other) == 1 else len(one) + len(other)
+    assert unclear == counted
+    assert places(found) == sorted(place for pair in partners for place, _ in pair)
+    take(1)
+    equal = [(one, other) for one, other in partners if one[1] == other[1]]
+    assert places(shared.part_equals()) == sorted(place for pair in equal for place, _ in pair)
+    left = sorted((one[0], other[0]) for one, other in partners if one[1] != other[1])
+    order = sorted(other for _, other in left)
+    assert ranks(shared) == [order.index(other) for _, other in left]
+
+
+def places(found: Bitmaps) -> list[Place]:
+    return [(source, row) for source, rows in sorted(found.items()) for row in rows]
+
+
+@pytest.mark.parametrize("forget", [RowMatches.begin, RowMatches.clear])
+def test_what_was_asked_before_is_forgotten(shared: RowMatches, forget: Callable[[RowMatches], None]) -> None:
+    shared.begin()
+    shared.add(0, numbers([1], "delete"), ALL)
+    forget(shared)
+    shared.add(1, numbers([1]), ALL)
+    assert lists(shared.unmatched()) == {1: [0]}
+    assert lists(shared.unmatched()) == {1: [0]}
+
+
+def test_positions_with_holes_and_beyond_four_billion(shared: RowMatches) -> None:
+    expected_rows = [[3, 5, 2**33], [2**33 + 1, 2**33 + 2, 2**39], [2**40 - 3, 2**40 - 2, 2**40 - 1]]
+    sources = []
+    for rows in expected_rows:
+        whole_batch = batch([pa.array([1, 1, 1])])
+        sources.append(ChangeBatch("id", 1, 0, whole_batch.rows, pa.array(rows, pa.int64())))
+    shared.begin()
+    assert list(shared.add(0, iter(sources), ALL)) == list(chain(*expected_rows))
+    assert lists(shared.unmatched()) == {0: list(chain(*expected_rows))}
+
+
+def many(count: int, kind: str = "insert", begin: int = 0) -> Iterator[ChangeBatch]:
+    """Rows whose values count from `begin`."""
+    for first in range(0, count, 8192):
+        rows = range(first, min(first + 8192, count))
+        yield batch([pa.array(range(begin + rows.start, begin + rows.stop), pa.int64())], kind, first)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
+    """More than fits into memory, of which half has an equal, with duplicates in either half."""
+    count = 300_000
+    answers = []
+    for memory in (SPILLING_BYTES, 8 * SPILLING_BYTES):
+        matches = RowMatches(memory)
+        matches.begin()
+        matches.add(0, many(count, "delete"), ALL)
+        matches.add(1, many(count, begin=count // 2), ALL)
+        matches.add(2, many(count), ALL)
+        answers.append((matches.unmatched(), matches.unmatched_singles(), matches.pair()))
+        spilled = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        assert (spilled > 0) is (memory == SPILLING_BYTES)
+        del matches
+        assert list(folder.iterdir()) == []
+    little, plenty = answers
+    assert little == plenty
+    half = list(range(count // 2))
+    rest = list(range(count // 2, count))
+    assert lists(little[0]) == {1: rest, 2: rest}
+    assert lists(little[1]) == {0: rest, 1: half + rest, 2: rest}
+    assert lists(little[2][0]) == {0: half + rest, 1: half, 2: half}
+    assert little[2][1] == 3 * len(half)
+
+
+@pytest.mark.parametrize("good", [0, 1, 40])
+def test_what_reading_raises_comes_out_unchanged(shared: RowMatches, good: int) -> None:
+    error = FileVacuumed("t", 3, "gone.parquet")
+
+    def failing() -> Iterator[ChangeBatch]:
+        yield from many(good * 8192)
+        raise error
+
+    shared.begin()
+    with pytest.raises(FileVacuumed) as caught:
+        shared.add(0, failing(), ALL)
+    assert caught.value is error
+    shared.begin()
+    shared.add(0, numbers([1]), ALL)
+    assert lists(shared.unmatched()) == {0: [0]}
+
+
+def test_stopped_for_good() -> None:
+    matches = RowMatches()
+    matches.begin()
+    matches.stop()
+    for ask in (matches.begin, matches.clear, matches.unmatched, matches.unmatched_singles, matches.pair):
+        with pytest.raises(Stopped):
+            ask()
+    with pytest.raises(Stopped):
+        matches.add(0, numbers([1]), ALL)
+
+
+def test_stopped_while_rows_come() -> None:
+    """From another thread, while the rows of a source without an end are read."""
+    matches, reading = RowMatches(), threading.Event()
+    matches.begin()
+
+    def endless() -> Iterator[ChangeBatch]:
+        for number in range(2**40):
+            yield batch([pa.array([number])], first=number)
+            if number == 100:
+                reading.set()
+
+    def stop() -> None:
+        reading.wait()
+        matches.stop()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(Stopped):
+        matches.add(0, endless(), ALL)
+    thread.join()
+
+
+def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    matches = RowMatches()
+    matches.begin()
+    matches.add(0, many(400_000), ALL)
+    calls: list[int] = []
+
+    def stopping(rows: pa.Array) -> BitMap64:
+        calls.append(len(rows))
+        matches.stop()
+        return bitmap_of(rows)
+
+    monkeypatch.setattr("tailer.matches.bitmap_of", stopping)
+    with pytest.raises(Stopped):
+        matches.unmatched()
+    assert len(calls) < 6
+
+
+@contextmanager
+def full_disk(free_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond `free_bytes`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_full_disk_while_rows_come() -> None:
+    matches = RowMatches(SPILLING_BYTES // 2)
+    matches.begin()
+    with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot be compared"):
+        matches.add(0, many(2_000_000), ALL)
+    matches.begin()
+    matches.add(0, numbers([1]), ALL)
+    assert lists(matches.unmatched()) == {0: [0]}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("question", [RowMatches.unmatched, RowMatches.pair])
+def test_a_full_disk_while_answers_are_made(question: Callable[[RowMatches], object]) -> None:
+    """Every row has its equals, so that all of them are sorted."""
+    matches = RowMatches(SPILLING_BYTES // 2)
+    matches.begin()
+    for source, kind in enumerate(["delete", "insert", "insert"]):
+        matches.add(source, many(200_000, kind), ALL)
+    with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot be compared"):
+        question(matches)
+    matches.begin()
+    matches.add(0, numbers([1]), ALL)
+    assert lists(matches.unmatched()) == {0: [0]}
+
+
+@pytest.mark.usefixtures("folder")
+def test_less_memory_than_it_takes() -> None:
+    matches = RowMatches(2**20)
+    with pytest.raises(StorageUnavailable, match="cannot be compared"):
+        ask_much(matches)
+
+
+def ask_much(matches: RowMatches) -> None:
+    matches.begin()
+    for source, kind in enumerate(["delete", "insert", "insert"]):
+        matches.add(source, many(60_000, kind), ALL)
+    matches.unmatched()
+    matches.pair()
+
+
+@pytest.mark.parametrize("place", ["missing", "file"])
+def test_nowhere_to_put_temporary_files(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    (folder / "file").write_bytes(b"")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / place))
+    with pytest.raises(StorageUnavailable, match=place):
+        RowMatches()
