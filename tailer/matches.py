@@ -28,10 +28,11 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 
 __all__ = ["GONE", "MEMORY_BYTES", "RowMatches", "Stopped"]
 
-MEMORY_BYTES: Final = 128 * 2**20
+MEMORY_BYTES: Final = 96 * 2**20
 GONE: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 _THREADS: Final = 2
 _RESULT_ROWS: Final = 65536
+_MANY_ROWS: Final = 200_000
 _SIDE: Final = ("row", "gone")
 # A place is the number of a source, and behind it the position of a row, which is smaller than this.
 _MAX_ROWS: Final = 2**40
@@ -42,19 +43,32 @@ _TABLES: Final = {
     "rows": "place BIGINT, gone BOOLEAN, print UHUGEINT",
     "partners": "gone BIGINT, come BIGINT",  # places
 }
+# Most rows cancel out with others in their bucket: where both sides have as many rows, with the same sums of both
+# halves of their fingerprints, no row of a bucket is left. Only the rows of other buckets are worth counting.
+_UNEVEN: Final = """
+CREATE OR REPLACE TABLE uneven AS
+WITH sides AS (
+    SELECT (print & 65535)::USMALLINT AS bucket, CASE WHEN gone THEN 1 ELSE -1 END AS side,
+        (print >> 64)::UBIGINT::HUGEINT AS high, (print & 18446744073709551615)::UBIGINT::HUGEINT AS low
+    FROM rows
+), buckets AS (
+    SELECT bucket FROM sides GROUP BY bucket HAVING sum(side) <> 0 OR sum(side * high) <> 0 OR sum(side * low) <> 0
+)
+SELECT * FROM rows WHERE (print & 65535)::USMALLINT IN (SELECT bucket FROM buckets)
+"""
 # How often each fingerprint is gone and has come.
 _COUNTED: Final = """
 CREATE OR REPLACE TABLE counted AS
 SELECT print, count(*) FILTER (gone) AS gone_rows, count(*) FILTER (NOT gone) AS come_rows
-FROM rows GROUP BY print HAVING {having}
+FROM {rows} GROUP BY print HAVING {having}
 """
 # Rows whose fingerprint was counted: all where `{whole}` holds, else the n-th of each side of which `{nth}` holds.
 _FOUND: Final = """
-SELECT place FROM rows JOIN counted USING (print) WHERE {whole}
+SELECT place FROM {rows} JOIN counted USING (print) WHERE {whole}
 UNION ALL
 SELECT place FROM (
     SELECT *, row_number() OVER (PARTITION BY print, gone ORDER BY place) AS nth
-    FROM rows JOIN counted USING (print) WHERE NOT ({whole})
+    FROM {rows} JOIN counted USING (print) WHERE NOT ({whole})
 ) WHERE {nth}
 """
 # Partners: the only row of each side, or the n-th of both.
@@ -105,6 +119,7 @@ class RowMatches:
             raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
         self._salt = secrets.token_hex(16)
         self._stopped = False
+        self._rows = 0
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory_bytes}B",
             "threads": _THREADS,
@@ -115,21 +130,38 @@ class RowMatches:
         }
         # A connection that outlives the interpreter's other objects, as one in a traceback may, is complained about.
         self._connections = [duckdb.connect(":memory:", config=settings)]
-        weakref.finalize(self, _release, self._connections, self._folder)
+        self._release = weakref.finalize(self, _release, self._connections, self._folder)
 
     @property
     def _database(self) -> duckdb.DuckDBPyConnection:
         return self._connections[0]
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether there is memory that is worth giving back, at the price of another one of these."""
+        return self._rows > _MANY_ROWS
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no use any more."""
+        return self._stopped or not self._release.alive
+
+    def close(self) -> None:
+        """Give back memory and disk."""
+        self._release()
+
     def stop(self) -> None:
         """From another thread: end what is under way, and refuse what follows."""
         self._stopped = True
-        self._database.interrupt()
+        for connection in self._connections:
+            connection.interrupt()
 
     def begin(self) -> None:
         """Forget all rows and partners."""
         self._empty("rows")
         self._empty("partners")
+        with self._translated():
+            self._database.execute("DROP TABLE IF EXISTS uneven; DROP TABLE IF EXISTS counted")
 
     def clear(self) -> None:
         """Forget all rows, but not which of them are partners."""
@@ -157,19 +189,21 @@ class RowMatches:
                 )
             finally:
                 self._database.unregister("batches")
+        self._rows += len(reading.taken)
         return reading.taken
 
     def unmatched(self) -> Bitmaps:
         """The rows that are left when equal ones that are gone and have come cancel out, one for one."""
         left = "CASE WHEN gone THEN nth <= gone_rows - come_rows ELSE nth > gone_rows END"
         with self._translated():
-            self._database.execute(_COUNTED.format(having="gone_rows <> come_rows"))
-            return self._collected(_FOUND.format(whole="least(gone_rows, come_rows) = 0", nth=left))
+            self._database.execute(_UNEVEN)
+            self._database.execute(_COUNTED.format(rows="uneven", having="gone_rows <> come_rows"))
+            return self._collected(_FOUND.format(rows="uneven", whole="least(gone_rows, come_rows) = 0", nth=left))
 
     def unmatched_singles(self) -> Bitmaps:
         """The rows that are left when those cancel out that have exactly one equal, which is on the other side."""
         with self._translated():
-            self._database.execute(_COUNTED.format(having="NOT (gone_rows = 1 AND come_rows = 1)"))
+            self._database.execute(_COUNTED.format(rows="rows", having="NOT (gone_rows = 1 AND come_rows = 1)"))
             return self._collected("SELECT place FROM rows JOIN counted USING (print)")
 
     def pair(self) -> tuple[Bitmaps, int]:
@@ -179,7 +213,7 @@ class RowMatches:
         """
         single = "gone_rows = 1 AND come_rows = 1"
         with self._translated():
-            self._database.execute(_COUNTED.format(having="gone_rows > 0 AND come_rows > 0"))
+            self._database.execute(_COUNTED.format(rows="rows", having="gone_rows > 0 AND come_rows > 0"))
             self._database.execute(_PAIRED.format(single=single))
             query = f"SELECT coalesce(sum(gone_rows + come_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
             ambiguous = int(self._database.sql(query).fetchall()[0][0])

@@ -50,24 +50,32 @@ class PairingEngine:
                     yield joined
 
     async def _refined(self, plan: ChangePlan, selections: Selections, preimages: Preimages) -> ChangePlan:
-        if self._matches is None:
+        if self._matches is None or self._matches.closed:
             self._matches = await to_thread.run_sync(RowMatches)
         comparing = _Comparing(self._matches)
         async with background() as group:
             group.start_soon(comparing.stop_when_cancelled)
             try:
-                work = partial(refine, plan, self._rules, self._matches, selections, preimages)
+                work = partial(_compare, plan, self._rules, self._matches, selections, preimages)
                 refined, counts = await to_thread.run_sync(work)
             except Stopped:
                 await lowlevel.checkpoint()  # raises the cancellation that it was stopped for
                 raise
             finally:
                 comparing.ended = True
-                if comparing.stopped:
-                    self._matches = None
         if self._report is not None:
             self._report(plan, counts)
         return refined
+
+
+def _compare(
+    plan: ChangePlan, rules: PairingRules, matches: RowMatches, selections: Selections, preimages: Preimages
+) -> tuple[ChangePlan, PairingCounts]:
+    try:
+        return refine(plan, rules, matches, selections, preimages)
+    finally:
+        if matches.has_grown:
+            matches.close()
 
 
 async def _joined(batches: AsyncIterator[ChangeBatch], preimages: Preimages) -> AsyncGenerator[ChangeBatch, None]:
@@ -79,7 +87,7 @@ class _Comparing:
     """A comparison on another thread, which does not notice by itself that nobody waits for it any more."""
 
     def __init__(self, matches: RowMatches) -> None:
-        self.ended = self.stopped = False
+        self.ended = False
         self._matches = matches
 
     async def stop_when_cancelled(self) -> None:
@@ -87,5 +95,4 @@ class _Comparing:
             await anyio.sleep_forever()
         finally:
             if not self.ended:
-                self.stopped = True
                 self._matches.stop()

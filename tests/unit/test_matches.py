@@ -96,7 +96,8 @@ def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     return inner.map(pa.list_) | structs | st.builds(pa.map_, st.sampled_from(KEYS), inner)
 
 
-TYPES = st.recursive(st.sampled_from(list(LEAVES)), nested, max_leaves=4)
+# Of void inside of other types, which no table has, Arrow itself makes invalid arrays.
+TYPES = st.just(pa.null()) | st.recursive(st.sampled_from(KEYS), nested, max_leaves=4)
 
 
 def values(kind: pa.DataType) -> st.SearchStrategy[Any]:

@@ -1,0 +1,36 @@
+"""Follows the version that rewrites by rules: arguments PATH and the rules as JSON.
+
+Prints the kind and the id of each change, and the peak memory in bytes, as JSON. With as many threads as there ever
+are: memory must not depend on the machine.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from tailer.engine import MAX_THREADS, LocalEngine
+from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.pairing_engine import PairingEngine
+from tailer.policy import PairingRules
+from tests.bench.rewritten import pass_rewrite
+
+__all__ = ["report"]
+
+
+def report(path: Path, rules: PairingRules) -> str:
+    """What to print."""
+    changes: list[tuple[str, int]] = []
+
+    def take(batch: ChangeBatch) -> None:
+        columns = (batch.rows[name].to_pylist() for name in (CHANGE_TYPE, "id"))
+        changes.extend(zip(*columns, strict=True))
+
+    pass_rewrite(path, PairingEngine(LocalEngine(MAX_THREADS), rules), take)
+    # Not `ru_maxrss`: that counts what the parent held when it started us.
+    peak_kb = int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
+    return json.dumps({"changes": changes, "peak_bytes": peak_kb * 1024})
+
+
+if __name__ == "__main__":
+    print(report(Path(sys.argv[1]), PairingRules(**json.loads(sys.argv[2]))))
