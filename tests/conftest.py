@@ -11,8 +11,12 @@ from tests.spark import build_spark
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
 # with the first compiler alone. By default that one has 48 MB for its code: Spark with Delta soon fills them,
-# and nothing is compiled any more. Not for measurements.
-SMALL_WORK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+# and nothing is compiled any more. Of what a query makes hardly anything outlives it: the larger the young generation,
+# the less is copied; and without the last setting Spark's classes alone lead to collections of everything. Not for
+# measurements.
+SMALL_WORK: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
+)
 
 
 @pytest.fixture(scope="session")
