@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.event_loop import watch_event_loops
+from tests.histories import quick
 from tests.spark import build_spark
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
@@ -29,7 +30,8 @@ def anyio_backend() -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark with Delta for the whole run, started by the first test that asks."""
     session = build_spark(tmp_path_factory.mktemp("spark"), java_options=SMALL_WORK)
-    yield session
+    with quick(session):
+        yield session
     session.stop()
 
 
