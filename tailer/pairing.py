@@ -34,7 +34,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.bitmaps import Bitmaps
-from tailer.delta.schema import dropped_column, partition_scalar, physical_name, restates
+from tailer.delta.schema import dropped_column, partition_scalar, physical_name, restated, restates
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.execute import execute
@@ -50,6 +50,7 @@ _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
 _GONE: Final = (TaskKind.DELETE, TaskKind.CDC_DELETES)
 _IDS: Final = add_row_ids(pa.schema([]))
+_ROW_ID: Final = select_columns(_IDS, [ROW_ID])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,9 @@ class _Comparison:
 
     def cancel(self) -> int:
         """Drop carry-overs; how many rows that were."""
-        tracked, dropped = self._tracked(), 0
+        # Of a row that had fewer columns its id tells no more than that it is still the same row.
+        tracked = [index for index in self._tracked() if self._as_then(index, self._schema) is self._schema]
+        dropped = 0
         if self._has_both(tracked):
             taken = self._take(tracked, _IDS, _PLAIN, nulls_differ=True)
             dropped += self._drop(taken, self._matches.unmatched_singles())
@@ -199,7 +202,7 @@ class _Comparison:
         whole = [index for index in self._comparable(self._schema) if self._keeps_all(index)]
         tracked = set(self._tracked())
         by_id = [index for index in whole if index in tracked]
-        for indices, columns in ((whole, key), (by_id, select_columns(_IDS, [ROW_ID]))):
+        for indices, columns in ((whole, key), (by_id, _ROW_ID)):
             if len(columns) > 0 and indices:
                 self._take(indices, columns, _PLAIN, nulls_differ=True)
                 found, unclear = self._matches.pair()
@@ -233,7 +236,8 @@ class _Comparison:
             rows = self._selections.store(found[index])
             if rows is not None:
                 task, told = self._tasks[index], Refinement(updated=rows)
-                wanted = replace(task, schema=self._schema, include=rows, exclude=None, refinement=told)
+                schema = self._as_then(index, self._schema)
+                wanted = replace(task, schema=schema, include=rows, exclude=None, refinement=told)
                 yield from (batch.rows for batch in execute(wanted))
 
     def _take(
@@ -248,7 +252,7 @@ class _Comparison:
         self._matches.clear()
         taken: Bitmaps = {}
         for index in indices:
-            batches = execute(self._told(index, schema, as_written))
+            batches = execute(self._told(index, self._as_then(index, schema), as_written))
             taken[index] = self._matches.add(index, batches, types, nulls_differ)
         return taken
 
@@ -265,6 +269,11 @@ class _Comparison:
         dropped = {index: rows - left.get(index, BitMap64()) for index, rows in taken.items()}
         _unite(self.dropped, dropped)
         return sum(map(len, dropped.values()))
+
+    def _as_then(self, index: int, schema: pa.Schema) -> pa.Schema:
+        """`schema` without those of the table's columns that the rows of a task did not have."""
+        then = self._tasks[index].schema
+        return schema if schema is then or schema in (_IDS, _ROW_ID) else restated(then, schema)
 
     def _keeps_all(self, index: int) -> bool:
         """Whether the rows have all their columns in the place where they are delivered."""

@@ -9,7 +9,7 @@ That is also what tells columns apart over time: the one of a physical name is t
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ __all__ = [
     "dropped_column",
     "partition_scalar",
     "physical_name",
+    "restated",
     "restates",
     "widens",
 ]
@@ -89,6 +90,17 @@ def physical_name(field: pa.Field) -> str:
     return field.name if mapped is None else str(mapped.decode())
 
 
+def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
+    """`after`, for reading rows of the table when its columns were `before`: those it did not have then are null.
+
+    A file may have values for them, from a time when the table had them before. The result is `after` itself where it
+    had them all.
+    """
+    fields = [_restated(old, field) for old, field in _by_identity(before, after)]
+    found = pa.schema(fields)
+    return after if found.equals(after, check_metadata=True) else found
+
+
 def restates(before: pa.DataType, after: pa.DataType) -> bool:
     """Whether every value of `before` has a meaning as `after`: columns, on every level, stay, widen, come or go.
 
@@ -120,6 +132,33 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
         return bool(0 <= scale <= wide.precision - narrow.precision)
     dates = pa.types.is_date32(narrow) and pa.types.is_timestamp(wide) and wide.tz is None
     return bool(dates or (pa.types.is_float32(narrow) and pa.types.is_float64(wide)))
+
+
+_ABSENT: Final = "tailer.absent: "  # begins a physical name that no file has
+_NO_ID: Final = b"-1"
+
+
+def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[tuple[pa.Field | None, pa.Field]]:
+    old = {physical_name(field): field for field in before}
+    return ((old.get(physical_name(field)), field) for field in after)
+
+
+def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
+    if before is None:
+        metadata = {**(after.metadata or {}), PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
+        return after.with_metadata(metadata | ({FIELD_ID: _NO_ID} if FIELD_ID in metadata else {}))
+    return after.with_type(_restated_type(before.type, after.type))
+
+
+def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        return pa.struct([_restated(old, field) for old, field in _by_identity(before, after)])
+    if pa.types.is_list(before) and pa.types.is_list(after):
+        return pa.list_(after.value_field.with_type(_restated_type(before.value_type, after.value_type)))
+    if pa.types.is_map(before) and pa.types.is_map(after):
+        value = after.item_field.with_type(_restated_type(before.item_type, after.item_type))
+        return pa.map_(_restated_type(before.key_type, after.key_type), value)
+    return after
 
 
 _TAKEN: Final = frozenset(field.name for field in METADATA_FIELDS)

@@ -1,0 +1,336 @@
+"""Tables without a change feed: only the rows that changed are events, and none of them is missing.
+
+Random histories that write most rows again as they were (`tests.carried`) are judged version by version over
+delta-rs's and Spark's snapshots: the fold of the events holds, and there are as many events as rows in which two
+snapshots differ. A history that is written twice, with a change feed and without one, has the same events when updates
+are told by key. Histories whose columns change are those of `tests.written`.
+
+`make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
+at `LAKE_TAILER_SOAK_SEED`.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count, product
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from tailer.engine import LocalEngine
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP
+from tailer.pairing_engine import PairingEngine
+from tailer.plan import Regime
+from tailer.policy import Carryovers, PairingRules
+from tests.carried import TRACKED, UNIQUE, CarriedHistory, CarriedShape, changes, events, with_updates
+from tests.follow import Followed, follow, run_plan
+from tests.identity import Schema, restate
+from tests.oracle import GONE, METADATA, Rows, assert_same, delta_rs_snapshot, gone_and_come, rows_of, spark_snapshot
+from tests.spark_table import Table, kinds, schemas_in
+from tests.written import HISTORIES, Told, read
+
+SEED: Final = 20261121
+SIDE_BY_SIDE: Final = 2
+
+DROP: Final = PairingRules()
+KEEP: Final = PairingRules(Carryovers.KEEP)
+BY_KEY: Final = PairingRules(compute_updates=True, key=("id",), skip_unchanged=True)
+BY_ROW_ID: Final = replace(BY_KEY, key=())
+# Whatever these do, what is left to apply is the same.
+OTHERS: Final = (KEEP, BY_ROW_ID, BY_KEY, replace(BY_KEY, carryovers=Carryovers.KEEP))
+# What keeps the ids of the rows it writes again.
+KEEPING_IDS: Final = ("UPDATE", "DELETE", "MERGE", "OPTIMIZE")
+
+
+def shape(vectors: bool, tracked: bool, partitioned: bool, rich: bool, unique: bool) -> CarriedShape:
+    """A table without a feed."""
+    traits = (*([TRACKED] if tracked else []), *([UNIQUE] if unique else []))
+    return CarriedShape(False, vectors, partitioned, rich, traits)
+
+
+# Each two of vectors, row tracking and partitions in all four ways, and what is done to such a table.
+DONE: Final = {
+    shape(vectors=False, tracked=False, partitioned=False, rich=True, unique=False): (
+        "insert again",
+        "other zeros",
+        "update to the same",
+        "merge",
+        "overwrite with some of the same",
+        "make equal",
+    ),
+    shape(vectors=True, tracked=False, partitioned=True, rich=False, unique=False): (
+        "update",
+        "merge",
+        "insert again",
+        "dynamic overwrite",
+        "vectors on or off",
+        "delete",
+        "make equal",
+    ),
+    shape(vectors=False, tracked=True, partitioned=True, rich=False, unique=True): (
+        "update",
+        "merge to the same",
+        "optimize",
+        "merge",
+        "replace where with some of the same",
+        "restore",
+    ),
+    shape(vectors=True, tracked=True, partitioned=False, rich=True, unique=True): (
+        "merge",
+        "update to the same",
+        "delete",
+        "vectors on or off",
+        "update",
+        "merge changing nothing",
+        "overwrite with some of the same",
+    ),
+}
+FED: Final = {replace(bare, feed=True): done for bare, done in DONE.items() if UNIQUE in bare.traits}
+Histories = dict[CarriedShape, CarriedHistory]
+
+
+def paired(rules: PairingRules) -> PairingEngine:
+    """The engine under test."""
+    return PairingEngine(LocalEngine(), rules)
+
+
+def row_count(version: Followed) -> int:
+    """How many events a version has."""
+    return sum(table.num_rows for table in version.tables)
+
+
+def check(history: CarriedHistory) -> int:
+    """Judge every version of a history without a feed; returns how many there are."""
+    raw = follow(history.path)
+    assert [version.plan.version for version in raw] == list(range(history.latest + 1))
+    found = {rules: follow(history.path, engine=paired(rules)) for rules in (DROP, *OTHERS)}
+    before = Rows()
+    for at, version in enumerate(raw):
+        where = history.describe(at)
+        after = snapshot_rows(history, at)
+        here = {rules: versions[at] for rules, versions in found.items()}
+        check_fold(before, after, here.values(), where)
+        assert row_count(here[DROP]) == ((before - after) + (after - before)).total(), where
+        check_places(version, here, where)
+        check_resumed(random.Random(f"{history.seed} {at}"), version, here[BY_KEY], where)
+        before = after
+    return len(raw)
+
+
+def snapshot_rows(history: CarriedHistory, version: int) -> Rows:
+    """All rows of a version; the latest is asked of Spark, the others of the quicker reader."""
+    if version == history.latest:
+        return spark_snapshot(history.spark, history.path, version)
+    return delta_rs_snapshot(history.path, version)
+
+
+def check_fold(before: Rows, after: Rows, versions: Iterable[Followed], where: str) -> None:
+    """What was there with the events of a version applied is what is there then, whichever the rules."""
+    for version in versions:
+        kept, come = gone_and_come(before, version.tables, where)
+        assert_same(kept + come, after, where)
+
+
+def check_places(raw: Followed, found: Mapping[PairingRules, Followed], where: str) -> None:
+    """Events stay where they were; it is known which are left of several equal ones, and which are one update."""
+    tracked = any(task.tracking is not None for task in raw.plan.tasks)
+    left = changes(events(run_plan(raw.plan.with_row_ids()) if tracked else raw))
+    assert events(found[KEEP]) == events(raw), where
+    assert events(found[DROP]) == left, where
+    assert events(found[BY_KEY]) == with_updates(left, "id"), where
+    assert events(found[BY_ROW_ID]) == with_updates(left), where
+
+
+def check_resumed(chosen: random.Random, raw: Followed, whole: Followed, where: str) -> None:
+    """Whoever goes on behind any row, one that was left out included, gets what he would have got."""
+    if raw.positions:
+        after = chosen.choice(raw.positions)
+        rest = run_plan(raw.plan, paired(BY_KEY), after)
+        assert events(rest) == [event for event in events(whole) if event.position > after], f"after {after}, {where}"
+
+
+def check_twins(on: CarriedHistory, off: CarriedHistory) -> None:
+    """Both were written alike; their events agree when updates are told by key, and by row id where rows have one.
+
+    Unless asked for updates, the feed is believed.
+    """
+    assert on.story == off.story
+    for raw, left in zip(follow(on.path), follow(on.path, engine=paired(DROP)), strict=True):
+        assert events(left) == events(raw), on.describe(raw.plan.version)
+    for rules in (BY_KEY, *([BY_ROW_ID] if TRACKED in off.shape.traits else [])):
+        fed, bare = (follow(history.path, engine=paired(rules)) for history in (on, off))
+        for theirs, ours in zip(fed, bare, strict=True):
+            if rules is BY_KEY or theirs.plan.operation in KEEPING_IDS:
+                where = f"{rules}, {on.path} against {off.describe(ours.plan.version)}"
+                assert_same(untimed(ours), untimed(theirs), where)
+        assert Regime.CDC in {version.plan.regime for version in fed}
+        assert Regime.CDC not in {version.plan.regime for version in bare}
+        assert {"update_preimage", "update_postimage"} <= {kind for version in bare for kind in kinds(version)}
+
+
+def untimed(version: Followed) -> Rows:
+    """A version's events but for the time of its commit."""
+    return sum((rows_of(table, [COMMIT_TIMESTAMP]) for table in version.tables), Rows())
+
+
+def check_told(told: Told) -> int:
+    """Judge the versions of a written history that have no feed; returns how many deleted and inserted the same.
+
+    The events that there are without comparison are judged elsewhere; of these, exactly those are left of which the
+    version does not have as many on the other side. Deleted rows are said in the columns of the version.
+    """
+    compared = 0
+    raw, found = follow(told.path, told.first), follow(told.path, told.first, engine=paired(DROP))
+    for theirs, ours in zip(raw, found, strict=True):
+        at = theirs.plan.version
+        if theirs.plan.feed:
+            assert events(ours) == events(theirs), told.where(at, "feed")
+            continue
+        schemas = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
+        gone, come = sides(theirs, *schemas)
+        left_gone, left_come = sides(ours, *schemas)
+        assert_same(left_gone, gone - come, told.where(at, "deleted"))
+        assert_same(left_come, come - gone, told.where(at, "inserted"))
+        left = set(events(ours))
+        assert events(ours) == [event for event in events(theirs) if event in left], told.where(at, "order")
+        compared += bool(gone & come)
+    return compared
+
+
+def sides(version: Followed, before: Schema, after: Schema) -> tuple[Rows, Rows]:
+    """A version's deleted rows, said in the columns of `after`, and its inserted ones."""
+    gone, come = Rows(), Rows()
+    for table in version.tables:
+        deleted = pc.is_in(table.column(CHANGE_TYPE), pa.array(GONE))
+        gone += restate(rows_of(table.filter(deleted), METADATA), before, after)
+        come += rows_of(table.filter(pc.invert(deleted)), METADATA)
+    return gone, come
+
+
+@pytest.fixture(scope="module")
+def histories(quick_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Histories:
+    """One history of each shape."""
+    folder = tmp_path_factory.mktemp("carried")
+
+    def made(shape: CarriedShape, operations: Sequence[str]) -> CarriedHistory:
+        return CarriedHistory(quick_spark, folder / str(shape), SEED, shape).do(*operations)
+
+    shapes = DONE | FED
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return dict(zip(shapes, pool.map(made, shapes, shapes.values()), strict=True))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("shape", DONE, ids=str)
+def test_only_what_changed_and_all_of_it(histories: Histories, shape: CarriedShape) -> None:
+    assert check(histories[shape]) >= len(DONE[shape])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("shape", FED, ids=str)
+def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: CarriedShape) -> None:
+    check_twins(histories[shape], histories[replace(shape, feed=False)])
+
+
+def test_written_histories_in_which_columns_change(tmp_path: Path) -> None:
+    compared = 0
+    for archive in sorted(HISTORIES.glob("*.tar.xz")):
+        compared += check_told(read(archive, tmp_path / archive.name))
+    assert compared == 8
+
+
+@pytest.mark.parametrize("tracked", [True, False], ids=["row tracking", "no row tracking"])
+def test_merge_that_adds_a_column(table: Table, tracked: bool) -> None:
+    properties = f"'delta.enableRowTracking' = '{str(tracked).lower()}'"
+    table.create(COLUMNS, TEN_ROWS, feed=False, properties=properties)
+    table.sql(
+        "MERGE WITH SCHEMA EVOLUTION INTO {t} USING (SELECT id, 'new' AS name, 7 AS extra FROM range(8, 12)) AS s "
+        "ON {t}.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    judged(table, {"delete": 2, "insert": 4}, {"update_preimage": 2, "update_postimage": 2, "insert": 2})
+
+
+def test_overwrite_that_adds_a_column(table: Table) -> None:
+    table.create(COLUMNS, TEN_ROWS, feed=False)
+    rows = table.spark.read.format("delta").load(str(table.path))
+    added = rows.selectExpr("id", "name", "n", "IF(id = 3, 'new', NULL) AS extra").where("id <> 5").cache()
+    assert added.count() == 9
+    added.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(str(table.path))
+    added.unpersist()
+    judged(table, {"delete": 2, "insert": 1}, {"update_preimage": 1, "update_postimage": 1, "delete": 1})
+
+
+def test_overwrite_that_changes_a_type(table: Table) -> None:
+    table.create(COLUMNS, TEN_ROWS, feed=False)
+    rows = table.spark.read.format("delta").load(str(table.path)).selectExpr("id", "name", "CAST(n AS STRING) AS n")
+    rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(table.path))
+    raw = follow(table.path)[-1]
+    for rules in (DROP, BY_KEY):
+        assert events(follow(table.path, engine=paired(rules))[-1]) == events(raw)
+    assert kinds(raw) == {"delete": 10, "insert": 10}
+
+
+def test_restore_of_a_dropped_column(table: Table) -> None:
+    """A row whose file was written without the column has its id and commit version from before, and another value."""
+    properties = "'delta.columnMapping.mode' = 'name', 'delta.enableRowTracking' = 'true'"
+    table.create(COLUMNS, TEN_ROWS, feed=False, properties=properties)
+    table.sql("ALTER TABLE {t} DROP COLUMN n")
+    table.sql("DELETE FROM {t} WHERE id = 0")
+    table.sql("RESTORE TABLE {t} TO VERSION AS OF 1")
+    # Where the column is null, nothing changes.
+    judged(table, {"delete": 8, "insert": 9}, {"update_preimage": 8, "update_postimage": 8, "insert": 1}, compared=2)
+
+
+COLUMNS: Final = "id BIGINT, name STRING, n INT"
+TEN_ROWS: Final = "SELECT id, 'old', IF(id = 4, NULL, CAST(id AS INT)) FROM range(10)"
+
+
+def judged(table: Table, changed: dict[str, int], updates: dict[str, int], compared: int = 1) -> None:
+    """The latest version has so many changes, and so many where updates are told by the key.
+
+    `compared`: how many versions of the table, which has no feed, delete and insert the same.
+    """
+    schemas = schemas_in(table.path)
+    story = [f"version {version}" for version in schemas]
+    assert check_told(Told(table.path, "a case", story, schemas, {})) == compared
+    for rules, expected in ((DROP, changed), (replace(BY_KEY, skip_unchanged=False), updates)):
+        assert kinds(follow(table.path, engine=paired(rules))[-1]) == expected
+
+
+@pytest.mark.soak
+def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
+    wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "5000"))
+    seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
+    shapes = [shape(*kind) for kind in product((False, True), repeat=5)]
+
+    def one(off: CarriedShape, seed: int) -> int:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        bare = CarriedHistory(quick_spark, folder / "bare", seed, off)
+        bare.run(20)
+        versions = check(bare)
+        if UNIQUE in off.traits:
+            fed = CarriedHistory(quick_spark, folder / "fed", seed, replace(off, feed=True))
+            fed.run(20)
+            check_twins(fed, bare)
+        shutil.rmtree(folder)
+        return versions
+
+    def made() -> Iterator[int]:
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            while True:
+                yield from pool.map(one, shapes, seeds)
+
+    checked = 0
+    for versions in made():
+        checked += versions
+        print(f"{checked} versions checked")
+        if checked >= wanted:
+            return
