@@ -58,7 +58,6 @@ SELECT * FROM rows WHERE (print & 65535)::USMALLINT IN (SELECT bucket FROM bucke
 """
 # How often each fingerprint is gone and has come.
 _COUNTED: Final = """
-CREATE OR REPLACE TABLE counted AS
 SELECT print, count(*) FILTER (gone) AS gone_rows, count(*) FILTER (NOT gone) AS come_rows
 FROM {rows} GROUP BY print HAVING {having}
 """
@@ -119,7 +118,8 @@ class RowMatches:
             raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
         self._salt = secrets.token_hex(16)
         self._stopped = False
-        self._rows = 0
+        self._rows = self._rows_so_far = 0
+        self._used = set(_TABLES)
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory_bytes}B",
             "threads": _THREADS,
@@ -139,7 +139,7 @@ class RowMatches:
     @property
     def has_grown(self) -> bool:
         """Whether there is memory that is worth giving back, at the price of another one of these."""
-        return self._rows > _MANY_ROWS
+        return self._rows_so_far > _MANY_ROWS
 
     @property
     def closed(self) -> bool:
@@ -158,14 +158,13 @@ class RowMatches:
 
     def begin(self) -> None:
         """Forget all rows and partners."""
-        self._empty("rows")
+        self.clear()
         self._empty("partners")
-        with self._translated():
-            self._database.execute("DROP TABLE IF EXISTS uneven; DROP TABLE IF EXISTS counted")
 
     def clear(self) -> None:
         """Forget all rows, but not which of them are partners."""
         self._empty("rows")
+        self._rows = 0
 
     def add(
         self, source: int, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool = False
@@ -180,6 +179,7 @@ class RowMatches:
         if first is None:
             return reading.taken
         key = ", ".join(f"{name}, 'ASC NULLS LAST'" for name in first.schema.names[len(_SIDE) :])
+        self._used.add("rows")
         with self._translated(reading):
             self._database.register("batches", pa.RecordBatchReader.from_batches(first.schema, self._all(first, rows)))
             try:
@@ -190,21 +190,26 @@ class RowMatches:
             finally:
                 self._database.unregister("batches")
         self._rows += len(reading.taken)
+        self._rows_so_far += len(reading.taken)
         return reading.taken
 
     def unmatched(self) -> Bitmaps:
         """The rows that are left when equal ones that are gone and have come cancel out, one for one."""
+        rows = "rows"
         left = "CASE WHEN gone THEN nth <= gone_rows - come_rows ELSE nth > gone_rows END"
         with self._translated():
-            self._database.execute(_UNEVEN)
-            self._database.execute(_COUNTED.format(rows="uneven", having="gone_rows <> come_rows"))
-            return self._collected(_FOUND.format(rows="uneven", whole="least(gone_rows, come_rows) = 0", nth=left))
+            if self._rows > _MANY_ROWS:
+                self._database.execute(_UNEVEN)
+                rows = "uneven"
+            counted = _COUNTED.format(rows=rows, having="gone_rows <> come_rows")
+            found = _FOUND.format(rows=rows, whole="least(gone_rows, come_rows) = 0", nth=left)
+            return self._collected(f"WITH counted AS MATERIALIZED ({counted}) {found}")
 
     def unmatched_singles(self) -> Bitmaps:
         """The rows that are left when those cancel out that have exactly one equal, which is on the other side."""
+        counted = _COUNTED.format(rows="rows", having="NOT (gone_rows = 1 AND come_rows = 1)")
         with self._translated():
-            self._database.execute(_COUNTED.format(rows="rows", having="NOT (gone_rows = 1 AND come_rows = 1)"))
-            return self._collected("SELECT place FROM rows JOIN counted USING (print)")
+            return self._collected(f"SELECT place FROM rows JOIN ({counted}) USING (print)")
 
     def pair(self) -> tuple[Bitmaps, int]:
         """Make partners of equal rows on both sides, the n-th of those gone and the n-th of those that have come.
@@ -212,8 +217,10 @@ class RowMatches:
         Returns the rows that have a partner now, and how many had a choice, or found all partners taken.
         """
         single = "gone_rows = 1 AND come_rows = 1"
+        counted = _COUNTED.format(rows="rows", having="gone_rows > 0 AND come_rows > 0")
+        self._used.add("partners")
         with self._translated():
-            self._database.execute(_COUNTED.format(rows="rows", having="gone_rows > 0 AND come_rows > 0"))
+            self._database.execute(f"CREATE OR REPLACE TABLE counted AS {counted}")
             self._database.execute(_PAIRED.format(single=single))
             query = f"SELECT coalesce(sum(gone_rows + come_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
             ambiguous = int(self._database.sql(query).fetchall()[0][0])
@@ -243,8 +250,10 @@ class RowMatches:
             yield batch
 
     def _empty(self, table: str) -> None:
-        with self._translated():
-            self._database.execute(f"CREATE OR REPLACE TABLE {table} ({_TABLES[table]})")
+        if table in self._used:
+            with self._translated():
+                self._database.execute(f"CREATE OR REPLACE TABLE {table} ({_TABLES[table]})")
+            self._used.discard(table)
 
     def _collected(self, query: str) -> Bitmaps:
         found: Bitmaps = {}
