@@ -2,8 +2,9 @@
 
 A row's columns become a fingerprint of 128 bits: MD5 over DuckDB's sort key, which writes every value of every type,
 nested ones and nulls included, in one way only, behind a salt that nobody outside of the process knows. So two rows
-have one fingerprint if they are equal, and otherwise, for all that can be computed, never. Equal are values that no
-reader can tell apart: NaN equals NaN whatever its bits, and zero does not equal minus zero.
+have one fingerprint if they are equal, and otherwise, for all that can be computed, never. Of one or two numbers the
+fingerprint is these numbers. Equal are values that no reader can tell apart: NaN equals NaN whatever its bits, and zero
+does not equal minus zero.
 
 Of a row only its place and its fingerprint are kept; what does not fit into memory DuckDB puts on disk, below the
 folder that `TMPDIR` names, and takes away again. Answers do not depend on the salt, on the memory or on threads.
@@ -13,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -178,14 +179,14 @@ class RowMatches:
         first = next(rows, None)
         if first is None:
             return reading.taken
-        key = ", ".join(f"{name}, 'ASC NULLS LAST'" for name in first.schema.names[len(_SIDE) :])
+        columns = list(first.schema)[len(_SIDE) :]
         self._used.add("rows")
         with self._translated(reading):
             self._database.register("batches", pa.RecordBatchReader.from_batches(first.schema, self._all(first, rows)))
             try:
                 self._database.execute(
-                    f"INSERT INTO rows SELECT {source * _MAX_ROWS} + row, gone, "
-                    f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key})) FROM batches"
+                    f"INSERT INTO rows SELECT {source * _MAX_ROWS} + row, gone, {self._print(columns, nulls_differ)}"
+                    " FROM batches"
                 )
             finally:
                 self._database.unregister("batches")
@@ -249,11 +250,20 @@ class RowMatches:
                 raise Stopped
             yield batch
 
+    def _print(self, columns: Sequence[pa.Field], no_nulls: bool) -> str:
+        """The fingerprint of a row, in SQL. Of one or two numbers it is these numbers themselves."""
+        if no_nulls and len(columns) <= 2 and all(field.type.equals(pa.int64()) for field in columns):
+            return " | ".join(
+                f"(({field.name}::HUGEINT + {2**63})::UHUGEINT << {64 * place})" for place, field in enumerate(columns)
+            )
+        key = ", ".join(f"{field.name}, 'ASC NULLS LAST'" for field in columns)
+        return f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key}))"
+
     def _empty(self, table: str) -> None:
-        if table in self._used:
-            with self._translated():
+        with self._translated():
+            if table in self._used:
                 self._database.execute(f"CREATE OR REPLACE TABLE {table} ({_TABLES[table]})")
-            self._used.discard(table)
+                self._used.discard(table)
 
     def _collected(self, query: str) -> Bitmaps:
         found: Bitmaps = {}
