@@ -26,7 +26,8 @@ The parts
 `events`, `plan`, `start`   the change row, what stands between rows, and a place in the stream
 `engine`                running the tasks of a plan, in order, in bounded memory
 `pairing`, `pairing_engine`, `net_changes`   rewritten files become changed rows, deletes and inserts become updates
-`matches`, `selections`, `pairing_report`   how: rows compared on disk, chosen by deletion vectors, counted
+`matches`, `comparing`, `preimages`   how: rows compared on disk, on another thread; images of an update put together
+`selections`, `bitmaps`, `scratch`, `pairing_report`   rows chosen by deletion vectors, disk for all that, counts
 `sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point
 `watch`, `pipeline`     the loop of one (table, sink): wait -> plan -> run -> commit
 `delivery`, `lineage`   its side towards the sink: transactions, what rows look like, whose progress is ours

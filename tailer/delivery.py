@@ -21,7 +21,7 @@ import pyarrow as pa
 from tailer.errors import CommitUnknown, SinkFenced
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.lineage import app_id_of
-from tailer.plan import ChangePlan, Position, output_schema
+from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.schema_changes import describe_changes
 from tailer.sink import Progress, Sink, SinkTransaction
 
@@ -80,7 +80,7 @@ class Delivery:
 
     async def write(self, batch: ChangeBatch, plan: ChangePlan) -> None:
         """Write a batch of `plan`; commit behind it where the sink can and the transaction is due."""
-        task = plan.tasks[batch.task - plan.tasks[0].index]
+        task = plan.tasks[(batch.task - plan.tasks[0].index) % TASKS]
         transaction = await self._turn_to(task.schema, plan)
         await transaction.write(batch)
         self._position = Position(batch.version, batch.task, batch.last_row)

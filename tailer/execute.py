@@ -132,9 +132,9 @@ class _Selection:
         self._task = task
         self._refinement = task.refinement or Refinement()
         self._include = self._load(task.include, num_rows)
-        exclude, dropped = self._load(task.exclude, num_rows), self._load(self._refinement.dropped, num_rows)
+        exclude, dropped = self._load(task.exclude, num_rows), self._found(self._refinement.dropped, num_rows)
         self._exclude = exclude | dropped if exclude is not None and dropped is not None else exclude or dropped
-        self._updated = self._load(self._refinement.updated, num_rows)
+        self._updated = self._found(self._refinement.updated, num_rows)
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
         self._constant = None if task.kind in _CDC else pa.repeat(constant.value, _MAX_ROWS)
 
@@ -205,6 +205,13 @@ class _Selection:
 
     def _marks(self, bitmap: BitMap64 | None, first: int, end: int) -> bool:
         return bitmap is not None and bitmap.range_cardinality(first, end) > 0
+
+    def _found(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
+        """What was found out about the rows. That it is gone from where it was kept says nothing of the table."""
+        try:
+            return self._load(ref, num_rows)
+        except FileVacuumed as error:
+            raise StorageUnavailable(error.path, "what was found out about a version is gone from there") from error
 
     def _load(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
         if ref is None:

@@ -12,9 +12,8 @@ folder that `TMPDIR` names, and takes away again. Answers do not depend on the s
 
 import secrets
 import shutil
-import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -26,6 +25,7 @@ from pyroaring import BitMap64
 from tailer.bitmaps import Bitmaps, bitmap_of
 from tailer.errors import StorageUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.scratch import scratch_folder
 
 __all__ = ["GONE", "MEMORY_BYTES", "RowMatches", "Stopped"]
 
@@ -113,13 +113,11 @@ class RowMatches:
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        try:
-            self._folder = tempfile.mkdtemp(prefix="lake-tailer-")
-        except OSError as error:
-            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        self._folder = str(scratch_folder())
         self._salt = secrets.token_hex(16)
         self._stopped = False
         self._rows = self._rows_so_far = 0
+        self._hashed = True  # whether all fingerprints are
         self._used = set(_TABLES)
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory_bytes}B",
@@ -165,7 +163,7 @@ class RowMatches:
     def clear(self) -> None:
         """Forget all rows, but not which of them are partners."""
         self._empty("rows")
-        self._rows = 0
+        self._rows, self._hashed = 0, True
 
     def add(
         self, source: int, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool = False
@@ -199,7 +197,7 @@ class RowMatches:
         rows = "rows"
         left = "CASE WHEN gone THEN nth <= gone_rows - come_rows ELSE nth > gone_rows END"
         with self._translated():
-            if self._rows > _MANY_ROWS:
+            if self._rows > _MANY_ROWS and self._hashed:
                 self._database.execute(_UNEVEN)
                 rows = "uneven"
             counted = _COUNTED.format(rows=rows, having="gone_rows <> come_rows")
@@ -235,7 +233,7 @@ class RowMatches:
             self._database.execute("DELETE FROM partners USING equals WHERE partners.come = equals.come")
             return self._collected("SELECT unnest([gone, come]) AS place FROM equals")
 
-    def partner_ranks(self) -> Iterator[pa.RecordBatch]:
+    def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
         """A row for each of the rows gone that have a partner, by place: the rank of the partner.
 
         Ranks count all partners that have come, by place.
@@ -253,6 +251,7 @@ class RowMatches:
     def _print(self, columns: Sequence[pa.Field], no_nulls: bool) -> str:
         """The fingerprint of a row, in SQL. Of one or two numbers it is these numbers themselves."""
         if no_nulls and len(columns) <= 2 and all(field.type.equals(pa.int64()) for field in columns):
+            self._hashed = False
             return " | ".join(
                 f"(({field.name}::HUGEINT + {2**63})::UHUGEINT << {64 * place})" for place, field in enumerate(columns)
             )

@@ -13,14 +13,15 @@ rows then come in the order of their versions, each with its own version and tim
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import partial
 
 from anyio import to_thread
 
+from tailer.comparing import compare
 from tailer.engine import Engine
 from tailer.events import ChangeBatch
 from tailer.matches import RowMatches
-from tailer.pairing import refine_range
+from tailer.pairing import PairingCounts, refine_range
 from tailer.plan import ChangePlan, Position, TableLog
 from tailer.policy import PairingRules
 from tailer.selections import Selections
@@ -29,7 +30,7 @@ __all__ = ["NetChanges", "net_changes"]
 
 
 class NetChanges:
-    """An engine that runs, of each version, what `plans` say of it, and nothing of others."""
+    """An engine that runs, of each version of a range, what `plans` say of it."""
 
     def __init__(self, engine: Engine, plans: Sequence[ChangePlan]) -> None:
         self._engine = engine
@@ -38,8 +39,7 @@ class NetChanges:
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`."""
-        net = self._plans.get(plan.version, replace(plan, tasks=()))
-        async with self._engine.run(net, after) as batches:
+        async with self._engine.run(self._plans[plan.version], after) as batches:
             yield batches
 
 
@@ -50,8 +50,11 @@ async def net_changes(
     engine: Engine,
     rules: PairingRules,
     shape: Callable[[ChangePlan], ChangePlan],
+    report: Callable[[ChangePlan, PairingCounts], None],
 ) -> AsyncIterator[NetChanges]:
-    """An engine for the net changes of `versions`. `shape`: what makes of a plan one for the columns that are wanted.
+    """An engine for the net changes of `versions`, which the table has.
+
+    `shape`: what makes of a plan one for the columns that are wanted. `report` is told once, with the last plan.
 
     Raises what reading the log and `tailer.pairing.refine_range` raise.
     """
@@ -60,9 +63,9 @@ async def net_changes(
     while len(plans) < len(versions) and (plan := await table.next_plan()) is not None:
         plans.append(shape(plan))
     with Selections() as selections:
-        net = await to_thread.run_sync(_net, plans, rules, selections) if plans else ()
+        net: tuple[ChangePlan, ...] = ()
+        if plans:
+            matches = await to_thread.run_sync(RowMatches)
+            net, counts = await compare(matches, partial(refine_range, plans, rules, matches, selections))
+            report(plans[-1], counts)
         yield NetChanges(engine, net)
-
-
-def _net(plans: Sequence[ChangePlan], rules: PairingRules, selections: Selections) -> tuple[ChangePlan, ...]:
-    return refine_range(plans, rules, RowMatches(), selections)

@@ -26,7 +26,9 @@ Memory is bounded by `tailer.matches`, and a bit for each row of a version.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Final
 
@@ -44,7 +46,7 @@ from tailer.policy import Carryovers, PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
 
-__all__ = ["PairingCounts", "concerns", "refine", "refine_range"]
+__all__ = ["PairingCounts", "check_key", "concerns", "lacks_identity", "refine", "refine_range"]
 
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
@@ -66,6 +68,18 @@ class PairingCounts:
     unchanged: int = 0
 
 
+def check_key(plan: ChangePlan, rules: PairingRules) -> None:
+    """Raise `ConfigError` where the rows of `plan` lack a column of the key."""
+    for column in rules.key:
+        if plan.schema.get_field_index(column) < 0:
+            names = {name.lower(): name for name in plan.schema.names}
+            near = get_close_matches(column.lower(), names, n=1)
+            known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
+            meant = f" Did you mean {names[near[0]]!r}?" if near else ""
+            change = " Where a version renames it, change the key between the two: progress is kept."
+            raise ConfigError("key", f"no column {column!r} at version {plan.version}", f"{known}{meant}{change}")
+
+
 def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     """Whether `refine` may find anything."""
     if plan.regime is Regime.CDC:
@@ -76,6 +90,12 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     return _may_carry_over(plan, rules) or _pairs(plan, rules)
 
 
+def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
+    """Whether updates are wanted, and nothing tells which rows of `plan` are one."""
+    rewrites = plan.regime is Regime.FILES and len({task.kind for task in plan.tasks}) > 1
+    return rewrites and rules.compute_updates and not rules.key and not _is_tracked(plan)
+
+
 def refine(
     plan: ChangePlan, rules: PairingRules, matches: RowMatches, selections: Selections, preimages: Preimages
 ) -> tuple[ChangePlan, PairingCounts]:
@@ -83,13 +103,13 @@ def refine(
 
     The plan refers to `selections` and is good as long as they are.
 
-    Raises what `tailer.execute.execute` raises, `ConfigError` where the table has no column that `rules.key` names,
-    `StorageUnavailable` where the disk is full.
+    Raises what `tailer.execute.execute` raises, and `StorageUnavailable` where the disk is full. The plan has the
+    columns of the key (`check_key`).
     """
     comparison = _Comparison(plan.tasks, plan.schema, matches, selections)
     matches.begin()
     carryovers = comparison.cancel() if _may_carry_over(plan, rules) else 0
-    updates, ambiguous = comparison.pair(_key_columns(plan, rules)) if rules.compute_updates else (0, 0)
+    updates, ambiguous = comparison.pair(select_columns(plan.schema, rules.key)) if rules.compute_updates else (0, 0)
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
     if updates:
         comparison.join(preimages)
@@ -99,33 +119,37 @@ def refine(
 
 def refine_range(
     plans: Sequence[ChangePlan], rules: PairingRules, matches: RowMatches, selections: Selections
-) -> tuple[ChangePlan, ...]:
+) -> tuple[tuple[ChangePlan, ...], PairingCounts]:
     """The plans of consecutive versions for their net changes: what became of the rows from before to after them.
 
-    Rows that come and go, or go and come again, cancel out as multisets; of a row that several versions update, the
-    first preimage and the last postimage are left. What is left are updates where `rules.compute_updates` finds them,
-    else deletes and inserts. Raises what `refine` raises, and `ConfigError` where the rows of one version cannot be
-    compared with those of the last.
+    Rows that come and go, or go and come again, cancel out as multisets, carry-overs first, whatever the rules say of
+    them; of a row that several versions update, the first preimage and the last postimage are left, each where it was.
+    What is left are updates where `rules.compute_updates` finds them, else deletes and inserts. Rows are compared in
+    the table's own columns: those of change files have no ids.
+
+    Raises what `refine` raises, and `ConfigError` where rows of one version cannot be compared with those of the last.
     """
     dropped: Bitmaps = {}
     tasks: list[ChangeTask] = []
+    carryovers = updates = ambiguous = 0
     for plan in plans:
-        if _may_carry_over(plan, rules):
+        if plan.regime is Regime.FILES and not plan.feed:
             carried = _Comparison(plan.tasks, plan.schema, matches, selections)
             matches.begin()
-            carried.cancel()
+            carryovers += carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
-    # Rows of change files have no ids: only the table's own columns tell what became of a row.
     own = pa.schema([field for field in plans[-1].schema if ROW_TRACKING not in (field.metadata or {})])
     comparison = _Comparison(tasks, own, matches, selections, dropped, exactly=True)
     matches.begin()
     comparison.cancel_all()
     if rules.compute_updates:
-        comparison.pair(_key_columns(plans[-1], rules))
+        check_key(plans[-1], rules)
+        updates, ambiguous = comparison.pair(select_columns(plans[-1].schema, rules.key))
     matches.begin()
     found = iter(comparison.tasks())
-    return tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
+    net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
+    return net, PairingCounts(carryovers, updates, ambiguous)
 
 
 def _may_carry_over(plan: ChangePlan, rules: PairingRules) -> bool:
@@ -133,15 +157,11 @@ def _may_carry_over(plan: ChangePlan, rules: PairingRules) -> bool:
 
 
 def _pairs(plan: ChangePlan, rules: PairingRules) -> bool:
-    return rules.compute_updates and (bool(rules.key) or any(task.tracking is not None for task in plan.tasks))
+    return rules.compute_updates and (bool(rules.key) or _is_tracked(plan))
 
 
-def _key_columns(plan: ChangePlan, rules: PairingRules) -> pa.Schema:
-    for column in rules.key:
-        if plan.schema.get_field_index(column) < 0:
-            remedy = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
-            raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
-    return select_columns(plan.schema, rules.key)
+def _is_tracked(plan: ChangePlan) -> bool:
+    return any(task.tracking is not None for task in plan.tasks)
 
 
 class _Comparison:
@@ -189,11 +209,11 @@ class _Comparison:
     def cancel_all(self) -> None:
         """Drop all rows, of whatever version, that cancel out. Raises `ConfigError` where some cannot be compared."""
         comparable = self._comparable(self._schema)
-        known = set(comparable)
-        for index, task in enumerate(self._tasks):
-            if index not in known:
-                reason = f"the columns of version {task.version} or before cannot be compared with those at the end"
-                raise ConfigError("net changes", reason, f"Begin behind version {task.version}, or end before it.")
+        strange = [self._tasks[index].version for index in set(range(len(self._tasks))).difference(comparable)]
+        if strange:
+            reason = f"the columns before or at version {max(strange)} cannot be compared with those at the end"
+            remedy = f"Begin at version {max(strange) + 1}, or end before {max(strange)}."
+            raise ConfigError("net changes", reason, remedy)
         self._drop(self._take(comparable, self._schema, _PLAIN), self._matches.unmatched())
 
     def pair(self, key: pa.Schema) -> tuple[int, int]:
@@ -204,7 +224,9 @@ class _Comparison:
         by_id = [index for index in whole if index in tracked]
         for indices, columns in ((whole, key), (by_id, _ROW_ID)):
             if len(columns) > 0 and indices:
-                self._take(indices, columns, _PLAIN, nulls_differ=True)
+                taken = self._take(indices, columns, _PLAIN, nulls_differ=True)
+                if sum(map(len, taken.values())) < 2:
+                    continue
                 found, unclear = self._matches.pair()
                 _unite(self._updated, found)
                 updates += sum(map(len, found.values())) // 2
@@ -213,12 +235,15 @@ class _Comparison:
 
     def skip_unchanged(self) -> int:
         """Drop images of updates that are equal; how many rows that were."""
-        indices = self._comparable(self._schema)
-        self._take([index for index in indices if index in self._updated], self._schema, _IMAGES)
-        equal = self._matches.part_equals()
-        written = [index for index in indices if self._tasks[index].kind is TaskKind.CDC_OTHERS]
-        taken = self._take(written, self._schema, _IMAGES, as_written=True)
-        dropped = self._drop(taken, self._matches.unmatched()) + sum(map(len, equal.values()))
+        indices, dropped = self._comparable(self._schema), 0
+        equal: Bitmaps = {}
+        if told := [index for index in indices if index in self._updated]:
+            self._take(told, self._schema, _IMAGES)
+            equal = self._matches.part_equals()
+        if written := [index for index in indices if self._tasks[index].kind is TaskKind.CDC_OTHERS]:
+            taken = self._take(written, self._schema, _IMAGES, as_written=True)
+            dropped = self._drop(taken, self._matches.unmatched())
+        dropped += sum(map(len, equal.values()))
         _unite(self.dropped, equal)
         self._updated = {index: rows - equal.get(index, BitMap64()) for index, rows in self._updated.items()}
         return dropped
@@ -228,7 +253,8 @@ class _Comparison:
         gone = {index: rows for index, rows in self._updated.items() if self._tasks[index].kind in _GONE}
         self._updated = {index: rows for index, rows in self._updated.items() if index not in gone}
         postimages = {self._tasks[index].index: rows for index, rows in self._updated.items()}
-        preimages.keep(self._images(gone), self._matches.partner_ranks(), postimages)
+        with closing(self._matches.partner_ranks()) as ranks:
+            preimages.keep(self._images(gone), ranks, postimages)
         _unite(self.dropped, gone)
 
     def _images(self, found: Bitmaps) -> Iterator[pa.RecordBatch]:

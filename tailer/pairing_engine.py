@@ -1,28 +1,37 @@
 """An engine around another one that leaves out of a version what is no change, and tells updates (`tailer.pairing`).
 
-A version is compared before its first row is delivered, on a worker thread; cancelling does not wait for the end of
-that. What was found is the same every time (invariant 4), so nothing of it is kept: who goes on in the middle of a
-version has it compared again.
+A version is compared before its first row is delivered. What was found is the same every time (invariant 4), so nothing
+of it is kept: who goes on in the middle of a version has it compared again. By other rules other rows come before a
+position; so the numbers of a version's tasks tell by which it is read, and what was begun goes on by these only.
 """
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Final
+from zlib import crc32
 
-import anyio
-from anyio import lowlevel, to_thread
+from anyio import to_thread
 
-from tailer.background import background
+from tailer.comparing import compare
 from tailer.engine import Engine
+from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
-from tailer.matches import RowMatches, Stopped
-from tailer.pairing import PairingCounts, concerns, refine
-from tailer.plan import ChangePlan, Position
+from tailer.matches import RowMatches
+from tailer.pairing import PairingCounts, check_key, concerns, lacks_identity, refine
+from tailer.plan import TASKS, ChangePlan, Position
 from tailer.policy import PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
 
 __all__ = ["PairingEngine"]
+
+_log = logging.getLogger(__name__)
+
+_READINGS: Final = 2**28
+_REMEDY: Final = "give the columns that tell rows apart as key, or leave compute_updates out"
 
 
 class PairingEngine:
@@ -35,12 +44,24 @@ class PairingEngine:
         self._rules = rules
         self._report = report
         self._matches: RowMatches | None = None
+        self._warned = False
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`. Raises what `tailer.pairing.refine` raises, too."""
+        """See `Engine.run`. Raises what `tailer.pairing.refine` raises, too.
+
+        And `ConfigError` where `after` is in the middle of the version, and was reached by other rules.
+        """
+        check_key(plan, self._rules)
+        if not self._warned and lacks_identity(plan, self._rules):
+            self._warned = True
+            _log.warning("%s: without a key, and without row tracking, no update can be told: %s", plan.table, _REMEDY)
         with Selections() as selections, Preimages() as preimages:
-            if concerns(plan, self._rules):
+            compared = concerns(plan, self._rules)
+            if compared:
+                plan = _renumbered(plan, _reading(plan, self._rules))
+            _check_reading(plan, after)
+            if compared:
                 plan = await self._refined(plan, selections, preimages)
             async with self._engine.run(plan, after) as batches:
                 if not preimages:
@@ -52,47 +73,38 @@ class PairingEngine:
     async def _refined(self, plan: ChangePlan, selections: Selections, preimages: Preimages) -> ChangePlan:
         if self._matches is None or self._matches.closed:
             self._matches = await to_thread.run_sync(RowMatches)
-        comparing = _Comparing(self._matches)
-        async with background() as group:
-            group.start_soon(comparing.stop_when_cancelled)
-            try:
-                work = partial(_compare, plan, self._rules, self._matches, selections, preimages)
-                refined, counts = await to_thread.run_sync(work)
-            except Stopped:
-                await lowlevel.checkpoint()  # raises the cancellation that it was stopped for
-                raise
-            finally:
-                comparing.ended = True
+        work = partial(refine, plan, self._rules, self._matches, selections, preimages)
+        refined, counts = await compare(self._matches, work)
         if self._report is not None:
             self._report(plan, counts)
         return refined
 
 
-def _compare(
-    plan: ChangePlan, rules: PairingRules, matches: RowMatches, selections: Selections, preimages: Preimages
-) -> tuple[ChangePlan, PairingCounts]:
-    try:
-        return refine(plan, rules, matches, selections, preimages)
-    finally:
-        if matches.has_grown:
-            matches.close()
-
-
 async def _joined(batches: AsyncIterator[ChangeBatch], preimages: Preimages) -> AsyncGenerator[ChangeBatch, None]:
     async for batch in batches:
-        yield await to_thread.run_sync(preimages.joined, batch)
+        pieces = preimages.joined(batch)
+        while (piece := await to_thread.run_sync(next, pieces, None)) is not None:
+            yield piece
 
 
-class _Comparing:
-    """A comparison on another thread, which does not notice by itself that nobody waits for it any more."""
+def _reading(plan: ChangePlan, rules: PairingRules) -> int:
+    """A number for this way to read a version: by which rules, and in which columns, its rows are compared."""
+    return 1 + crc32(repr((rules, plan.schema.names)).encode()) % _READINGS
 
-    def __init__(self, matches: RowMatches) -> None:
-        self.ended = False
-        self._matches = matches
 
-    async def stop_when_cancelled(self) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            if not self.ended:
-                self._matches.stop()
+def _renumbered(plan: ChangePlan, reading: int) -> ChangePlan:
+    tasks = tuple(replace(task, index=task.index + reading * TASKS) for task in plan.tasks)
+    return replace(plan, tasks=tasks)
+
+
+def _check_reading(plan: ChangePlan, after: Position | None) -> None:
+    """Other rules deliver other rows before a position: behind one of theirs, rows would be lost or doubled."""
+    inside = after is not None and after.version == plan.version and not after.closes_version
+    if after is None or not inside or not plan.tasks or after.task // TASKS == plan.tasks[0].index // TASKS:
+        return
+    reason = f"version {plan.version} was delivered in part, with other choices of what to deliver or how"
+    remedy = (
+        "Set columns, row_ids, carryovers, compute_updates, key and skip_unchanged as they were, let the pipeline get "
+        "past that version, stop it with SIGTERM, then change them."
+    )
+    raise ConfigError("pipeline", reason, remedy)

@@ -16,9 +16,7 @@ _CARRYOVERS: Final = Counter(
     "lake_tailer_carryovers_dropped", "Rows dropped because rewritten files held them unchanged.", ["pipeline"]
 )
 _UPDATES: Final = Counter("lake_tailer_updates_paired", "Deletes and inserts that were made an update.", ["pipeline"])
-_AMBIGUOUS: Final = Counter(
-    "lake_tailer_ambiguous_rows", "Rows of a version that share their key with others on their side.", ["pipeline"]
-)
+_AMBIGUOUS: Final = Counter("lake_tailer_ambiguous_rows", "Rows with a choice of partners for an update.", ["pipeline"])
 _UNCHANGED: Final = Counter(
     "lake_tailer_unchanged_images_dropped", "Images dropped of updates that change nothing.", ["pipeline"]
 )
@@ -39,8 +37,8 @@ class PairingReport:
             counter.inc(count)
         if counts.ambiguous:
             _log.warning(
-                "%s: %d rows of version %d share their key with others; they are paired in the order of delivery",
+                "%s: version %d: several of %d rows have one key; they are paired in the order of delivery",
                 self._name,
-                counts.ambiguous,
                 plan.version,
+                counts.ambiguous,
             )

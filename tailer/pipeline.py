@@ -41,7 +41,7 @@ from tailer.errors import (
 )
 from tailer.events import Gap
 from tailer.lineage import check_new, find_progress
-from tailer.plan import ChangePlan, Position, Regime, TableLog, add_row_ids, select_columns
+from tailer.plan import TASKS, ChangePlan, Position, Regime, TableLog, add_row_ids, select_columns
 from tailer.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.schema_changes import describe_changes
 from tailer.sink import Progress, Sink
@@ -262,7 +262,7 @@ class Pipeline:
     async def _deliver(self, delivery: Delivery, plan: ChangePlan, after: Position | None) -> None:
         """All of a version that is not before `after`."""
         if after is not None and after.version == plan.version:
-            begun = [task for task in plan.tasks if task.index <= after.task]
+            begun = [task for task in plan.tasks if task.index <= after.task % TASKS]
             if any(task.schema is plan.schema for task in begun):
                 delivery.schema = plan.schema  # announced with rows that were delivered already
         self._check_schema(delivery.schema, plan)

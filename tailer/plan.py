@@ -6,7 +6,8 @@ it may be pickled to another process or sent as JSON, and the rows it yields are
 never enter a task: storage options are referred to by name.
 
 `Position` orders everything that is delivered. Tasks that give the rows of a snapshot are numbered from
-`SNAPSHOT_TASKS` on, so that a position alone tells a snapshot of version v from the changes of version v.
+`SNAPSHOT_TASKS` on, so that a position alone tells a snapshot of version v from the changes of version v. Likewise it
+tells the ways to read a version (`tailer.pairing_engine`): each has `TASKS` numbers, of which the first need not be 0.
 """
 
 import base64
@@ -27,6 +28,7 @@ __all__ = [
     "END",
     "ROW_TRACKING",
     "SNAPSHOT_TASKS",
+    "TASKS",
     "ChangePlan",
     "ChangeTask",
     "DeletionVectorRef",
@@ -46,6 +48,7 @@ _ROW_IDS: Final = (ROW_ID, ROW_COMMIT_VERSION)
 ROW_TRACKING: Final = b"tailer.rowTracking"
 END: Final = 2**63 - 1
 SNAPSHOT_TASKS: Final = 2**62
+TASKS: Final = 2**32
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -53,7 +56,7 @@ class Position:
     """A place in a table's stream of changes: everything up to and including it.
 
     `task` is the index in the version's plan, `row` the physical row number in the task's file. It needs no counting
-    and does not depend on batch sizes, parallelism or filters.
+    and does not depend on batch sizes or parallelism.
     """
 
     version: int
@@ -389,10 +392,8 @@ def _schema_from_text(text: str) -> pa.Schema:
 
 
 def _vector(value: dict[str, Any] | None) -> DeletionVectorRef | None:
-    return None if value is None else DeletionVectorRef(**value)
+    return DeletionVectorRef(**value) if value else None
 
 
 def _refinement(value: dict[str, Any] | None) -> Refinement | None:
-    if value is None:
-        return None
-    return Refinement(_vector(value["dropped"]), _vector(value["updated"]), value["exactly"])
+    return Refinement(_vector(value["dropped"]), _vector(value["updated"]), value["exactly"]) if value else None

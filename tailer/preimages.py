@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tailer.bitmaps import Bitmaps, positions_of, span
 from tailer.errors import StorageUnavailable
 from tailer.events import ChangeBatch
+from tailer.scratch import scratch_folder
 
 __all__ = ["RUN_BYTES", "Preimages"]
 
@@ -52,6 +53,7 @@ class Preimages:
         self._runs: list[_Run] = []
         self._postimages: Bitmaps = {}
         self._before: dict[int, int] = {}
+        self._row_bytes = 0  # of the widest run, on average
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -85,25 +87,32 @@ class Preimages:
         if waiting:
             self._write(waiting)
 
-    def joined(self, batch: ChangeBatch) -> ChangeBatch:
-        """`batch` with the preimage of each postimage before it."""
+    def joined(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
+        """`batch` with the preimage of each postimage before it, in pieces with about as many bytes of preimages."""
         postimages = self._postimages.get(batch.task)
         if postimages is None or len(batch) == 0:
-            return batch
-        first, last = batch.row_index[0].as_py(), batch.last_row
+            yield batch
+            return
+        first = batch.row_index[0].as_py()
         rank = self._before[batch.task] + (postimages.rank(first - 1) if first > 0 else 0)
-        updated = postimages & span(first, last + 1)
-        if not updated:
-            return batch
-        after = pc.is_in(batch.row_index, value_set=positions_of(updated))
-        places = pc.indices_nonzero(after).cast(pa.int64())
-        images = self._between(rank, rank + len(updated))
-        rows = pa.concat_batches([batch.rows, images])
+        updated = positions_of(postimages & span(first, batch.last_row + 1))
+        places = pc.indices_nonzero(pc.is_in(batch.row_index, value_set=updated)).to_pylist()
+        step = max(1, self._run_bytes // max(1, self._row_bytes))
+        start = 0
+        for at in range(0, len(places), step):
+            some, end = places[at : at + step], len(batch) if at + step >= len(places) else places[at + step]
+            yield self._with_images(batch.slice(start, end - start), [place - start for place in some], rank + at)
+            start = end
+        if start < len(batch):
+            yield batch.slice(start, len(batch) - start)
+
+    def _with_images(self, batch: ChangeBatch, places: Sequence[int], rank: int) -> ChangeBatch:
+        """`batch` with preimages before the rows at `places`, the first of which is a postimage with `rank`."""
+        rows = pa.concat_batches([batch.rows, self._between(rank, rank + len(places))])
         # Every row twice its index, a preimage one less than the row it stands before.
-        order = pc.sort_indices(
-            pa.concat_arrays([pa.array(range(0, 2 * len(batch), 2)), pc.subtract(pc.multiply(places, 2), 1)])
-        )
-        positions = pa.concat_arrays([batch.row_index, batch.row_index.take(places)])
+        keys = [*range(0, 2 * len(batch), 2), *(2 * place - 1 for place in places)]
+        order = pc.sort_indices(pa.array(keys, pa.int64()))
+        positions = pa.concat_arrays([batch.row_index, batch.row_index.take(pa.array(places, pa.int64()))])
         return replace(batch, rows=rows.take(order), row_index=positions.take(order))
 
     def _between(self, first: int, end: int) -> pa.RecordBatch:
@@ -113,10 +122,11 @@ class Preimages:
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.concat_batches(batches)
+        self._row_bytes = max(self._row_bytes, rows.nbytes // len(rows))
         rows = rows.take(pc.sort_indices(rows[_RANK]))
         try:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="lake-tailer-"))
+                self._folder = scratch_folder()
             path = str(self._folder / f"{len(self._runs)}.arrow")
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
                 writer.write_batch(rows)

@@ -4,8 +4,8 @@ So what was found out about a million rows takes no room in a plan, and `tailer.
 which rows it is about. Nothing refers to the file but the plan that was prepared with it.
 """
 
+import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 from tailer.delta.deletion_vector import VERSION, encode
 from tailer.errors import StorageUnavailable
 from tailer.plan import DeletionVectorRef
+from tailer.scratch import scratch_folder
 
 __all__ = ["Selections"]
 
@@ -35,8 +36,7 @@ class Selections:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._path is not None:
-            with suppress(OSError):
-                self._path.unlink()
+            shutil.rmtree(self._path.parent, ignore_errors=True)
 
     def store(self, rows: BitMap64 | None) -> DeletionVectorRef | None:
         """How a task is to refer to `rows`; None where there are none."""
@@ -54,7 +54,6 @@ class Selections:
 
     def _begun(self) -> Path:
         if self._path is None:
-            with tempfile.NamedTemporaryFile(prefix="lake-tailer-", delete=False) as file:
-                file.write(bytes([VERSION]))
-                self._path, self._end = Path(file.name), 1
+            self._path = scratch_folder() / "rows.bin"
+            self._end = self._path.write_bytes(bytes([VERSION]))
         return self._path

@@ -10,12 +10,13 @@ import anyio
 import click
 
 from tailer.config import local_folder
-from tailer.daemon import close_sinks, log_to_stderr, run_all
+from tailer.daemon import Drainable, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
 from tailer.errors import ConfigError
 from tailer.net_changes import net_changes
 from tailer.pairing_engine import PairingEngine
+from tailer.pairing_report import PairingReport
 from tailer.pipeline import Pipeline, shape
 from tailer.policy import Carryovers, PairingRules, Policy
 from tailer.sink import AtLeastOnceSink, Progress, Recorded, configure_sink
@@ -105,8 +106,8 @@ def command(
     look = _Look(
         local_folder(table, Path.cwd(), "TABLE"), Start.parse(start, "--from"), _until(end), form, policy, rules
     )
-    if net and (look.until is None or look.begin.kind is StartKind.SNAPSHOT):
-        raise ConfigError("--net-changes", "needs a range of versions", "Give --from and --to a version or time each.")
+    if net:
+        _check_range(look)
     log_to_stderr(logging.WARNING)
     # That only the timer tells of new commits is no news to somebody who looks on.
     logging.getLogger("tailer.watch").setLevel(logging.ERROR)
@@ -151,30 +152,59 @@ def _check_key(rules: PairingRules, policy: Policy) -> None:
         raise ConfigError("--key", "is of no use without --compute-updates", "Add --compute-updates.")
 
 
+def _check_range(look: _Look) -> None:
+    if look.until is None or look.begin.kind in (StartKind.SNAPSHOT, StartKind.LATEST):
+        remedy = "Give --from earliest, a version or a time, and --to latest, a version or a time."
+        raise ConfigError("--net-changes", "needs a range of versions", remedy)
+    if look.rules.carryovers is Carryovers.KEEP or look.rules.skip_unchanged:
+        option = "--skip-unchanged" if look.rules.skip_unchanged else "--carryovers keep"
+        raise ConfigError(option, "does not go with --net-changes", "Leave it out: what cancels out is never shown.")
+
+
 async def _follow(look: _Look) -> None:
-    await _show(look, look.begin, look.until, PairingEngine(LocalEngine(), look.rules))
+    engine = PairingEngine(LocalEngine(), look.rules, PairingReport("tail").note)
+    await _run(_pipeline(look, look.begin, look.until, engine))
 
 
 async def _follow_net(look: _Look) -> None:
-    log = DeltaTableLog(LocalStore(look.folder))
-    assert look.until is not None
-    first, last = (await log.resolve(look.begin)).version, await log.resolve_end(look.until)
-    wanted = partial(shape, policy=look.policy)
-    async with net_changes(log, range(first, last + 1), LocalEngine(), look.rules, wanted) as engine:
-        await _show(look, Start(StartKind.VERSION, first), Start(StartKind.VERSION, last), engine)
+    await _run(_NetChanges(look))
 
 
-async def _show(look: _Look, begin: Start, until: Start | None, engine: Engine) -> None:
-    """Deliver to standard output."""
+class _NetChanges:
+    """What has to be compared before there is anything to show; interrupted like everything else."""
+
+    def __init__(self, look: _Look) -> None:
+        self._look = look
+        self._scope = anyio.CancelScope()
+
+    async def run(self) -> None:
+        look, log = self._look, DeltaTableLog(LocalStore(self._look.folder))
+        assert look.until is not None, "checked before"
+        with self._scope:
+            first, last = (await log.resolve(look.begin)).version, await log.resolve_end(look.until)
+            latest = await log.latest()
+            if last > latest:
+                raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
+            wanted, report = partial(shape, policy=look.policy), PairingReport("tail").note
+            versions = range(first, last + 1)
+            async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
+                begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
+                await _pipeline(look, begin, until, engine).run()
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+
+def _pipeline(look: _Look, begin: Start, until: Start | None, engine: Engine) -> Pipeline:
     stdout = configure_sink("stdout", "stdout", {"format": look.form or "auto"})
     assert isinstance(stdout, AtLeastOnceSink)
     sink = Recorded(stdout, Unrecorded())
     log, wake = DeltaTableLog(LocalStore(look.folder)), LocalWake(look.folder / "_delta_log")
-    pipeline = Pipeline("tail", log, sink, engine, wake, begin, until=until, policy=look.policy)
-    try:
-        failures = await run_all({"tail": pipeline}, DRAIN_S)
-    finally:
-        await close_sinks([sink])
+    return Pipeline("tail", log, sink, engine, wake, begin, until=until, policy=look.policy)
+
+
+async def _run(work: Drainable) -> None:
+    failures = await run_all({"tail": work}, DRAIN_S)
     for error in failures.values():
         # The sink's word for a reader that went away, which to `tail | head` is a good end.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 from tailer.engine import LocalEngine
-from tailer.errors import FileVacuumed, StorageUnavailable
+from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.execute import execute
 from tailer.matches import RowMatches, Stopped
 from tailer.pairing import PairingCounts, refine
 from tailer.pairing_engine import PairingEngine
-from tailer.plan import ChangePlan, ChangeTask, Position, Regime, TaskKind
-from tailer.policy import PairingRules
+from tailer.plan import TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
+from tailer.policy import Carryovers, PairingRules
 from tests.logs import parquet
 from tests.streams import become
 
@@ -61,7 +61,7 @@ def plan(tmp_path: Path) -> ChangePlan:
 
 def files_in(folder: Path) -> list[Path]:
     """Those that are there now, at any depth."""
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
 async def run(engine: PairingEngine, plan: ChangePlan, after: Position | None = None) -> Seen:
@@ -84,7 +84,7 @@ async def test_what_is_left_and_what_is_reported(plan: ChangePlan) -> None:
     images = [row for row in seen if row[0].startswith("update")]
     assert [row[0] for row in images] == ["update_preimage", "update_postimage"] * 195
     assert [row[1:] for row in images[::2]] == [row[1:] for row in images[1::2]]
-    assert reports == [(plan, PairingCounts(carryovers=2 * 1755, updates=195))]
+    assert [(told.version, counts) for told, counts in reports] == [(7, PairingCounts(2 * 1755, 195))]
     assert await run(engine, plan) == seen
     assert len(reports) == 2
 
@@ -98,12 +98,52 @@ async def test_nobody_needs_to_be_told(plan: ChangePlan) -> None:
 async def test_every_place_to_resume(plan: ChangePlan, rules: PairingRules) -> None:
     engine = PairingEngine(LocalEngine(1), rules)
     whole = await run(engine, plan)
-    places = sorted({row[1:3] for row in whole} | {(0, 17), (1, 10**6), (2, -1), (3, 0)})
+    first = whole[0][1] // TASKS * TASKS
+    places = sorted({row[1:3] for row in whole} | {(first + task, row) for task, row in [(0, 17), (1, 10**6), (3, 0)]})
     for task, row in [*places[::25], *places[-2:]]:
         expected = [each for each in whole if each[1:3] > (task, row)]
         assert await run(engine, plan, Position(7, task, row)) == expected
     assert await run(engine, plan, Position.end(6)) == whole
     assert await run(engine, plan, Position.end(7)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        (PairingRules(Carryovers.KEEP), DROP),
+        (DROP, PairingRules(Carryovers.KEEP)),
+        (DROP, BY_KEY),
+        (BY_KEY, DROP),
+        (BY_KEY, replace(BY_KEY, skip_unchanged=True)),
+    ],
+)
+async def test_what_was_begun_is_not_gone_on_with_by_other_rules(
+    plan: ChangePlan, before: PairingRules, behind: PairingRules
+) -> None:
+    """Behind a position of others, rows would be lost or doubled."""
+    whole = await run(PairingEngine(LocalEngine(1), before), plan)
+    place = Position(7, *whole[len(whole) // 2][1:3])
+    with pytest.raises(ConfigError, match="version 7 was delivered in part"):
+        await run(PairingEngine(LocalEngine(1), behind), plan, place)
+    if before.carryovers is Carryovers.DROP:
+        with pytest.raises(ConfigError, match="version 7 was delivered in part"):
+            await run(PairingEngine(LocalEngine(1), before), plan.select(["k"]), place)
+    assert len(await run(PairingEngine(LocalEngine(1), before), plan, place)) < len(whole)
+
+
+async def test_a_key_that_no_version_has(plan: ChangePlan) -> None:
+    engine = PairingEngine(LocalEngine(1), replace(BY_KEY, key=("K",)))
+    inserts = replace(plan, tasks=plan.tasks[2:])
+    with pytest.raises(ConfigError, match="no column 'K' at version 7") as caught:
+        await run(engine, inserts)
+    assert "Did you mean 'k'?" in str(caught.value.hint)
+
+
+async def test_updates_that_nothing_tells(plan: ChangePlan, caplog: pytest.LogCaptureFixture) -> None:
+    engine = PairingEngine(LocalEngine(1), replace(BY_KEY, key=()))
+    for _ in range(2):
+        await run(engine, plan)
+    assert caplog.text.count("no update can be told") == 1
 
 
 async def test_what_has_nothing_to_compare_passes(plan: ChangePlan, folder: Path) -> None:
@@ -136,7 +176,8 @@ async def fail_inside(engine: PairingEngine, plan: ChangePlan) -> None:
 
 
 def entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
+    """What lies in our process's folder there, besides its lock."""
+    return [path for path in folder.glob("lake-tailer-*/**/*") if path.name != "lock"]
 
 
 async def test_an_error_while_comparing_comes_out_and_the_engine_goes_on(plan: ChangePlan, folder: Path) -> None:

@@ -29,6 +29,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def left(folder: Path) -> list[Path]:
+    """What lies in our process's folder there, besides its lock."""
+    return [path for path in folder.glob("lake-tailer-*/**/*") if path.name != "lock"]
+
+
 def read(uri: str, offset: int, length: int) -> bytes:
     return Path(uri).read_bytes()[offset : offset + length]
 
@@ -48,7 +53,7 @@ def test_many_rows(folder: Path) -> None:
     rows = BitMap64(range(0, 3_000_000, 3)) | BitMap64(range(5_000_000, 9_000_000))
     with Selections() as selections:
         assert loaded(selections.store(rows)) == rows
-        assert sum(path.stat().st_size for path in folder.iterdir()) < 500_000
+        assert sum(path.stat().st_size for path in left(folder)) < 500_000
 
 
 def test_a_task_finds_its_rows(folder: Path) -> None:
@@ -71,9 +76,9 @@ def test_the_file_is_gone_behind_the_block(folder: Path) -> None:
     with suppress(KeyError), Selections() as selections:
         selections.store(BitMap64([1]))
         selections.store(BitMap64([2]))
-        assert len(list(folder.iterdir())) == 1
+        assert len([path for path in left(folder) if path.is_file()]) == 1
         raise KeyError
-    assert list(folder.iterdir()) == []
+    assert left(folder) == []
 
 
 def test_somebody_took_the_file_away(folder: Path) -> None:
@@ -81,7 +86,7 @@ def test_somebody_took_the_file_away(folder: Path) -> None:
         ref = selections.store(BitMap64([1]))
         assert ref is not None
         Path(str(ref.uri)).unlink()
-    assert list(folder.iterdir()) == []
+    assert left(folder) == []
 
 
 @pytest.mark.parametrize("place", ["missing", "file"])
@@ -102,4 +107,4 @@ def test_a_full_disk(folder: Path, free_bytes: int) -> None:
                 selections.store(BitMap64([1, 2, 3]))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(folder.iterdir()) == []
+    assert left(folder) == []

@@ -57,9 +57,10 @@ BOUNDARIES: Final = (
         "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
     ),
     Boundary("tailer.bitmaps", "", "pyarrow pyroaring"),
-    Boundary("tailer.preimages", "tailer.bitmaps tailer.errors tailer.events", "pyarrow"),
-    Boundary("tailer.selections", "tailer.delta.deletion_vector tailer.errors tailer.plan", "pyroaring"),
-    Boundary("tailer.matches", "tailer.bitmaps tailer.errors tailer.events", "duckdb pyarrow pyroaring"),
+    Boundary("tailer.scratch", "tailer.errors"),
+    Boundary("tailer.preimages", "tailer.bitmaps tailer.errors tailer.events tailer.scratch", "pyarrow"),
+    Boundary("tailer.selections", "tailer.delta.deletion_vector tailer.errors tailer.plan tailer.scratch", "pyroaring"),
+    Boundary("tailer.matches", "tailer.bitmaps tailer.errors tailer.events tailer.scratch", "duckdb pyarrow pyroaring"),
     Boundary(
         "tailer.pairing",
         "tailer.bitmaps tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches tailer.plan"
@@ -68,8 +69,8 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.pairing_engine",
-        "tailer.background tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy"
-        " tailer.preimages tailer.selections",
+        "tailer.comparing tailer.engine tailer.errors tailer.events tailer.matches tailer.pairing tailer.plan"
+        " tailer.policy tailer.preimages tailer.selections",
         "anyio",
     ),
     Boundary("tailer.storage", "tailer.errors", "anyio"),
@@ -105,9 +106,11 @@ BOUNDARIES: Final = (
         "tailer.engine tailer.errors tailer.events tailer.execute tailer.plan",
         "anyio pyarrow pyspark",
     ),
+    Boundary("tailer.comparing", "tailer.background tailer.matches", "anyio"),
     Boundary(
         "tailer.net_changes",
-        "tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy tailer.selections",
+        "tailer.comparing tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy"
+        " tailer.selections",
         "anyio",
     ),
     Boundary("tailer.pairing_report", "tailer.pairing tailer.plan", "prometheus_client"),
