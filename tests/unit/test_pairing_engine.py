@@ -190,6 +190,18 @@ async def test_an_error_while_comparing_comes_out_and_the_engine_goes_on(plan: C
     assert files_in(folder) == []
 
 
+async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
+    plan: ChangePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Preimages are written while the answer that orders them is still being read."""
+    engine = PairingEngine(LocalEngine(1), BY_KEY)
+    with monkeypatch.context() as patch:
+        patch.setattr("tailer.preimages.scratch_folder", lambda: Path("/nowhere"))
+        with pytest.raises(StorageUnavailable):
+            await run(engine, plan)
+    assert len(await run(engine, plan)) == 100 + 2 * 195
+
+
 async def test_nowhere_to_put_temporary_files(plan: ChangePlan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = PairingEngine(LocalEngine(1), BY_KEY)
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "missing"))
