@@ -52,13 +52,11 @@ class PairingEngine:
 
         And `ConfigError` where `after` is in the middle of the version, and was reached by other rules.
         """
-        check_key(plan, self._rules)
-        if not self._warned and lacks_identity(plan, self._rules):
-            self._warned = True
-            _log.warning("%s: without a key, and without row tracking, no update can be told: %s", plan.table, _REMEDY)
+        compared = concerns(plan, self._rules)
+        self._warn(plan, compared)
         with Selections() as selections, Preimages() as preimages:
-            compared = concerns(plan, self._rules)
             if compared:
+                check_key(plan, self._rules)
                 plan = _renumbered(plan, _reading(plan, self._rules))
             _check_reading(plan, after)
             if compared:
@@ -69,6 +67,20 @@ class PairingEngine:
                     return
                 async with aclosing(_joined(batches, preimages)) as joined:
                     yield joined
+
+    def _warn(self, plan: ChangePlan, compared: bool) -> None:
+        """Say once what will stand in the way of telling updates, before it does."""
+        if self._warned:
+            return
+        try:
+            check_key(plan, self._rules)
+        except ConfigError as error:
+            self._warned = True
+            if not compared:
+                _log.warning("%s: %s; %s", plan.table, error, error.hint)
+        if lacks_identity(plan, self._rules):
+            self._warned = True
+            _log.warning("%s: without a key, and without row tracking, no update can be told: %s", plan.table, _REMEDY)
 
     async def _refined(self, plan: ChangePlan, selections: Selections, preimages: Preimages) -> ChangePlan:
         if self._matches is None or self._matches.closed:
