@@ -7,13 +7,13 @@ position; so the numbers of a version's tasks tell by which it is read, and what
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
 from zlib import crc32
 
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 
 from tailer.comparing import compare
 from tailer.engine import Engine
@@ -54,13 +54,16 @@ class PairingEngine:
         """
         compared = concerns(plan, self._rules)
         self._warn(plan, compared)
-        with Selections() as selections, Preimages() as preimages:
-            if compared:
-                check_key(plan, self._rules)
-                plan = _renumbered(plan, _reading(plan, self._rules))
-            _check_reading(plan, after)
-            if compared:
-                plan = await self._refined(plan, selections, preimages)
+        if compared:
+            check_key(plan, self._rules)
+            plan = _renumbered(plan, _reading(plan, self._rules))
+        _check_reading(plan, after)
+        if not compared:
+            async with self._engine.run(plan, after) as batches:
+                yield batches
+            return
+        async with _on_disk() as (selections, preimages):
+            plan = await self._refined(plan, selections, preimages)
             async with self._engine.run(plan, after) as batches:
                 if not preimages:
                     yield batches
@@ -90,6 +93,18 @@ class PairingEngine:
         if self._report is not None:
             self._report(plan, counts)
         return refined
+
+
+@asynccontextmanager
+async def _on_disk() -> AsyncIterator[tuple[Selections, Preimages]]:
+    """What is kept of a version while it is delivered. To delete it may take a while."""
+    with ExitStack() as kept:
+        selections, preimages = kept.enter_context(Selections()), kept.enter_context(Preimages())
+        try:
+            yield selections, preimages
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(kept.close)
 
 
 async def _joined(batches: AsyncIterator[ChangeBatch], preimages: Preimages) -> AsyncGenerator[ChangeBatch, None]:
