@@ -1,0 +1,224 @@
+"""What Debezium's messages say besides the rows: the source block, and the schemas that JSON messages can carry.
+
+A message's schema is what Kafka Connect's JSON converter writes and reads. It describes *our* JSON
+(`sinks.encoding.values`), so decimals, dates and timestamps are strings in it. A name tells a reader how to take such
+a string, and is given only where readers of that name take ours: `io.debezium.time.ZonedTimestamp` for timestamps with
+a zone. Debezium's `IsoDate` and `IsoTimestamp` demand a zone that our dates and our timestamps without one do not have.
+NaN and the infinities are strings in fields of type float and double, which is also how Kafka Connect writes them.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sinks.encoding.columns import NoText
+from sinks.encoding.values import is_binary, is_list, is_string, is_timestamp
+
+__all__ = ["Origin", "Snapshot", "Source", "envelope_schema", "key_schema", "source_texts"]
+
+ENVELOPE_VERSION: Final = 2
+Schema = dict[str, Any]
+
+
+class Snapshot(StrEnum):
+    """Whether rows are of a snapshot; the values of `source.snapshot`."""
+
+    TRUE = "true"
+    FIRST = "first"
+    LAST = "last"
+    FALSE = "false"
+    INCREMENTAL = "incremental"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a table's messages come from.
+
+    `version`: ours. `name`: the prefix of topics. `db`: the catalog, if any.
+    """
+
+    version: str
+    name: str
+    schema: str | None
+    table: str
+    table_uri: str | None = None
+    connector: str = "delta"
+    db: str = ""
+
+    @property
+    def topic(self) -> str:
+        """The topic of the table, which schemas are named after."""
+        return ".".join(part for part in (self.name, self.schema, self.table) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is the same for all rows of a task; None where it is not known."""
+
+    snapshot: Snapshot = Snapshot.FALSE
+    operation: str | None = None
+    txn_id: str | None = None
+    file: str | None = None
+
+
+def source_texts(
+    source: Source, origin: Origin, place: tuple[str, int, int], timestamp_us: int
+) -> tuple[str, str, str]:
+    """The source block as far as it is the same for all rows: before the row number of `sequence`, from there to
+    `row_index`, and the name of `row_id`.
+
+    `place`: table id, version, task.
+    """
+    table_id, version, task = place
+    first = {
+        "version": source.version,
+        "connector": source.connector,
+        "name": source.name,
+        "ts_ms": timestamp_us // 1000,
+        "snapshot": origin.snapshot.value,
+        "db": source.db,
+    }
+    second = {
+        "ts_us": timestamp_us,
+        "ts_ns": timestamp_us * 1000,
+        "schema": source.schema,
+        "table": source.table,
+        "table_id": table_id,
+        "table_uri": source.table_uri,
+        "commit_version": version,
+        "operation": origin.operation,
+        "txn_id": origin.txn_id,
+        "file": origin.file,
+    }
+    return (
+        rf'{json_text(first)[:-1]},"sequence":"[\"{version}\",\"{task}\",\"',
+        rf'\"]",{json_text(second)[1:-1]},"row_index":',
+        ',"row_id":',
+    )
+
+
+def json_text(value: Any) -> str:
+    """Compact JSON. A path whose bytes are no text is written with escapes for what stands for them."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace").decode()
+
+
+def key_schema(topic: str, columns: Iterable[pa.Field]) -> str:
+    """The schema of keys, as JSON. Raises `NoText` for a type that has none."""
+    return json_text(_struct(map(_column, columns), optional=False, name=f"{topic}.Key"))
+
+
+def envelope_schema(topic: str, connector: str, columns: Iterable[pa.Field]) -> str:
+    """The schema of values, as JSON. Raises `NoText` for a type that has none."""
+    row = _struct(map(_column, columns), optional=True, name=f"{topic}.Value")
+    fields = [
+        row | {"field": "before"},
+        row | {"field": "after"},
+        _source(connector) | {"field": "source"},
+        _TRANSACTION | {"field": "transaction"},
+        _plain("string", "op"),
+        *(_plain("int64", name, optional=True) for name in ("ts_ms", "ts_us", "ts_ns")),
+    ]
+    envelope = _struct(fields, optional=False, name=f"{topic}.Envelope", version=ENVELOPE_VERSION)
+    return json_text(envelope)
+
+
+def _plain(kind: str, field: str, optional: bool = False) -> Schema:
+    return {"type": kind, "optional": optional, "field": field}
+
+
+def _struct(fields: Iterable[Schema], optional: bool, **names: Any) -> Schema:
+    return {"type": "struct", "fields": list(fields), "optional": optional, **names}
+
+
+def _source(connector: str) -> Schema:
+    snapshot = {
+        "type": "string",
+        "optional": True,
+        "name": "io.debezium.data.Enum",
+        "version": 1,
+        "parameters": {"allowed": ",".join(Snapshot)},
+        "default": Snapshot.FALSE.value,
+        "field": "snapshot",
+    }
+    fields = [
+        *(_plain("string", name) for name in ("version", "connector", "name")),
+        _plain("int64", "ts_ms"),
+        snapshot,
+        _plain("string", "db"),
+        _plain("string", "sequence", optional=True),
+        *(_plain("int64", name, optional=True) for name in ("ts_us", "ts_ns")),
+        _plain("string", "schema", optional=True),
+        *(_plain("string", name) for name in ("table", "table_id")),
+        _plain("string", "table_uri", optional=True),
+        _plain("int64", "commit_version"),
+        *(_plain("string", name, optional=True) for name in ("operation", "txn_id", "file")),
+        _plain("int64", "row_index"),
+        *(_plain("int64", name, optional=True) for name in ("row_id", "row_commit_version")),
+    ]
+    return _struct(fields, optional=False, name=f"io.debezium.connector.{connector}.Source")
+
+
+_TRANSACTION: Final = _struct(
+    [_plain("string", "id"), _plain("int64", "total_order"), _plain("int64", "data_collection_order")],
+    optional=True,
+    name="event.block",
+    version=1,
+)
+
+_PLAIN: Final = {
+    pa.null(): "string",
+    pa.bool_(): "boolean",
+    pa.int8(): "int8",
+    pa.int16(): "int16",
+    pa.int32(): "int32",
+    pa.int64(): "int64",
+    pa.uint8(): "int16",
+    pa.uint16(): "int32",
+    pa.uint32(): "int64",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "string",
+}
+
+
+def _column(field: pa.Field) -> Schema:
+    """The schema of a struct's field."""
+    try:
+        return _schema(field.type, field.nullable) | {"field": field.name}
+    except NoText as error:
+        raise error.below(field.name) from None
+
+
+def _schema(kind: pa.DataType, optional: bool) -> Schema:
+    """The schema of the JSON that a value of `kind` has."""
+    if pa.types.is_dictionary(kind):
+        return _schema(kind.value_type, optional)
+    if is_list(kind):
+        return {"type": "array", "items": _schema(kind.value_type, kind.value_field.nullable), "optional": optional}
+    if pa.types.is_struct(kind):
+        return _struct(map(_column, kind), optional)
+    if pa.types.is_map(kind):
+        return _map(kind, optional)
+    if is_timestamp(kind) and kind.tz is not None:
+        return {"type": "string", "optional": optional, "name": "io.debezium.time.ZonedTimestamp", "version": 1}
+    if is_timestamp(kind) or is_string(kind) or pa.types.is_decimal(kind):
+        return {"type": "string", "optional": optional}
+    if is_binary(kind):
+        return {"type": "bytes", "optional": optional}
+    if kind in _PLAIN:
+        return {"type": _PLAIN[kind], "optional": optional or pa.types.is_null(kind)}
+    raise NoText(f"has type {kind}, which Kafka Connect's schemas do not have")
+
+
+def _map(kind: pa.DataType, optional: bool) -> Schema:
+    """Other keys than strings make our JSON an array of entries, where Connect's own has an array of arrays."""
+    keys, values = _schema(kind.key_type, optional=False), _schema(kind.item_type, kind.item_field.nullable)
+    if is_string(kind.key_type):
+        return {"type": "map", "keys": keys, "values": values, "optional": optional}
+    entry = _struct([keys | {"field": "key"}, values | {"field": "value"}], optional=False)
+    return {"type": "array", "items": entry, "optional": optional}
