@@ -210,10 +210,11 @@ class RowMatches:
         with self._translated():
             return self._collected(f"SELECT place FROM rows JOIN ({counted}) USING (print)")
 
-    def pair(self) -> tuple[Bitmaps, int]:
+    def pair(self) -> tuple[Bitmaps, Bitmaps, int]:
         """Make partners of equal rows on both sides, the n-th of those gone and the n-th of those that have come.
 
-        Returns the rows that have a partner now, and how many had a choice, or found all partners taken.
+        Returns the rows gone and those that have come that have a partner now, and how many rows had a choice, or found
+        all partners taken.
         """
         single = "gone_rows = 1 AND come_rows = 1"
         counted = _COUNTED.format(rows="rows", having="gone_rows > 0 AND come_rows > 0")
@@ -224,7 +225,8 @@ class RowMatches:
             query = f"SELECT coalesce(sum(gone_rows + come_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
             ambiguous = int(self._database.sql(query).fetchall()[0][0])
             self._database.execute("INSERT INTO partners SELECT * FROM paired")
-            return self._collected("SELECT unnest([gone, come]) AS place FROM paired"), ambiguous
+            gone, come = (self._collected(f"SELECT {side} AS place FROM paired") for side in ("gone", "come"))
+            return gone, come, ambiguous
 
     def part_equals(self) -> Bitmaps:
         """Of the rows taken in, those that are equal to their partner, which are no partners any more."""

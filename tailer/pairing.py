@@ -14,7 +14,8 @@ the plan's tasks, so that executing them yields the rows that changed:
    others, those with one row id. Where several rows of a version have one key, the n-th that is deleted goes with the
    n-th that is inserted, in the order of delivery; those without a partner stay what they are. Both images come
    together, the preimage first, at the position of the postimage and in the columns of the version; where the version
-   drops a column, its rows are left as they are. Rows that a change file calls images stay as they lie in it.
+   drops a column, its rows are left as they are. Of the images in change files those with one key are put together
+   likewise; others stay as they lie there.
 3. *Unchanged* (`skip_unchanged`): the images of an update are dropped where they are equal; those in change files,
    which do not say which belong together, as multisets.
 
@@ -50,7 +51,6 @@ __all__ = ["PairingCounts", "check_key", "concerns", "lacks_identity", "refine",
 
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
-_GONE: Final = (TaskKind.DELETE, TaskKind.CDC_DELETES)
 _IDS: Final = add_row_ids(pa.schema([]))
 _ROW_ID: Final = select_columns(_IDS, [ROW_ID])
 
@@ -111,7 +111,7 @@ def refine(
     carryovers = comparison.cancel() if _may_carry_over(plan, rules) else 0
     updates, ambiguous = comparison.pair(select_columns(plan.schema, rules.key)) if rules.compute_updates else (0, 0)
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
-    if updates:
+    if comparison.has_pairs:
         comparison.join(preimages)
     matches.begin()
     return replace(plan, tasks=comparison.tasks()), PairingCounts(carryovers, updates, ambiguous, unchanged)
@@ -186,11 +186,17 @@ class _Comparison:
         self._selections = selections
         self._exactly = exactly
         self.dropped: Bitmaps = dropped or {}
-        self._updated: Bitmaps = {}
+        self._gone: Bitmaps = {}  # preimages, and below postimages, of updates that were found
+        self._come: Bitmaps = {}
 
     def tasks(self) -> tuple[ChangeTask, ...]:
         """The tasks, told what was found."""
         return tuple(self._told(index, task.schema) for index, task in enumerate(self._tasks))
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether images were found that belong together."""
+        return bool(self._gone)
 
     def cancel(self) -> int:
         """Drop carry-overs; how many rows that were."""
@@ -218,44 +224,52 @@ class _Comparison:
 
     def pair(self, key: pa.Schema) -> tuple[int, int]:
         """Find updates: by the columns `key`, if any, then by row id; how many, and how many rows were ambiguous."""
-        updates = ambiguous = 0
         whole = [index for index in self._comparable(self._schema) if self._keeps_all(index)]
         tracked = set(self._tracked())
-        by_id = [index for index in whole if index in tracked]
-        for indices, columns in ((whole, key), (by_id, _ROW_ID)):
-            if len(columns) > 0 and indices:
-                taken = self._take(indices, columns, _PLAIN, nulls_differ=True)
-                if sum(map(len, taken.values())) < 2:
-                    continue
-                found, unclear = self._matches.pair()
-                _unite(self._updated, found)
-                updates += sum(map(len, found.values())) // 2
-                ambiguous += unclear
-        return updates, ambiguous
+        by_key = self._pair(whole, key, _PLAIN)
+        by_id = self._pair([index for index in whole if index in tracked], _ROW_ID, _PLAIN)
+        ambiguous = by_key[1] + by_id[1]
+        if not self._exactly:
+            # Change files say that rows are images, but not of which update: writers may put them far apart.
+            ambiguous += self._pair([index for index in whole if self._has_images(index)], key, _IMAGES)[1]
+        return by_key[0] + by_id[0], ambiguous
+
+    def _pair(self, indices: Sequence[int], columns: pa.Schema, types: tuple[ChangeType, ...]) -> tuple[int, int]:
+        if not indices or len(columns) == 0:
+            return 0, 0
+        taken = self._take(indices, columns, types, nulls_differ=True, untold=True)
+        if sum(map(len, taken.values())) < 2:
+            return 0, 0
+        gone, come, ambiguous = self._matches.pair()
+        _unite(self._gone, gone)
+        _unite(self._come, come)
+        return sum(map(len, gone.values())), ambiguous
+
+    def _has_images(self, index: int) -> bool:
+        return self._tasks[index].kind is TaskKind.CDC_OTHERS
 
     def skip_unchanged(self) -> int:
         """Drop images of updates that are equal; how many rows that were."""
         indices, dropped = self._comparable(self._schema), 0
-        equal: Bitmaps = {}
-        if told := [index for index in indices if index in self._updated]:
+        if told := [index for index in indices if index in self._gone or index in self._come]:
             self._take(told, self._schema, _IMAGES)
             equal = self._matches.part_equals()
-        if written := [index for index in indices if self._tasks[index].kind is TaskKind.CDC_OTHERS]:
-            taken = self._take(written, self._schema, _IMAGES, as_written=True)
-            dropped = self._drop(taken, self._matches.unmatched())
-        dropped += sum(map(len, equal.values()))
-        _unite(self.dropped, equal)
-        self._updated = {index: rows - equal.get(index, BitMap64()) for index, rows in self._updated.items()}
+            dropped = sum(map(len, equal.values()))
+            _unite(self.dropped, equal)
+            for found in (self._gone, self._come):
+                found |= {index: rows - equal.get(index, BitMap64()) for index, rows in found.items()}
+        if written := [index for index in indices if self._has_images(index)]:
+            taken = self._take(written, self._schema, _IMAGES, untold=True)
+            dropped += self._drop(taken, self._matches.unmatched())
         return dropped
 
     def join(self, preimages: Preimages) -> None:
         """Take the preimages that were found out of their tasks."""
-        gone = {index: rows for index, rows in self._updated.items() if self._tasks[index].kind in _GONE}
-        self._updated = {index: rows for index, rows in self._updated.items() if index not in gone}
-        postimages = {self._tasks[index].index: rows for index, rows in self._updated.items()}
+        postimages = {self._tasks[index].index: rows for index, rows in self._come.items() if rows}
         with closing(self._matches.partner_ranks()) as ranks:
-            preimages.keep(self._images(gone), ranks, postimages)
-        _unite(self.dropped, gone)
+            preimages.keep(self._images(self._gone), ranks, postimages)
+        _unite(self.dropped, self._gone)
+        self._gone = {}
 
     def _images(self, found: Bitmaps) -> Iterator[pa.RecordBatch]:
         for index in sorted(found):
@@ -272,22 +286,26 @@ class _Comparison:
         schema: pa.Schema,
         types: tuple[ChangeType, ...],
         nulls_differ: bool = False,
-        as_written: bool = False,
+        untold: bool = False,
     ) -> Bitmaps:
-        """Make rows of these tasks the ones to ask about; their positions. `as_written`: by the types files have."""
+        """Make rows of these tasks the ones to ask about; their positions. `untold`: but those found to be images."""
         self._matches.clear()
         taken: Bitmaps = {}
         for index in indices:
-            batches = execute(self._told(index, self._as_then(index, schema), as_written))
+            batches = execute(self._told(index, self._as_then(index, schema), untold))
             taken[index] = self._matches.add(index, batches, types, nulls_differ)
         return taken
 
     def _tracked(self) -> list[int]:
         return [index for index, task in enumerate(self._tasks) if task.tracking is not None]
 
-    def _told(self, index: int, schema: pa.Schema, as_written: bool = False) -> ChangeTask:
-        dropped = self._selections.store(self.dropped.get(index))
-        updated = None if as_written else self._selections.store(self._updated.get(index))
+    def _told(self, index: int, schema: pa.Schema, untold: bool = False) -> ChangeTask:
+        nothing = BitMap64()
+        left_out = self.dropped.get(index, nothing)
+        images = self._gone.get(index, nothing) | self._come.get(index, nothing)
+        if untold:
+            left_out, images = left_out | images, nothing
+        dropped, updated = self._selections.store(left_out), self._selections.store(images)
         refinement = Refinement(dropped, updated, self._exactly) if dropped or updated or self._exactly else None
         return replace(self._tasks[index], schema=schema, refinement=refinement)
 

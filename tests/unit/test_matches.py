@@ -39,6 +39,14 @@ def batch(columns: Sequence[pa.Array], kinds: str | Sequence[str] = "insert", fi
     return ChangeBatch("id", 1, 0, rows, pa.array(range(first, first + count), pa.int64()))
 
 
+def paired(matches: RowMatches) -> tuple[Bitmaps, int]:
+    """The rows that have a partner, whichever side they are on, and how many were ambiguous."""
+    gone, come, unclear = matches.pair()
+    assert sum(map(len, gone.values())) == sum(map(len, come.values()))
+    both = {source: gone.get(source, BitMap64()) | come.get(source, BitMap64()) for source in gone.keys() | come.keys()}
+    return both, unclear
+
+
 def lists(found: Bitmaps) -> dict[int, list[int]]:
     return {source: list(rows) for source, rows in sorted(found.items())}
 
@@ -211,7 +219,7 @@ def test_rows_of_any_types_against_counting(shared: RowMatches, data: st.DataObj
             rows.append((key, change.value in GONE, (source, 5 + index)))
     assert lists(shared.unmatched()) == expected(rows, unmatched)
     assert lists(shared.unmatched_singles()) == expected(rows, unmatched_singles)
-    found, unclear = shared.pair()
+    found, unclear = paired(shared)
     assert lists(found) == expected(rows, pairs)
     assert unclear == sum(map(ambiguous, grouped(rows)))
 
@@ -221,7 +229,7 @@ def different(matches: RowMatches, columns: Sequence[pa.Array]) -> bool:
     matches.begin()
     matches.add(0, iter([batch(columns, "delete")]), ALL)
     matches.add(1, iter([batch(columns)]), ALL)
-    found, unclear = matches.pair()
+    found, unclear = paired(matches)
     every = list(range(len(columns[0])))
     assert lists(found) == {0: every, 1: every}
     return unclear == 0
@@ -353,7 +361,7 @@ def test_of_equal_rows_the_first_that_go_and_the_last_that_come_are_left(shared:
     shared.add(0, numbers([7, 8, 8, 8]), ALL)
     assert lists(shared.unmatched()) == {0: [2, 3], 2: [40], 3: [10]}
     assert lists(shared.unmatched_singles()) == {0: [0, 1, 2, 3], 2: [40], 3: [10, 11, 12]}
-    found, unclear = shared.pair()
+    found, unclear = paired(shared)
     assert lists(found) == {0: [0, 1], 2: [40], 3: [11]}
     assert unclear == 8
 
@@ -381,7 +389,7 @@ def test_null_keys_are_no_keys(shared: RowMatches) -> None:
     shared.begin()
     assert list(shared.add(0, iter([batch(columns, "delete")]), ALL, nulls_differ=True)) == [0]
     assert list(shared.add(1, iter([batch(columns)]), ALL, nulls_differ=True)) == [0]
-    assert lists(shared.pair()[0]) == {0: [0], 1: [0]}
+    assert lists(paired(shared)[0]) == {0: [0], 1: [0]}
     inner = [pa.array([{"x": None}, None])]
     shared.begin()
     assert list(shared.add(0, iter([batch(inner)]), ALL, nulls_differ=True)) == [0]
@@ -391,7 +399,7 @@ def test_nothing_to_compare(shared: RowMatches) -> None:
     shared.begin()
     assert list(shared.add(0, iter([]), ALL)) == []
     assert list(shared.add(1, numbers([1, 2], "strange"), ALL)) == []
-    assert (shared.unmatched(), shared.unmatched_singles(), shared.pair()) == ({}, {}, ({}, 0))
+    assert (shared.unmatched(), shared.unmatched_singles(), paired(shared)) == ({}, {}, ({}, 0))
 
 
 def ranks(matches: RowMatches) -> list[int]:
@@ -404,11 +412,11 @@ def test_partners_over_several_questions(shared: RowMatches) -> None:
     assert (ranks(shared), shared.part_equals()) == ([], {})
     for source, keys, kind in ((0, [1, 2], "delete"), (2, [9, 1], "insert")):
         shared.add(source, numbers(keys, kind, first=10), ALL)
-    assert (lists(shared.pair()[0]), ranks(shared)) == ({0: [10], 2: [11]}, [0])
+    assert (lists(paired(shared)[0]), ranks(shared)) == ({0: [10], 2: [11]}, [0])
     shared.clear()
     for source, keys, kind in ((0, [0, 5], "delete"), (1, [6], "delete"), (3, [6, 5], "insert")):
         shared.add(source, numbers(keys, kind, first=10), ALL)
-    assert lists(shared.pair()[0]) == {0: [11], 1: [10], 3: [10, 11]}
+    assert lists(paired(shared)[0]) == {0: [11], 1: [10], 3: [10, 11]}
     # In the order of those gone: 0/10 with 2/11, 0/11 with 3/11, 1/10 with 3/10.
     assert ranks(shared) == [0, 2, 1]
     shared.clear()
@@ -447,7 +455,7 @@ def test_partners_against_counting(
 
     shared.begin()
     take(0)
-    found, unclear = shared.pair()
+    found, unclear = paired(shared)
     partners, counted = [], 0
     for key in range(4):
         one, other = ([(place, row[1]) for place, row in each if row[0] == key] for each in sides)
@@ -512,7 +520,7 @@ def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
         matches.add(0, many(count, "delete"), ALL)
         matches.add(1, many(count, begin=count // 2), ALL)
         matches.add(2, many(count), ALL)
-        answers.append((matches.unmatched(), matches.unmatched_singles(), matches.pair()))
+        answers.append((matches.unmatched(), matches.unmatched_singles(), paired(matches)))
         spilled = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         assert (spilled > 0) is (memory == SPILLING_BYTES)
         del matches
@@ -643,7 +651,7 @@ def ask_much(matches: RowMatches) -> None:
     for source, kind in enumerate(["delete", "insert", "insert"]):
         matches.add(source, many(60_000, kind), ALL)
     matches.unmatched()
-    matches.pair()
+    paired(matches)
 
 
 @pytest.mark.parametrize("place", ["missing", "file"])

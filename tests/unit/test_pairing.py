@@ -441,16 +441,53 @@ class TestChangeFiles:
         assert counts == PairingCounts(unchanged=2)
 
     def test_deletes_and_inserts_may_be_updates(self, table: Versions) -> None:
-        """What is an image already has its partner; what is none of these kinds is none."""
+        """Images that lie together stay so; what is none of these kinds is none."""
         rows, counts = refined(table.cdc(written(*self.ROWS)), replace(BY_KEY, skip_unchanged=True))
         assert rows == [
             ("delete", 0, 2, 3, "c"),
-            ("update_preimage", 1, 4, 4, "d"),
+            ("update_preimage", 1, 5, 4, "d"),
             ("update_postimage", 1, 5, 4, "D"),
             ("strange", 1, 6, 5, "e"),
             ("strange", 1, 8, 3, "C"),
         ]
         assert counts == PairingCounts(updates=1, unchanged=4)
+
+    def test_images_far_apart_are_put_together(self, table: Versions) -> None:
+        """As delta-rs writes them, all postimages first; and as an update across partitions has them, in two files."""
+        one = written(
+            ("update_postimage", 1, "A"),
+            ("update_postimage", 2, "B"),
+            ("update_preimage", 1, "a"),
+            ("update_preimage", 2, "b"),
+            ("update_preimage", 3, "c"),
+        )
+        other = written(("update_postimage", 3, "C"), ("update_postimage", 9, "Z"), ("update_preimage", 8, "y"))
+        plan = table.cdc(one, other)
+        rows, counts = refined(plan, BY_KEY)
+        assert rows == [
+            ("update_preimage", 2, 0, 1, "a"),
+            ("update_postimage", 2, 0, 1, "A"),
+            ("update_preimage", 2, 1, 2, "b"),
+            ("update_postimage", 2, 1, 2, "B"),
+            ("update_preimage", 3, 0, 3, "c"),
+            ("update_postimage", 3, 0, 3, "C"),
+            ("update_postimage", 3, 1, 9, "Z"),
+            ("update_preimage", 3, 2, 8, "y"),
+        ]
+        assert counts == PairingCounts()
+        as_they_lie = [row[3] for row in refined(plan, BY_ID)[0]]
+        assert as_they_lie == [1, 2, 1, 2, 3, 3, 9, 8]
+
+    def test_images_of_one_key_are_paired_in_their_order(self, table: Versions) -> None:
+        changes = [("update_preimage", 1, "a"), ("update_preimage", 1, "b"), ("update_postimage", 1, "b")]
+        rows, counts = refined(table.cdc(written(*changes, ("update_postimage", 1, "a"))), BY_KEY)
+        assert [(row[0], row[4]) for row in rows] == [
+            ("update_preimage", "a"),
+            ("update_postimage", "b"),
+            ("update_preimage", "b"),
+            ("update_postimage", "a"),
+        ]
+        assert counts == PairingCounts(ambiguous=4)
 
 
 def physical(name: str, kind: pa.DataType, stored: str) -> pa.Field:
