@@ -64,7 +64,6 @@ async def serve(settings: Settings) -> None:
         for each in settings.pipelines:
             sinks.append(open_sink(settings, each))
             pipelines[each.name] = _pipeline(each, sinks[-1], engine)
-        _log.info("running %s; SIGTERM or Ctrl-C to stop", ", ".join(pipelines))
         failures = await run_all(pipelines, settings.drain_s)
     finally:
         await close_sinks(sinks)
@@ -130,6 +129,7 @@ class _Runs:
     async def obey_signals(self, *, task_status: TaskStatus[None]) -> None:
         """The first signal starts the drain and its deadline, the second ends it."""
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
             task_status.started()
             draining = False
             async for number in signals:
