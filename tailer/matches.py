@@ -14,7 +14,7 @@ import secrets
 import shutil
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import duckdb
@@ -153,7 +153,8 @@ class RowMatches:
         """From another thread: end what is under way, and refuse what follows."""
         self._stopped = True
         for connection in self._connections:
-            connection.interrupt()
+            with suppress(duckdb.Error):  # it was closed meanwhile
+                connection.interrupt()
 
     def begin(self) -> None:
         """Forget all rows and partners."""

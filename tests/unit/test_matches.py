@@ -563,6 +563,21 @@ def test_stopped_for_good() -> None:
         matches.add(0, numbers([1]), ALL)
 
 
+def test_stopped_when_it_is_closed_or_about_to_be() -> None:
+    """Both come from different threads, in any order."""
+    matches = RowMatches()
+    connections = list(matches._connections)
+    matches.close()
+    matches.stop()
+    assert matches.closed
+    other = RowMatches()
+    other._connections.extend(connections)
+    other.stop()
+    assert other.closed
+    other._connections.pop()
+    other.close()
+
+
 def test_stopped_while_rows_come() -> None:
     """From another thread, while the rows of a source without an end are read."""
     matches, reading = RowMatches(), threading.Event()
