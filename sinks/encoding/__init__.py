@@ -5,6 +5,14 @@
 - `columns`: how it does that for whole columns at once, at a microsecond or so per row.
 - `values`: the same, one value at a time: the reference, and the place where the rules are written down.
 - `terminal`: a table for people.
+
+And to messages, for brokers: `messages` says what these are, and what an encoder is.
+
+- `flat_messages`: flat JSON, with or without keys.
+- `debezium`: Debezium's envelope, in JSON; `cloudevents`: CloudEvents, likewise.
+- `arrow_messages`: Arrow IPC, many rows each.
+- `avro`: flat rows and Debezium's envelope as Avro; `avro_schema` and `avro_columns`: what it is made of.
+- `debezium_images`, `debezium_operations`: which images of updates belong together, and which messages rows become.
 """
 
 from sinks.encoding.events import event_line, event_values

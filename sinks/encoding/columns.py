@@ -12,7 +12,7 @@ written one by one by the reference and put in place of the fast text (`_patched
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,7 @@ from sinks.encoding.values import (
     timestamp_text,
 )
 
-__all__ = ["TEXT", "NoText", "Texts", "Writer", "whole", "writer_for"]
+__all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "Writer", "whole", "writer_for"]
 
 TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)
@@ -78,6 +78,7 @@ class Texts:
 
 
 Writer = Callable[[pa.Array], Texts]
+DecimalForm = Literal["string", "number"]
 
 
 def whole(texts: Texts) -> pa.Array:
@@ -85,14 +86,20 @@ def whole(texts: Texts) -> pa.Array:
     return _joined(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
 
 
-def writer_for(kind: pa.DataType) -> Writer:
-    """The writer of columns of type `kind`. Raises `NoText`."""
+def writer_for(kind: pa.DataType, decimal: DecimalForm = "string") -> Writer:
+    """The writer of columns of type `kind`. Raises `NoText`.
+
+    `decimal`: "number" leaves out the quotes around decimals, also within lists, structs and maps. All digits are there
+    as well, but many readers of JSON take such numbers for floats, and round them.
+    """
+    if decimal == "number" and pa.types.is_decimal(kind):
+        return _bare_decimals
     for applies, write in _WRITERS:
         if applies(kind):
             return write
     for applies, make in _MAKERS:
         if applies(kind):
-            return make(kind)
+            return make(kind, decimal)
     raise NoText(f"has type {kind}, which has no JSON form")
 
 
@@ -139,11 +146,19 @@ def _floats(column: pa.Array) -> Texts:
 
 
 def _decimals(column: pa.Array) -> Texts:
+    return _closed(_digits(column), QUOTE, QUOTE)
+
+
+def _bare_decimals(column: pa.Array) -> Texts:
+    return _closed(_digits(column))
+
+
+def _digits(column: pa.Array) -> pa.Array:
     texts = pc.cast(column, TEXT)
     # Arrow turns to an exponent where a scale is negative, or more than six zeros follow the point.
     if not 0 <= column.type.scale <= 6:
         texts = _patched(texts, pc.match_substring(texts, "E"), column, decimal_text)
-    return _closed(texts, QUOTE, QUOTE)
+    return texts
 
 
 def _dates(column: pa.Array) -> Texts:
@@ -192,8 +207,8 @@ def _binaries(column: pa.Array) -> Texts:
     return _closed(pa.array(texts, TEXT), QUOTE, QUOTE)
 
 
-def _dictionaries(kind: pa.DataType) -> Writer:
-    write_values = writer_for(kind.value_type)
+def _dictionaries(kind: pa.DataType, decimal: DecimalForm) -> Writer:
+    write_values = writer_for(kind.value_type, decimal)
 
     def write(column: pa.Array) -> Texts:
         values = column.dictionary
@@ -205,13 +220,13 @@ def _dictionaries(kind: pa.DataType) -> Writer:
     return write
 
 
-def _structs(kind: pa.DataType) -> Writer:
+def _structs(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     writers: dict[str, Writer] = {}
     for field in kind:
         if field.name in writers:
             raise NoText("is there twice", field.name)
         try:
-            writers[field.name] = writer_for(field.type)
+            writers[field.name] = writer_for(field.type, decimal)
         except NoText as error:
             raise error.below(field.name) from None
 
@@ -231,17 +246,35 @@ def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
     parts: list[pa.Array | str] = []
     literal = "{"
     for index, (name, write) in enumerate(writers.items()):
+        values = column.field(index)
+        same = _is_constant(values)
         try:
-            texts = write(column.field(index))
+            texts = write(values.slice(0, 1) if same else values)
         except NoText as error:
             raise error.below(name) from error
+        if same:
+            literal += f"{escape(name)}:{whole(texts)[0]},"
+            continue
         parts += [f"{literal}{escape(name)}:{texts.before}", texts.middle]
         literal = f"{texts.after},"
-    return Texts(_joined(*parts[1:]), str(parts[0]), f"{literal[:-1]}}}")
+    end = f"{literal[:-1]}}}"
+    return Texts(_joined(*parts[1:]), str(parts[0]), end) if parts else Texts(pa.repeat(EMPTY, len(column)), end)
 
 
-def _lists(kind: pa.DataType) -> Writer:
-    write_items = writer_for(kind.value_type)
+def _is_constant(column: pa.Array) -> bool:
+    """Whether all values are one, which then is written once, such as a change's metadata and partition columns.
+
+    Of floats this cannot be told by comparing: zero has two texts.
+    """
+    kind = column.type
+    if len(column) < 2 or column.null_count or not any(applies(kind) for applies in _COMPARABLE):
+        return False
+    first = column[0]
+    return bool(first == column[-1] and pc.all(pc.equal(column, first)).as_py())
+
+
+def _lists(kind: pa.DataType, decimal: DecimalForm) -> Writer:
+    write_items = writer_for(kind.value_type, decimal)
 
     def write(column: pa.Array) -> Texts:
         offsets, start, length = _extent(column)
@@ -250,8 +283,8 @@ def _lists(kind: pa.DataType) -> Writer:
     return write
 
 
-def _maps(kind: pa.DataType) -> Writer:
-    write_keys, write_items = writer_for(kind.key_type), writer_for(kind.item_type)
+def _maps(kind: pa.DataType, decimal: DecimalForm) -> Writer:
+    write_keys, write_items = writer_for(kind.key_type, decimal), writer_for(kind.item_type, decimal)
     as_object = is_string(kind.key_type)
 
     def write(column: pa.Array) -> Texts:
@@ -284,6 +317,13 @@ def _sequences(column: pa.Array, offsets: pa.Array, items: pa.Array, before: str
     return _closed(pc.binary_join(lists, pa.scalar(",", TEXT)), before, after)
 
 
+_COMPARABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_boolean,
+    pa.types.is_date32,
+    is_timestamp,
+)
 _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (pa.types.is_null, _nothing),
     (pa.types.is_boolean, _plain),
@@ -295,7 +335,7 @@ _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (pa.types.is_date32, _dates),
     (is_timestamp, _timestamps),
 )
-_MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Writer]], ...]] = (
+_MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, DecimalForm], Writer]], ...]] = (
     (pa.types.is_dictionary, _dictionaries),
     (is_list, _lists),
     (pa.types.is_struct, _structs),

@@ -5,13 +5,15 @@ insert                      `c`, or `r` where the rows are of a snapshot
 delete                      `d`, then a tombstone: the same key, no value
 both images of an update    `u`
 the same, another key       `d` of the old key, its tombstone, `c` of the new key; headers name the other key
-a preimage alone            `u` without `after`: neither a delete nor a new row is made up
-a postimage alone           `u` without `before`
+a preimage alone            `d` and a tombstone; without a key `u` without `after`
+a postimage alone           `c`; without a key `u` without `before`
 ==========================  ==========================================================================================
 
 An image is alone where the other one is in another file, as it is when an update moved the row to another partition,
-or elsewhere in the file. So a `u` without `after` does not say that the row is gone, and may come behind the one with
-`after`. A reader that takes the last message of a key for the row would lose it: `Plan.lone_preimages` counts them.
+or elsewhere in the file. Where there are keys, rows come here with the images of each key put together
+(`tailer.pairing_engine`), so that an image which is alone says that its key came or went. Without keys neither a delete
+nor a new row is made up, and a `u` without `after` does not say that the row is gone: it may come behind the one with
+`after`.
 
 A change file does not say which images belong together, so it is told from where they stand. Two rows can be the
 images of one update if they follow each other, are of the two kinds, in either order, and no row of the file lies
@@ -41,17 +43,24 @@ from sinks.encoding.columns import TEXT
 from tailer.events import ChangeType
 
 __all__ = [
+    "DELETE",
+    "INSERT",
+    "KINDS",
     "NEW_KEY",
     "OLD_KEY",
+    "PREIMAGE",
     "UNRELATED",
     "Pairs",
     "Plan",
     "decided",
+    "gone",
     "has_deletes",
     "has_images",
     "kinds_of",
+    "moved",
     "pairs",
     "plan",
+    "repeated",
 ]
 
 NEW_KEY: Final = "__debezium.newkey"
@@ -74,7 +83,6 @@ CREATE: Final = pa.scalar("c", TEXT)
 ZERO: Final = pa.scalar(0, pa.int64())
 ONE: Final = pa.scalar(1, pa.int64())
 NO_ROW: Final = pa.scalar(None, pa.int64())
-NO_TEXT: Final = pa.scalar(None, TEXT)
 NO: Final = pa.array([False])
 
 
@@ -94,9 +102,7 @@ class Plan:
     """For each message the rows that it is made of, null where there is none.
 
     `before`, `after`: the images. `row`: whose row id it has. `position`: whose row index. `key`: whose key.
-    `operation`: null for a tombstone. `header`, `other_key`: the header's name, and the row with the key that is its
-    value; null for messages without. `moves`: whether a message has one. `lone_preimages`, `lone_postimages`: how many
-    images are alone.
+    `operation`: null for a tombstone. `new_key`, `old_key`: whose key a header names, null for messages without.
     """
 
     before: pa.Array
@@ -105,11 +111,8 @@ class Plan:
     position: pa.Array
     key: pa.Array
     operation: pa.Array
-    header: pa.Array
-    other_key: pa.Array
-    moves: bool
-    lone_preimages: int
-    lone_postimages: int
+    new_key: pa.Array
+    old_key: pa.Array
 
 
 def kinds_of(change_types: pa.Array) -> pa.Array:
@@ -177,15 +180,14 @@ def plan(kinds: pa.Array, second: pa.Array | None, keys: pa.Array | None, tombst
     second = pa.repeat(NO[0], count) if second is None else second
     numbers = pa.arange(0, count)
     one_earlier = pc.if_else(second, pc.subtract(numbers, ONE), NO_ROW)
-    before = pc.if_else(_either(kinds, DELETE, PREIMAGE), numbers, one_earlier)
-    after = pc.if_else(_either(kinds, INSERT, POSTIMAGE), numbers, one_earlier)
+    before = pc.if_else(gone(kinds), numbers, one_earlier)
+    after = pc.if_else(gone(kinds), one_earlier, numbers)
     joined = pa.concat_arrays([second.slice(1), NO])
-    alone = kinds.filter(pc.invert(pc.or_(second, joined)))
     actions = _actions(kinds, second, joined, keys)
 
     table = [[op for op in ops if op is not None or tombstones] for ops in OPERATIONS]
     table[INSERTED.as_py()] = [created]
-    rows, slots = _repeated(actions.cast(pa.int32()), [len(ops) for ops in table])
+    rows, slots = repeated(pa.array([len(ops) for ops in table], pa.int64()).take(actions))
     width = SLOTS.as_py()
     flat = pa.array([op for ops in table for op in (*ops, *[None] * (width - len(ops)))], TEXT)
     actions = actions.take(rows)
@@ -193,11 +195,11 @@ def plan(kinds: pa.Array, second: pa.Array | None, keys: pa.Array | None, tombst
 
     before, after = before.take(rows), after.take(rows)
     creates = pc.fill_null(pc.equal(operation, CREATE), pa.scalar(False))
-    moved = pc.equal(actions, MOVED)
+    moves = pc.equal(actions, MOVED)
     key = pc.if_else(creates, after, pc.coalesce(before, after))
-    header = pc.if_else(moved, pc.if_else(creates, pa.scalar(OLD_KEY, TEXT), pa.scalar(NEW_KEY, TEXT)), NO_TEXT)
-    other_key = pc.if_else(moved, pc.if_else(creates, before, after), NO_ROW)
-    position = pc.if_else(pc.and_not(moved, creates), pc.subtract(rows, ONE), rows)
+    new_key = pc.if_else(pc.and_not(moves, creates), after, NO_ROW)
+    old_key = pc.if_else(pc.and_(moves, creates), before, NO_ROW)
+    position = pc.if_else(pc.and_not(moves, creates), pc.subtract(rows, ONE), rows)
     before = pc.if_else(pc.is_in(operation, WITH_BEFORE), before, NO_ROW)
     after = pc.if_else(pc.is_in(operation, WITH_AFTER), after, NO_ROW)
     return Plan(
@@ -207,31 +209,34 @@ def plan(kinds: pa.Array, second: pa.Array | None, keys: pa.Array | None, tombst
         position=position,
         key=key,
         operation=operation,
-        header=header,
-        other_key=other_key,
-        moves=header.null_count < len(header),
-        lone_preimages=pc.sum(pc.equal(alone, PREIMAGE)).as_py() or 0,
-        lone_postimages=pc.sum(pc.equal(alone, POSTIMAGE)).as_py() or 0,
+        new_key=new_key,
+        old_key=old_key,
     )
-
-
-def _either(kinds: pa.Array, one: pa.Scalar, other: pa.Scalar) -> pa.Array:
-    return pc.or_(pc.equal(kinds, one), pc.equal(kinds, other))
 
 
 def _actions(kinds: pa.Array, second: pa.Array, joined: pa.Array, keys: pa.Array | None) -> pa.Array:
     """What becomes of each row; `joined`: whether it is the first row of an update."""
-    actions = pc.if_else(joined, JOINED, pc.min_element_wise(pc.cast(kinds, pa.int64()), UPDATED))
-    if keys is not None:
-        same = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1))
-        moved = pc.and_not(second, pa.concat_arrays([NO, same]))
-        actions = pc.if_else(moved, MOVED, actions)
-    return actions
+    if keys is None:
+        return pc.if_else(joined, JOINED, pc.min_element_wise(pc.cast(kinds, pa.int64()), UPDATED))
+    actions = pc.if_else(gone(kinds), DELETED, INSERTED)
+    actions = pc.if_else(second, pc.if_else(moved(second, keys), MOVED, UPDATED), actions)
+    return pc.if_else(joined, JOINED, actions)
 
 
-def _repeated(actions: pa.Array, lengths: list[int]) -> tuple[pa.Array, pa.Array]:
-    """Each row's number as often as its action has messages, and which of them each is."""
-    ends = pc.cumulative_sum(pa.array(lengths, pa.int64()).take(actions))
+def gone(kinds: pa.Array) -> pa.Array:
+    """Which rows are what a row was."""
+    return pc.or_(pc.equal(kinds, DELETE), pc.equal(kinds, PREIMAGE))
+
+
+def moved(second: pa.Array, keys: pa.Array) -> pa.Array:
+    """Which rows end an update (`Pairs.second`) that gave a row another key."""
+    same = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+    return pc.and_not(second, pa.concat_arrays([NO, same]))
+
+
+def repeated(counts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each row's number as often as it has messages, and which of them each is. `counts`: int64."""
+    ends = pc.cumulative_sum(counts)
     starts = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     total = starts[-1].as_py()
     rows = pc.list_parent_indices(pa.LargeListArray.from_arrays(starts, pa.nulls(total)))

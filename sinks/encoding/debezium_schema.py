@@ -4,7 +4,12 @@ A message's schema is what Kafka Connect's JSON converter writes and reads. It d
 (`sinks.encoding.values`), so decimals, dates and timestamps are strings in it. A name tells a reader how to take such
 a string, and is given only where readers of that name take ours: `io.debezium.time.ZonedTimestamp` for timestamps with
 a zone. Debezium's `IsoDate` and `IsoTimestamp` demand a zone that our dates and our timestamps without one do not have.
-NaN and the infinities are strings in fields of type float and double, which is also how Kafka Connect writes them.
+NaN and the infinities have no form in such a field that Kafka Connect reads back: of the strings that its converter
+writes it makes zeros (`not_finite`).
+
+`operation`, `txn_id` and `file` of the source block are null: rows do not say that of the commit they come from. So is
+the `transaction` block, whose `total_order` and `data_collection_order` count a version's events from its first, which
+nobody does who begins in its middle.
 """
 
 import json
@@ -14,11 +19,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sinks.encoding.columns import NoText
-from sinks.encoding.values import is_binary, is_list, is_string, is_timestamp
+from sinks.encoding.values import is_binary, is_float, is_list, is_string, is_timestamp
 
-__all__ = ["Origin", "Snapshot", "Source", "envelope_schema", "key_schema", "source_texts"]
+__all__ = ["Snapshot", "Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
 
 ENVELOPE_VERSION: Final = 2
 Schema = dict[str, Any]
@@ -29,6 +35,8 @@ class Snapshot(StrEnum):
 
     TRUE = "true"
     FIRST = "first"
+    FIRST_IN_DATA_COLLECTION = "first_in_data_collection"
+    LAST_IN_DATA_COLLECTION = "last_in_data_collection"
     LAST = "last"
     FALSE = "false"
     INCREMENTAL = "incremental"
@@ -55,18 +63,8 @@ class Source:
         return ".".join(part for part in (self.name, self.schema, self.table) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What is the same for all rows of a task; None where it is not known."""
-
-    snapshot: Snapshot = Snapshot.FALSE
-    operation: str | None = None
-    txn_id: str | None = None
-    file: str | None = None
-
-
 def source_texts(
-    source: Source, origin: Origin, place: tuple[str, int, int], timestamp_us: int
+    source: Source, snapshot: Snapshot, place: tuple[str, int, int], timestamp_us: int
 ) -> tuple[str, str, str]:
     """The source block as far as it is the same for all rows: before the row number of `sequence`, from there to
     `row_index`, and the name of `row_id`.
@@ -79,7 +77,7 @@ def source_texts(
         "connector": source.connector,
         "name": source.name,
         "ts_ms": timestamp_us // 1000,
-        "snapshot": origin.snapshot.value,
+        "snapshot": snapshot.value,
         "db": source.db,
     }
     second = {
@@ -90,9 +88,9 @@ def source_texts(
         "table_id": table_id,
         "table_uri": source.table_uri,
         "commit_version": version,
-        "operation": origin.operation,
-        "txn_id": origin.txn_id,
-        "file": origin.file,
+        "operation": None,
+        "txn_id": None,
+        "file": None,
     }
     return (
         rf'{json_text(first)[:-1]},"sequence":"[\"{version}\",\"{task}\",\"',
@@ -108,8 +106,12 @@ def json_text(value: Any) -> str:
 
 
 def key_schema(topic: str, columns: Iterable[pa.Field]) -> str:
-    """The schema of keys, as JSON. Raises `NoText` for a type that has none."""
-    return json_text(_struct(map(_column, columns), optional=False, name=f"{topic}.Key"))
+    """The schema of keys, as JSON. Raises `NoText` for a type that has none.
+
+    Its fields are always optional: messages carry it, and a key whose bytes change goes to another partition.
+    """
+    fields = [_column(column.with_nullable(True)) for column in columns]
+    return json_text(_struct(fields, optional=False, name=f"{topic}.Key"))
 
 
 def envelope_schema(topic: str, connector: str, columns: Iterable[pa.Field]) -> str:
@@ -125,6 +127,21 @@ def envelope_schema(topic: str, connector: str, columns: Iterable[pa.Field]) -> 
     ]
     envelope = _struct(fields, optional=False, name=f"{topic}.Envelope", version=ENVELOPE_VERSION)
     return json_text(envelope)
+
+
+def not_finite(column: pa.Array) -> bool:
+    """Whether NaN or an infinity is anywhere in the column, for which fields with a schema have no form."""
+    kind = column.type
+    if is_float(kind):
+        return not pc.all(pc.is_finite(column), min_count=0).as_py()
+    if pa.types.is_dictionary(kind):
+        return not_finite(column.dictionary)
+    if pa.types.is_struct(kind):
+        return any(map(not_finite, column.flatten()))
+    if pa.types.is_map(kind):
+        entries = column.slice(0).filter(column.is_valid())
+        return not_finite(entries.keys) or not_finite(entries.items)
+    return is_list(kind) and not_finite(column.flatten())
 
 
 def _plain(kind: str, field: str, optional: bool = False) -> Schema:
@@ -160,7 +177,7 @@ def _source(connector: str) -> Schema:
         _plain("int64", "row_index"),
         *(_plain("int64", name, optional=True) for name in ("row_id", "row_commit_version")),
     ]
-    return _struct(fields, optional=False, name=f"io.debezium.connector.{connector}.Source")
+    return _struct(fields, optional=False, name=f"io.debezium.connector.{connector}.Source", version=1)
 
 
 _TRANSACTION: Final = _struct(

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encoding.columns import TEXT, NoText, Texts, whole, writer_for
+from sinks.encoding.columns import TEXT, DecimalForm, NoText, Texts, whole, writer_for
 from tailer.errors import SinkRejected
 
 __all__ = ["FlatEncoder", "slices"]
@@ -24,15 +24,16 @@ SLICE_BYTES: Final = 4 << 20
 class FlatEncoder:
     """Encodes batches of one schema as `sinks.encoding.values` says.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`).
+    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `decimal`: what decimals
+    are in JSON (`sinks.encoding.columns.writer_for`).
     Raises `SinkRejected` for a column whose type has no JSON form.
     """
 
-    def __init__(self, sink: str, schema: pa.Schema) -> None:
+    def __init__(self, sink: str, schema: pa.Schema, decimal: DecimalForm = "string") -> None:
         self.schema = schema
         self._sink = sink
         try:
-            self._writer = writer_for(pa.struct(schema))
+            self._writer = writer_for(pa.struct(schema), decimal)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 

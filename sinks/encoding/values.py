@@ -25,7 +25,7 @@ dictionary       what its value is
 
 Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000 to 9999 carry a sign
 (`+10000-01-01`, `-0001-12-31`), which is ISO 8601's expanded form and what Java's readers expect. Any other
-type has no rule and is refused, not guessed.
+type has no rule and is refused, not guessed. The one choice, decimals without quotes, is `sinks.encoding.columns`'s.
 """
 
 import math

@@ -9,6 +9,7 @@ import pytest
 
 from sinks.encoding import FlatEncoder, event_line, event_values, row_texts, slices
 from sinks.encoding.values import value_text
+from sinks.testing import DELTA_TYPES
 from tailer.errors import SinkRejected
 from tailer.events import Gap, SchemaChange
 
@@ -173,6 +174,18 @@ def test_dictionaries_are_their_values() -> None:
     array = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 2]), pa.array(["a", 'b"', None]))
     assert values(array) == [r'"b\""', "null", '"a"', "null"]
     assert values(array.slice(0, 1)) == [r'"b\""']
+
+
+@pytest.mark.parametrize("name", DELTA_TYPES)
+def test_a_column_of_one_value_has_that_in_every_row(name: str) -> None:
+    kind, values = DELTA_TYPES[name]
+    for value in [*values, None]:
+        same = pa.array([value] * 3, kind)
+        rows = pa.record_batch({"a": same, "b": pa.array([1, 2, 3]), "c": same, "d": same.slice(0, 3)})
+        texts = [json.loads(text) for text in FlatEncoder("sink", rows.schema).rows(rows).to_pylist()]
+        assert texts == [json.loads(text) for text in row_texts(rows)]
+        alone = pa.record_batch({"a": same})
+        assert FlatEncoder("sink", alone.schema).rows(alone).cast(pa.string()).to_pylist() == list(row_texts(alone))
 
 
 def test_hidden_values_of_nulls_do_not_show() -> None:

@@ -1,0 +1,149 @@
+"""The Avro schemas of rows: names, types and what each Arrow type becomes.
+
+====================  ===========================================================================================
+Arrow                 Avro
+====================  ===========================================================================================
+bool                  `boolean`
+int8, int16, int32    `int`; the first two say so in `connect.type`, as Kafka Connect does
+int64, uint32         `long`; smaller unsigned ones are `int`
+float, double         as they are, with NaN and the infinities
+decimal               `bytes` with `decimal`, its precision and scale
+string, binary        `string`, `bytes`
+date                  `int` with `date`: days since 1970-01-01, of any year
+timestamp             `long` with `timestamp-micros`, without a time zone with `local-timestamp-micros`
+list                  `array`
+struct                `record`
+map                   `map` where keys are strings, otherwise an `array` of records `key`, `value`, marked as Kafka
+                      Connect marks a map's
+null                  `null`
+dictionary            what its value is
+====================  ===========================================================================================
+
+What may be null is a union of `null` and its type, with the default null: such a column can come and go under every
+level of compatibility. A column that may not be null has no default.
+
+Avro's names consist of ASCII letters, digits and underscores. In other names each character that cannot stand where it
+stands is written `_u` and four hexadecimal digits for each of its UTF-16 units (`unit price` is `unit_u0020price`), as
+Debezium does, and the field has the column's own name in the attribute `column`. Two columns that would get one name
+are refused. Records are named after where they are, so that no two of a schema have one name: the rows of topic
+`lake.sales.orders` are `lake.sales.orders.Value`, a struct `address` in them `lake.sales.orders.Value.address`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sinks.encoding.columns import NoText
+from sinks.encoding.values import is_binary, is_list, is_plain_string, is_string, is_timestamp
+
+__all__ = ["Schema", "avro_field", "avro_name", "full_name", "record_schema"]
+
+Schema = str | Mapping[str, Any] | Sequence[Any]
+
+LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+DIGITS: Final = frozenset("0123456789")
+
+_PLAIN: Final[dict[pa.DataType, Schema]] = {
+    pa.null(): "null",
+    pa.bool_(): "boolean",
+    pa.int8(): {"type": "int", "connect.type": "int8"},
+    pa.int16(): {"type": "int", "connect.type": "int16"},
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.uint8(): "int",
+    pa.uint16(): "int",
+    pa.uint32(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+}
+
+
+def avro_name(name: str) -> str:
+    """`name` as Avro can have it, and as no other name is unless it looks like an escaped one."""
+    made = "".join(
+        letter if letter in LETTERS or (place and letter in DIGITS) else _escaped(letter)
+        for place, letter in enumerate(name)
+    )
+    return made or "_"
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"_u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def full_name(*parts: str) -> str:
+    """A record's name with its namespace; parts may be names with dots themselves, such as a topic's."""
+    return ".".join(avro_name(name) for part in parts for name in part.split("."))
+
+
+def record_schema(name: str, fields: Iterable[pa.Field], **attributes: Any) -> dict[str, Any]:
+    """A record named `name` (`full_name`). Raises `NoText` for a type without a rule, and for names that collide."""
+    namespace, _, last = name.rpartition(".")
+    made: dict[str, dict[str, Any]] = {}
+    for field in fields:
+        entry = avro_field(name, field)
+        if (other := made.get(entry["name"])) is not None:
+            other_name = other.get("column", other["name"])
+            raise NoText(f"has the same name in Avro, {entry['name']}, as the column {other_name}", field.name)
+        made[entry["name"]] = entry
+    placed = {"namespace": namespace} if namespace else {}
+    return {"type": "record", "name": last, **placed, "fields": list(made.values()), **attributes}
+
+
+def avro_field(record: str, field: pa.Field) -> dict[str, Any]:
+    """A field of the record named `record`. Raises `NoText`."""
+    name = avro_name(field.name)
+    try:
+        kind = _nullable(field, f"{record}.{name}")
+    except NoText as error:
+        raise error.below(field.name) from None
+    default = {"default": None} if field.nullable or kind == "null" else {}
+    named = {} if name == field.name else {"column": field.name}
+    return {"name": name, "type": kind, **default, **named}
+
+
+def _nullable(field: pa.Field, path: str) -> Schema:
+    kind = _schema(field.type, path)
+    return ["null", kind] if field.nullable and kind != "null" else kind
+
+
+def _schema(kind: pa.DataType, path: str) -> Schema:
+    """The schema of a value of `kind` that is not null; records in it are named after `path`."""
+    if pa.types.is_dictionary(kind):
+        return _schema(kind.value_type, path)
+    if is_plain_string(kind):
+        return "string"
+    if is_binary(kind):
+        return "bytes"
+    if pa.types.is_decimal(kind):
+        return _decimal(kind)
+    if is_timestamp(kind):
+        return {"type": "long", "logicalType": "local-timestamp-micros" if kind.tz is None else "timestamp-micros"}
+    if is_list(kind):
+        return {"type": "array", "items": _nullable(kind.value_field, f"{path}.item")}
+    if pa.types.is_struct(kind):
+        return record_schema(path, kind)
+    if pa.types.is_map(kind):
+        return _map(kind, path)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    raise NoText(f"has type {kind}, which has no Avro form")
+
+
+def _decimal(kind: pa.DataType) -> Schema:
+    if not 0 <= kind.scale <= kind.precision:
+        raise NoText(f"has type {kind}, whose scale Avro cannot have")
+    return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+
+
+def _map(kind: pa.DataType, path: str) -> Schema:
+    if is_string(kind.key_type):
+        return {"type": "map", "values": _nullable(kind.item_field, f"{path}.value")}
+    entry = [
+        pa.field("key", kind.key_type, nullable=False),
+        pa.field("value", kind.item_type, kind.item_field.nullable),
+    ]
+    return {"type": "array", "items": record_schema(f"{path}.entry", entry, **{"connect.internal.type": "MapEntry"})}

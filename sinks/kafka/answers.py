@@ -1,0 +1,74 @@
+"""What the brokers' error codes mean for a sink: the codes are those of Kafka's protocol, whatever the client.
+
+Some need a person, who is told what to do; of all others time is the cure.
+"""
+
+from typing import Final
+
+from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
+
+__all__ = ["OLDEST_BROKER", "UNAUTHENTICATED", "UNKNOWN_TOPIC", "error_of", "too_old"]
+
+OLDEST_BROKER: Final = (2, 7)  # what the clients' transactions are sound with
+
+UNKNOWN_TOPIC: Final = 3
+UNAUTHENTICATED: Final = 58
+
+# Older epoch, another epoch, the id is known no more, nobody knows this producer: InitProducerId was called since.
+_FENCED: Final = frozenset({47, 49, 59, 90})
+
+_SMALLER = 'Raise max.message.bytes of the topic, or set large_records = "dead_letter" and a lower max_record_bytes.'
+_LOGIN = "Check the user name, the password or token, and the mechanism that the brokers have enabled."
+_GRANT = (
+    "Let this user read the progress topic, describe (with their settings) and write all topics, create them, "
+    "and describe and write the transactional id, which is the app_id (<pipeline>/<table id>)."
+)
+_SETTINGS = "Check the number of partitions, the replication factor and the brokers' rules for new topics."
+_TIMEOUT = "Lower transaction_timeout_s to what transaction.max.timeout.ms of the brokers allows, or raise that."
+_BROKER = "Use brokers of version 2.7 or newer."
+
+_TROUBLE: Final = {
+    10: ("a message is larger than the destination takes", _SMALLER),
+    17: ("the brokers do not take this name for a topic", "Choose another name."),
+    18: ("messages are larger than the destination takes", _SMALLER),
+    29: ("the topic is not for this user", _GRANT),
+    31: ("the cluster is not for this user", _GRANT),
+    33: ("the brokers do not have this SASL mechanism", _LOGIN),
+    34: ("the brokers do not want SASL in this way", _LOGIN),
+    35: ("the brokers do not know this request", _BROKER),
+    37: ("the brokers refuse the number of partitions", _SETTINGS),
+    38: ("the brokers refuse the replication factor", _SETTINGS),
+    40: ("the brokers refuse a setting of the topic", _SETTINGS),
+    42: ("the brokers call the request invalid", _BROKER),
+    43: ("the topic's message format is too old", "Upgrade the topic's message.format.version."),
+    44: ("a rule of the brokers forbids it", _SETTINGS),
+    50: ("the brokers refuse the transaction timeout", _TIMEOUT),
+    53: ("the transactional id is not for this user", _GRANT),
+    54: ("security is disabled at the brokers", _LOGIN),
+    UNAUTHENTICATED: ("the brokers refuse the login", _LOGIN),
+    76: ("the brokers do not know the compression", "Choose another compression."),
+    87: ("the brokers call a message invalid", "A compacted topic takes no message without a key."),
+}
+
+
+def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -> SinkError:
+    """The error for `code` of Kafka's protocol; `text`: what the client says; `topic`: what it was about, if known.
+
+    `SinkFenced` means that the broker says this producer is no more: because another one took its transactional id,
+    or because its transaction was open for too long.
+    """
+    about = "" if topic is None else f"topic {topic}: "
+    if code in _FENCED:
+        return SinkFenced(sink, f"{about}the broker says this producer is no more ({text})")
+    if code == UNKNOWN_TOPIC:
+        # A broker that has just come up knows none.
+        return SinkUnavailable(sink, f"{about}there is no such topic or partition, or it is not known yet ({text})")
+    if code in _TROUBLE:
+        reason, remedy = _TROUBLE[code]
+        return SinkRejected(sink, f"{about}{reason} ({text})", remedy)
+    return SinkUnavailable(sink, f"{about}{text}")
+
+
+def too_old(sink: str, version: tuple[int, ...]) -> SinkRejected:
+    """The error for brokers of `version`."""
+    return SinkRejected(sink, f"the brokers are of version {'.'.join(map(str, version))}", _BROKER)

@@ -1,0 +1,98 @@
+"""Which encoder makes the messages of rows, by the options of the sink."""
+
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sinks.encoding.arrow_messages import ArrowMessages
+from sinks.encoding.cloudevents import CloudEventsEncoder
+from sinks.encoding.debezium import DebeziumEncoder, Source
+from sinks.encoding.flat_messages import FlatMessages
+from sinks.encoding.messages import Encoder
+from sinks.kafka.link import Link
+from sinks.kafka.options import Options, registry_secrets
+from tailer.errors import SinkRejected
+
+if TYPE_CHECKING:
+    from sinks.schema_registry import SchemaRegistry
+
+__all__ = ["encoder_for", "key_form", "source_of"]
+
+
+def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
+    """The encoder for rows of `schema`. Raises `SinkRejected` where they have no such messages."""
+    options, name = link.options, link.name
+    key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
+    if options.encoding == "arrow":
+        return ArrowMessages(name, schema, options.max_record_bytes * 9 // 10)
+    if options.encoding == "avro":
+        return _avro(link, schema)
+    if options.envelope == "debezium":
+        source = source_of(name, options.topic)
+        return DebeziumEncoder(name, schema, source, key, options.embed_schemas, tombstones, decimal)
+    if options.envelope == "cloudevents":
+        return CloudEventsEncoder(name, schema, name, key, tombstones, options.cloudevents_mode, decimal)
+    return FlatMessages(name, schema, key, tombstones, decimal)
+
+
+def key_form(options: Options, schema: pa.Schema) -> str | None:
+    """What the bytes of keys are made of, for rows of `schema`; None without a key.
+
+    Where it changes, equal keys get other bytes, and so another partition, and compaction takes them for others.
+    """
+    if not options.key:
+        return None
+    typed = options.encoding == "avro" or options.embed_schemas
+    columns = ", ".join(f"{name} {_key_type(schema.field(name).type, typed)}" for name in options.key)
+    return f"{options.encoding}{' with schemas' * options.embed_schemas}, decimals as {options.decimal}: {columns}"
+
+
+def _key_type(kind: pa.DataType, typed: bool) -> str:
+    """The type as far as it shows in a key; `typed`: whether a key carries its schema."""
+    if pa.types.is_dictionary(kind):
+        return _key_type(kind.value_type, typed)
+    return "integer" if pa.types.is_integer(kind) and not typed else str(kind)
+
+
+def _avro(link: Link, schema: pa.Schema) -> Encoder:
+    try:
+        # What this needs is an extra.
+        from sinks.encoding.avro import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
+    except ImportError as error:
+        remedy = "Install it: pip install 'lake-tailer[avro]'."
+        raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", remedy) from error
+    options, name = link.options, link.name
+    if link.registry is None:
+        link.registry = _registry(name, options)
+    register, key, tombstones = link.registry.schema_id, options.key, options.with_tombstones
+    if options.envelope == "debezium":
+        source = source_of(name, options.topic)
+        return DebeziumAvroEncoder(name, schema, source, options.topic, register, key, tombstones)
+    return FlatAvroEncoder(name, schema, options.topic, register, key, tombstones)
+
+
+def _registry(name: str, options: Options) -> "SchemaRegistry":
+    from sinks.schema_registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - its client is an extra
+
+    password, token = registry_secrets(name, options)
+    access = RegistryAccess(
+        options.registries,
+        options.registry_username,
+        password,
+        token,
+        options.registry_tls_ca_file,
+        options.registry_tls_certificate_file,
+        options.registry_tls_key_file,
+    )
+    return SchemaRegistry(name, access, options.registry_register)
+
+
+def source_of(name: str, topic: str) -> Source:
+    """What Debezium's messages say of where they come from; topics are called `<prefix>.<schema>.<table>`.
+
+    Of a name with fewer parts the last is the table, and the pipeline's `name` is the prefix where there is none.
+    """
+    *before, table = topic.split(".")
+    prefix = before[0] if before else name
+    return Source(version_of("lake-tailer"), prefix, ".".join(before[1:]) or None, table)

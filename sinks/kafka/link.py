@@ -1,0 +1,120 @@
+"""What all streams of a sink share: the name of this instance, the cluster's topics, and the way to a producer.
+
+Everything here blocks and is called from worker threads.
+"""
+
+import time
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from sinks.encoding.messages import BYTES, Messages
+from sinks.kafka.options import Options, connection_of, settings_of
+from sinks.kafka.port import Connection, Producer, ProducerFactory
+from sinks.kafka.progress import Entry, decode, encode
+from sinks.kafka.python_cluster import Cluster
+from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.topics import check, check_present, wanted
+from tailer.errors import ConfigError, SinkUnavailable
+
+if TYPE_CHECKING:
+    from sinks.schema_registry import SchemaRegistry
+
+__all__ = ["Link", "producer_factory"]
+
+KNOWN_S: Final = 5.0
+
+
+class Link:
+    """The cluster of one sink, as one instance of it sees it.
+
+    `instance`: a name that no other instance has. `registry`: of schemas, kept for what it knows; None if not in use.
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name: Final = name
+        self.options: Final = options
+        self.instance: Final = uuid4().hex
+        self.registry: SchemaRegistry | None = None
+        self._factory = producer_factory(name, options)
+        self._lock = Lock()
+        self._checked = False
+        self._cluster: Cluster | None = None
+        self._connection: Connection | None = None
+
+    def entries(self, wait_s: float) -> tuple[dict[str, Entry], bool] | None:
+        """What the progress topic says of every stream, and whether that is all there is; None if it is to be created.
+
+        It is not where a transaction stayed open in the topic for `wait_s`. Raises `SinkError`, for topics that are not
+        as they must be, too: who begins should hear of it before there is something to deliver.
+        """
+        topic = self.options.progress_topic
+        with self._lock:
+            if not self._checked:
+                self._await_topics()
+                check_present(self.name, self._connected(), self.options)
+                self._checked = True
+            found = self._connected().read(topic, wait_s)
+        if found is None and not self.options.create_topics:
+            raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
+        return None if found is None else (decode(self.name, topic, found.records), found.complete)
+
+    def check_topics(self) -> int:
+        """See `sinks.kafka.topics.check`."""
+        with self._lock:
+            self._await_topics()
+            return check(self.name, self._connected(), self.options)
+
+    def partitions(self) -> int:
+        """How many partitions the topic has now. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().partitions(self.options.topic)
+
+    def producer(self, app_id: str) -> Producer:
+        """A producer that has taken `app_id` over. Raises `SinkError`."""
+        if self._connection is None:
+            self._connection = connection_of(self.name, self.options)
+        return self._factory(self._connection, settings_of(self.options), app_id)
+
+    def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
+        """Hand the record over that says where the stream is, as part of the producer's transaction."""
+        columns = (pa.array([value], BYTES) for value in (app_id.encode(), encode(entry)))
+        keys, values = columns
+        producer.send(self.options.progress_topic, Messages(keys, values, pa.array([0], pa.int64())), partition=0)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._lock:
+            if self._cluster is not None:
+                self._cluster.close()
+                self._cluster = None
+
+    def _await_topics(self) -> None:
+        """Wait a moment for topics that must be there: a broker that has just come up knows none."""
+        names = [topic.name for topic in wanted(self.options)]
+        deadline = time.monotonic() + KNOWN_S
+        while not self.options.create_topics and len(self._connected().describe(names)) < len(names):
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(KNOWN_S / 10)
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(connection_of(self.name, self.options))
+        return self._cluster
+
+
+def producer_factory(name: str, options: Options) -> ProducerFactory:
+    """The client to produce with: the one that is wanted, else the fastest that is installed. Raises `ConfigError`."""
+    if options.client == "kafka-python":
+        return PythonProducer
+    try:
+        from sinks.kafka.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
+    except ImportError as error:
+        if options.client == "auto":
+            return PythonProducer
+        remedy = "Install it: pip install 'lake-tailer[kafka-fast]'."
+        raise ConfigError(f"{name}.client", f"confluent-kafka cannot be loaded: {error}", remedy) from error
+    return ConfluentProducer

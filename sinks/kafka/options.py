@@ -1,0 +1,301 @@
+"""The options of a `kafka` sink: what users may write in its table, checked before any I/O.
+
+Secrets (`sasl_password`, `tls_key_password`, `oauth_client_secret`, `registry_password`, `registry_token`) come from
+the environment or, by the option of the same name with `_file` behind it, from a file, which is read when a connection
+is made.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from sinks import read_options
+from sinks.kafka.port import Compression, Connection, Mechanism, OAuth, ProducerSettings, Sasl, Tls
+from tailer.errors import ConfigError, SinkRejected
+
+__all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
+
+_OVERHEAD = 16 * 2**10  # of a batch, and of a message's own fields
+_LARGEST_TIMEOUT_S = 900
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration may say."""
+
+    bootstrap_servers: str | list[str]  # host:port each
+    topic: str = ""  # where rows go; empty: the pipeline's name
+    key: list[str] = []  # the columns of messages' keys; empty: messages have none
+    envelope: Literal["flat", "debezium", "cloudevents"] = "flat"
+    encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: a message holds many rows
+    embed_schemas: bool = False  # in JSON of Debezium's envelope, as Kafka Connect's converter wants it
+    cloudevents_mode: Literal["structured", "binary"] = "structured"  # attributes in the value, or in headers
+    decimal: Literal["string", "number"] = "string"  # in JSON
+    tombstones: bool | None = None  # behind deletes; None: with Debezium's envelope and CloudEvents, not with flat rows
+    boundary: Literal["chunk", "version"] = "chunk"  # where a transaction may end
+    client: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka where it is installed
+    compression: Compression = "lz4"
+    large_records: Literal["fail", "dead_letter"] = "fail"  # what becomes of messages of more than max_record_bytes
+    max_record_bytes: int = 1_000_000  # below the broker's default of 1,048,588
+    transaction_rows: int = 50_000  # the most in one transaction
+    transaction_bytes: int = 32 * 2**20  # likewise, of Arrow memory
+    transaction_timeout_s: float = 60.0  # after which the broker gives a transaction up
+    in_flight_bytes: int = 32 * 2**20  # the most in memory that brokers do not have yet
+
+    progress_topic: str = "lake-tailer-progress"  # compacted, one partition; pipelines may share it
+    end_topic: str | None = None  # for a record behind each version, with the number of its messages
+    schema_topic: str | None = None  # for changes of the schema, and gaps
+    dead_letter_topic: str | None = None
+    heartbeat_topic: str | None = None  # for a sign of life while there is nothing to deliver,
+    heartbeat_s: float = 10.0  # that often
+    create_topics: bool = False  # those that are missing, with
+    partitions: int = 1  # so many for rows,
+    replication_factor: int | None = None  # and so many replicas; None: what the cluster takes by default
+
+    registry_url: str | list[str] = []  # of the schema registry, for Avro; several: of one registry, tried in turn
+    registry_username: str | None = None
+    registry_password: str | None = None
+    registry_password_file: str | None = None
+    registry_token: str | None = None  # a bearer's, in place of a user
+    registry_token_file: str | None = None
+    registry_tls_ca_file: str | None = None
+    registry_tls_certificate_file: str | None = None
+    registry_tls_key_file: str | None = None
+    registry_register: bool = True  # False: schemas must be there
+
+    tls: bool = False
+    tls_ca_file: str | None = None  # None: the system's certificates
+    tls_certificate_file: str | None = None  # what we show of ourselves, with its key
+    tls_key_file: str | None = None
+    tls_key_password: str | None = None
+    tls_key_password_file: str | None = None
+    sasl_mechanism: Mechanism | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    sasl_password_file: str | None = None
+    oauth_token_endpoint: str | None = None  # for OAUTHBEARER, by the client credentials grant
+    oauth_client_id: str | None = None
+    oauth_client_secret: str | None = None
+    oauth_client_secret_file: str | None = None
+    oauth_scope: str | None = None
+
+    @property
+    def with_tombstones(self) -> bool:
+        """Whether a message without a value follows each delete."""
+        return self.envelope != "flat" if self.tombstones is None else self.tombstones
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """The bootstrap servers, each `host:port`."""
+        return _listed(self.bootstrap_servers)
+
+    @property
+    def registries(self) -> Sequence[str]:
+        """The addresses of the schema registry."""
+        return _listed(self.registry_url)
+
+    def __repr__(self) -> str:
+        """Without the secrets."""
+        return f"Options(bootstrap_servers={self.bootstrap_servers!r}, topic={self.topic!r})"
+
+
+def read(name: str, options: Mapping[str, Any]) -> Options:
+    """The options of the sink called `name`; no I/O. Raises `ConfigError` naming the option."""
+    given = read_options(name, options, Options)
+    given = msgspec.structs.replace(given, topic=given.topic or name)
+    for check in (
+        _check_servers,
+        _check_topics,
+        _check_messages,
+        _check_sizes,
+        _check_tls,
+        _check_sasl,
+        _check_registry,
+    ):
+        check(name, given)
+    return given
+
+
+def connection_of(name: str, options: Options) -> Connection:
+    """How to connect; reads the files that hold secrets. Raises `SinkRejected` for one that cannot be read."""
+    tls = sasl = None
+    if options.tls:
+        password = _secret(name, options.tls_key_password, options.tls_key_password_file)
+        tls = Tls(options.tls_ca_file, options.tls_certificate_file, options.tls_key_file, password)
+    if options.sasl_mechanism == "OAUTHBEARER":
+        secret = _secret(name, options.oauth_client_secret, options.oauth_client_secret_file)
+        endpoint, client = options.oauth_token_endpoint or "", options.oauth_client_id or ""
+        sasl = Sasl(options.sasl_mechanism, oauth=OAuth(endpoint, client, secret or "", options.oauth_scope))
+    elif options.sasl_mechanism is not None:
+        secret = _secret(name, options.sasl_password, options.sasl_password_file)
+        sasl = Sasl(options.sasl_mechanism, options.sasl_username or "", secret or "")
+    return Connection(name, tuple(options.servers), tls, sasl)
+
+
+def settings_of(options: Options) -> ProducerSettings:
+    """How to produce."""
+    timeout_ms = int(options.transaction_timeout_s * 1000)
+    return ProducerSettings(
+        transaction_timeout_ms=timeout_ms,
+        delivery_timeout_ms=min(timeout_ms * 3 // 4, 45_000),
+        in_flight_bytes=options.in_flight_bytes,
+        request_bytes=options.max_record_bytes + _OVERHEAD,
+        compression=options.compression,
+    )
+
+
+def registry_secrets(name: str, options: Options) -> tuple[str | None, str | None]:
+    """The password and the token for the schema registry. Raises `SinkRejected` where a file cannot be read."""
+    password = _secret(name, options.registry_password, options.registry_password_file)
+    return password, _secret(name, options.registry_token, options.registry_token_file)
+
+
+def _listed(value: str | list[str]) -> Sequence[str]:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _secret(name: str, value: str | None, file: str | None) -> str | None:
+    if file is None:
+        return value
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeError) as error:
+        reason = f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+        raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
+
+
+def _check_servers(name: str, options: Options) -> None:
+    for server in options.servers or [""]:
+        host, _, port = server.rpartition(":")
+        if not host or "/" in server or "@" in server or not (port.isascii() and port.isdigit()):
+            remedy = 'Give host:port, such as "broker1:9092,broker2:9092".'
+            raise ConfigError(f"{name}.bootstrap_servers", "is not a list of host:port", remedy)
+
+
+def _check_topics(name: str, options: Options) -> None:
+    topics = {
+        "topic": options.topic,
+        "progress_topic": options.progress_topic,
+        "end_topic": options.end_topic,
+        "schema_topic": options.schema_topic,
+        "dead_letter_topic": options.dead_letter_topic,
+        "heartbeat_topic": options.heartbeat_topic,
+    }
+    seen: dict[str, str] = {}
+    for option, topic in topics.items():
+        if topic is None:
+            continue
+        if not _is_topic(topic):
+            remedy = "Use up to 249 letters, digits, '.', '_' and '-'."
+            raise ConfigError(f"{name}.{option}", f"{topic!r} is not a name for a topic", remedy)
+        if topic in seen:
+            raise ConfigError(f"{name}.{option}", f"{topic} is the {seen[topic]} too", "Give it a topic of its own.")
+        seen[topic] = option
+    if (options.large_records == "dead_letter") != (options.dead_letter_topic is not None):
+        remedy = 'Give both large_records = "dead_letter" and dead_letter_topic, or neither.'
+        raise ConfigError(f"{name}.dead_letter_topic", "goes with large_records", remedy)
+
+
+def _is_topic(topic: str) -> bool:
+    known = all(char.isascii() and (char.isalnum() or char in "._-") for char in topic)
+    return known and 0 < len(topic) <= 249 and topic not in {".", ".."}
+
+
+def _check_messages(name: str, options: Options) -> None:
+    if len(set(options.key)) < len(options.key):
+        raise ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
+    wrong = {
+        "tombstones": (options.tombstones is True and not options.key, "needs a key", "Add key, or leave it out."),
+        "embed_schemas": (
+            options.embed_schemas and (options.envelope, options.encoding) != ("debezium", "json"),
+            "is for Debezium's envelope in JSON",
+            'Add envelope = "debezium", or leave it out.',
+        ),
+        "decimal": (
+            options.decimal == "number" and (options.encoding != "json" or options.embed_schemas),
+            "as number is for JSON without schemas",
+            "Leave it out.",
+        ),
+        "encoding": (
+            (options.encoding == "arrow" and bool(options.envelope != "flat" or options.key))
+            or (options.encoding == "avro" and options.envelope == "cloudevents"),
+            f"{options.encoding} does not go with these options",
+            'arrow is for envelope = "flat" without a key, avro for "flat" and "debezium".',
+        ),
+        "registry_url": (
+            (options.encoding == "avro") != bool(options.registries and all(options.registries)),
+            "goes with encoding avro",
+            'Give both encoding = "avro" and registry_url, or neither.',
+        ),
+    }
+    for option, (is_wrong, reason, remedy) in wrong.items():
+        if is_wrong:
+            raise ConfigError(f"{name}.{option}", reason, remedy)
+
+
+def _check_sizes(name: str, options: Options) -> None:
+    limits: dict[str, tuple[float, float, float]] = {
+        "partitions": (options.partitions, 1, 100_000),
+        "replication_factor": (options.replication_factor or 1, 1, 32),
+        "max_record_bytes": (options.max_record_bytes, 1024, 2**30),
+        "transaction_rows": (options.transaction_rows, 1, 10_000_000),
+        "transaction_bytes": (options.transaction_bytes, 1, 2**32),
+        "transaction_timeout_s": (options.transaction_timeout_s, 1, _LARGEST_TIMEOUT_S),
+        "in_flight_bytes": (options.in_flight_bytes, 2**20, 2**31),
+        "heartbeat_s": (options.heartbeat_s, 0.1, 86_400),
+    }
+    for option, (value, least, most) in limits.items():
+        if not least <= value <= most:
+            raise ConfigError(f"{name}.{option}", f"is {value:g}", f"Give a number from {least:g} to {most:g}.")
+
+
+def _check_tls(name: str, options: Options) -> None:
+    for option in ("tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password", "tls_key_password_file"):
+        if getattr(options, option) is not None and not options.tls:
+            raise ConfigError(f"{name}.{option}", "is of no use without TLS", "Add tls = true.")
+    if (options.tls_certificate_file is None) != (options.tls_key_file is None):
+        remedy = "Give both tls_certificate_file and tls_key_file, or neither."
+        raise ConfigError(f"{name}.tls_certificate_file", "goes with tls_key_file", remedy)
+    for option in ("tls_key_password", "sasl_password", "oauth_client_secret", "registry_password", "registry_token"):
+        if getattr(options, option) is not None and getattr(options, f"{option}_file") is not None:
+            raise ConfigError(f"{name}.{option}_file", f"is given beside {option}", "Give one of them.")
+
+
+def _check_sasl(name: str, options: Options) -> None:
+    oauth = options.sasl_mechanism == "OAUTHBEARER"
+    needed = {
+        "sasl_username": (options.sasl_username, options.sasl_mechanism is not None and not oauth),
+        "sasl_password": (
+            options.sasl_password or options.sasl_password_file,
+            bool(options.sasl_mechanism) and not oauth,
+        ),
+        "oauth_token_endpoint": (options.oauth_token_endpoint, oauth),
+        "oauth_client_id": (options.oauth_client_id, oauth),
+        "oauth_client_secret": (options.oauth_client_secret or options.oauth_client_secret_file, oauth),
+    }
+    for option, (value, wanted) in needed.items():
+        if wanted and not value:
+            raise ConfigError(f"{name}.{option}", f"is missing: {options.sasl_mechanism} needs it", "Add it.")
+        if value and not wanted:
+            mechanism = "OAUTHBEARER" if option.startswith("oauth") else "PLAIN or SCRAM"
+            raise ConfigError(f"{name}.{option}", "is of no use", f"It goes with sasl_mechanism {mechanism}.")
+
+
+def _check_registry(name: str, options: Options) -> None:
+    for option in Options.__struct_fields__:
+        given = option.startswith("registry_") and option not in {"registry_url", "registry_register"}
+        if given and getattr(options, option) is not None and not options.registries:
+            raise ConfigError(f"{name}.{option}", "is of no use without a registry", "Add registry_url.")
+    for url in options.registries:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+            remedy = "Give an address such as http://registry:8081, and a user as registry_username."
+            raise ConfigError(f"{name}.registry_url", "is not the address of a registry", remedy)
+    password = options.registry_password or options.registry_password_file
+    if bool(options.registry_username) != bool(password):
+        remedy = "Give both registry_username and registry_password, or neither."
+        raise ConfigError(f"{name}.registry_username", "goes with registry_password", remedy)
+    if options.registry_username and (options.registry_token or options.registry_token_file):
+        raise ConfigError(f"{name}.registry_token", "is given beside registry_username", "Give one of them.")

@@ -1,0 +1,93 @@
+"""The compacted topic that says where every stream is: one record per app_id, written in the transaction of its rows.
+
+A record's key is the app_id, its value JSON::
+
+    {"version": 7, "task": 0, "row": 99,            only the version where it is closed; none of them before any
+     "instance": "5c1e...",                         the process that wrote it; the next one claims the stream with it
+     "topic": "orders", "partitions": 6,            where the rows are
+     "key": "json: id integer",                     what keys are made of; none without a key, or before the first row
+     "events": 120000, "dead_letters": 1}           of the version that is under way: messages so far
+
+Compaction keeps the last record of each key for ever, so the topic is as small as the number of streams.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from tailer.errors import SinkRejected
+from tailer.plan import END, Position
+
+__all__ = ["Count", "Entry", "decode", "encode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many messages about rows there are of a version, and how many of its rows only have a dead letter."""
+
+    events: int = 0
+    dead_letters: int = 0
+
+    def plus(self, events: int, dead_letters: int) -> "Count":
+        """This and some more."""
+        return Count(self.events + events, self.dead_letters + dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the progress topic says of a stream. `position`: None where it was claimed, and nothing was delivered yet.
+
+    `key`: as `sinks.kafka.encoders.key_form` says it. `count`: of the version that `position` is inside of.
+    """
+
+    position: Position | None
+    instance: str
+    topic: str
+    partitions: int
+    key: str | None = None
+    count: Count = Count()
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    instance: str
+    topic: str
+    partitions: int
+    key: str | None = None
+    version: int | None = None
+    task: int = END
+    row: int = END
+    events: int = 0
+    dead_letters: int = 0
+
+
+def encode(entry: Entry) -> bytes:
+    """The value of a record."""
+    at, count = entry.position, entry.count
+    place = {} if at is None else {"version": at.version, "task": at.task, "row": at.row}
+    of_part = at is not None and not at.closes_version
+    counted = {"events": count.events, "dead_letters": count.dead_letters} if of_part else {}
+    return msgspec.json.encode(_Record(entry.instance, entry.topic, entry.partitions, entry.key, **place, **counted))
+
+
+def decode(name: str, topic: str, records: Mapping[bytes | None, bytes | None]) -> dict[str, Entry]:
+    """The newest record of each app_id. Raises `SinkRejected` for one that is not ours; `name`: what it calls the sink.
+
+    A record that was deleted (a tombstone) is as if it never was.
+    """
+    return {
+        (key or b"").decode(errors="replace"): _entry(name, topic, key, value)
+        for key, value in records.items()
+        if value is not None
+    }
+
+
+def _entry(name: str, topic: str, key: bytes | None, value: bytes) -> Entry:
+    try:
+        record = msgspec.json.decode(value, type=_Record)
+    except msgspec.DecodeError as error:
+        reason = f"the progress topic {topic} has a record of {key!r} that is no progress: {error}"
+        raise SinkRejected(name, reason, "Give a topic of its own as progress_topic.") from None
+    position = None if record.version is None else Position(record.version, record.task, record.row)
+    count = Count(record.events, record.dead_letters)
+    return Entry(position, record.instance, record.topic, record.partitions, record.key, count)

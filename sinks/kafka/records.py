@@ -1,0 +1,98 @@
+"""Which encoder makes the messages of rows, and the messages that are not about one row."""
+
+import json
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encoding.events import event_values
+from sinks.encoding.messages import BYTES, Messages
+from sinks.kafka.progress import Count
+from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
+from tailer.sink import shard_of
+
+__all__ = ["dead_letters", "end_record", "event_record", "heartbeat", "oversized", "single"]
+
+_NO_BYTES: Final = pa.scalar(0, pa.int64())
+
+
+def single(value: bytes, key: bytes | None = None) -> Messages:
+    """One message that is about no row."""
+    keys = None if key is None else pa.array([key], BYTES)
+    return Messages(keys, pa.array([value], BYTES), pa.array([0], pa.int64()))
+
+
+def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
+    """A schema change or a gap as a message; `keyed`: among messages that have keys, so it needs one.
+
+    Each shard of a pipeline says it at its own place between its rows, and which shard it is.
+    """
+    values = event_values(event) | _shard(app_id)
+    return single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
+
+
+def end_record(topic: str, app_id: str, version: int, count: Count, now_ms: int) -> Messages:
+    """That a version is complete, and of how many messages (tombstones not counted): Debezium's END record.
+
+    Of a shard: that its part is. A version is complete with the records of all shards, and its counts are their sums.
+    """
+    table_id = app_id.rpartition("/")[2]
+    values = {
+        "status": "END",
+        "id": f"{table_id}:{version}",
+        "ts_ms": now_ms,
+        "event_count": count.events,
+        "data_collections": [{"data_collection": topic, "event_count": count.events}],
+        "commit_version": version,
+        "dead_letters": count.dead_letters,
+    } | _shard(app_id)
+    return single(_text(values), table_id.encode())
+
+
+def heartbeat(name: str, now_ms: int) -> Messages:
+    """That this pipeline is alive and has nothing to deliver, as Debezium says it."""
+    return single(_text({"ts_ms": now_ms}), _text({"serverName": name}))
+
+
+def oversized(messages: Messages, limit: int) -> pa.Array | None:
+    """Which of the messages are larger than `limit` bytes, headers included; None if none is."""
+    sizes = pc.cast(pc.fill_null(pc.binary_length(messages.values), _NO_BYTES), pa.int64())
+    columns = [column for _, column in messages.headers]
+    if messages.keys is not None:
+        columns.append(messages.keys)
+    for column in columns:
+        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(column), _NO_BYTES))
+    names = sum(len(name) for name, _ in messages.headers)
+    if len(sizes) == 0 or pc.max(sizes).as_py() + names <= limit:
+        return None
+    return pc.greater(sizes, pa.scalar(limit - names, pa.int64()))
+
+
+def dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:
+    """What stands for messages about rows of `batch` that are too large: where their rows are, and why."""
+    keys = [None] * len(messages) if messages.keys is None else messages.keys.to_pylist()
+    letters = []
+    for key, value, row in zip(keys, messages.values.to_pylist(), messages.row_index.to_pylist(), strict=True):
+        size = len(value or b"") + len(key or b"")
+        letter = {
+            "topic": topic,
+            "table_id": batch.table_id,
+            "commit_version": batch.version,
+            "task": batch.task,
+            "row": row,
+            "size_bytes": size,
+            "reason": f"the message has {size} bytes, and max_record_bytes is {limit}",
+        }
+        letters.append(_text(letter))
+    small = [key if key is not None and len(key) <= limit // 2 else None for key in keys]
+    return Messages(pa.array(small, BYTES), pa.array(letters, BYTES), messages.row_index)
+
+
+def _shard(app_id: str) -> dict[str, int]:
+    shard = shard_of(app_id)
+    return {} if shard is None else {"shard": shard[0], "shards": shard[1]}
+
+
+def _text(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")

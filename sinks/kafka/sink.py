@@ -1,0 +1,134 @@
+"""The `kafka` sink as the pipeline sees it; the package's docstring says how it works."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from anyio import CancelScope, to_thread
+
+from sinks.kafka.link import Link
+from sinks.kafka.options import Options, read
+from sinks.kafka.records import heartbeat
+from sinks.kafka.stream import LOOK_S, Stream
+from sinks.kafka.transaction import KafkaTransaction
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.sink import Demands, Progress, pipeline_of
+
+__all__ = ["KafkaSink"]
+
+
+class KafkaSink:
+    """A `Sink` that writes to topics of a Kafka cluster. Raises `ConfigError` for a client that is not installed."""
+
+    splits_snapshots: Final = True
+    distributes: Final = True
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name: Final = name
+        self._options = options
+        self._link = Link(name, options)
+        self._streams: dict[str, Stream] = {}
+        self._last_beat_s = -options.heartbeat_s
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Options: see `sinks.kafka.options`; no I/O. Raises `ConfigError`."""
+        return cls(name, read(name, options))
+
+    @property
+    def splits_versions(self) -> bool:
+        """Whether a transaction may end inside of a version."""
+        return self._options.boundary == "chunk"
+
+    @property
+    def demands(self) -> Demands:
+        """Transactions that brokers and readers can live with, and updates told by the key of messages."""
+        options = self._options
+        # Time enough is left to send what is on its way, and to commit.
+        quiet_s = options.transaction_timeout_s / 6
+        return Demands(tuple(options.key), options.transaction_rows, options.transaction_bytes, quiet_s)
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What the progress topic says; nobody is disturbed by asking.
+
+        Raises `SinkFenced` where another instance took over a stream that this one has written, `SinkUnavailable`,
+        `SinkRejected`.
+        """
+        position = await to_thread.run_sync(self._stream(app_id).look)
+        return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Whether the progress topic has a place in any of the pipeline's tables. Raises as `progress` does."""
+        told = await to_thread.run_sync(self._link.entries, LOOK_S)
+        if told is None:
+            return False
+        entries, complete = told
+        places = (entry.position for app_id, entry in entries.items() if pipeline_of(app_id) == pipeline)
+        delivered = any(place is not None for place in places)
+        if not delivered and not complete:
+            raise SinkUnavailable(self.name, f"a transaction is open in {self._options.progress_topic}")
+        return delivered
+
+    async def reset(self, progress: Progress) -> None:
+        """Set progress in a transaction of its own, taking the stream over.
+
+        Backwards as well: what is then delivered again has the positions it had before. The topic and its number of
+        partitions are as they are now from here on.
+        """
+        if not (progress.position.closes_version or progress.position.opens_version):
+            raise SinkRejected(self.name, f"{progress.position} is in the middle of a version", "Name a whole version.")
+        stream = self._stream(progress.app_id)
+        await to_thread.run_sync(stream.discard)
+        await to_thread.run_sync(partial(stream.take_over, anew=True))
+        await to_thread.run_sync(stream.move, progress.position)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[KafkaTransaction]:
+        """A transaction on top of what `progress` said last, or else of what the progress topic says now.
+
+        Entering takes the stream over where that was not done yet: raises as `Stream.take_over` does, and
+        `SinkRejected` where rows of `schema` have no such messages.
+        """
+        stream = self._stream(app_id)
+        await to_thread.run_sync(stream.take_over)
+        transaction = await to_thread.run_sync(KafkaTransaction, stream, schema)
+        try:
+            yield transaction
+        finally:
+            if not transaction.committed:
+                with CancelScope(shield=True):
+                    await to_thread.run_sync(stream.abort)
+
+    async def beat(self, app_id: str) -> None:
+        """Tell readers that we are alive, every `heartbeat_s`, if there is a topic for that. Raises as `begin` does."""
+        topic, now_s = self._options.heartbeat_topic, time.monotonic()
+        if topic is None or now_s - self._last_beat_s < self._options.heartbeat_s:
+            return
+        stream = self._stream(app_id)
+        await to_thread.run_sync(stream.take_over)
+        await to_thread.run_sync(self._beat, stream, topic)
+        self._last_beat_s = now_s
+
+    async def aclose(self) -> None:
+        """Let go of producers and connections."""
+        with CancelScope(shield=True):
+            await to_thread.run_sync(self._close)
+
+    def _stream(self, app_id: str) -> Stream:
+        return self._streams.setdefault(app_id, Stream(self._link, app_id))
+
+    def _beat(self, stream: Stream, topic: str) -> None:
+        try:
+            stream.producer.begin()
+            stream.producer.send(topic, heartbeat(self.name, int(time.time() * 1000)), partition=0)
+            stream.producer.commit()
+        except SinkError as error:
+            raise stream.failed(error) from error
+
+    def _close(self) -> None:
+        for stream in self._streams.values():
+            stream.discard()
+        self._link.close()

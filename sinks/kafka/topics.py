@@ -1,0 +1,150 @@
+"""The topics of a sink: created on request, with settings that keep what they hold, and checked before any use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from sinks.kafka.options import Options
+from tailer.errors import SinkRejected, SinkUnavailable
+
+__all__ = ["Admin", "Topic", "TopicState", "check", "check_present", "missing", "wanted"]
+
+_BATCH_OVERHEAD: Final = 1024
+_SMALL_SEGMENT: Final = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is: the number of its partitions, and its settings."""
+
+    partitions: int
+    configs: Mapping[str, str]
+
+
+class Admin(Protocol):
+    """What it takes to look after topics. Methods block, and raise `SinkError`."""
+
+    def describe(self, topics: list[str]) -> Mapping[str, TopicState]:
+        """Those of `topics` that there are."""
+        ...
+
+    def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
+        """Create a topic, unless it is there. `replication_factor` -1: what the cluster takes by default."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it should be. `option`: where its name comes from. `compacted` None: as anybody likes.
+
+    `partitions` None: any number. `record_bytes`: the largest message that it must take.
+    """
+
+    name: str
+    option: str
+    partitions: int | None = None
+    compacted: bool | None = None
+    record_bytes: int = 0
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def wanted(options: Options) -> list[Topic]:
+    """The topics that a sink with `options` writes, the one for rows first."""
+    # A compacted topic takes no message without a key.
+    compacted = None if options.key else False
+    topics = [
+        Topic(options.topic, "topic", compacted=compacted, record_bytes=options.max_record_bytes),
+        # Read from its beginning to its end at every start: small segments are compacted early.
+        Topic(
+            options.progress_topic,
+            "progress_topic",
+            partitions=1,
+            compacted=True,
+            configs={"segment.bytes": str(_SMALL_SEGMENT), "min.cleanable.dirty.ratio": "0.1"},
+        ),
+    ]
+    others = {
+        "end_topic": options.end_topic,
+        "schema_topic": options.schema_topic,
+        "dead_letter_topic": options.dead_letter_topic,
+    }
+    topics += [Topic(name, option, compacted=False) for option, name in others.items() if name is not None]
+    if options.heartbeat_topic is not None:
+        topics.append(Topic(options.heartbeat_topic, "heartbeat_topic"))
+    return topics
+
+
+def check_present(name: str, admin: Admin, options: Options) -> None:
+    """Check those topics that are there, and that all are which will not be created. Raises as `check` does."""
+    topics = wanted(options)
+    states = admin.describe([topic.name for topic in topics])
+    for topic in topics:
+        if topic.name in states:
+            _check_one(name, topic, states[topic.name])
+        elif not options.create_topics:
+            raise missing(name, topic.name, topic.option)
+
+
+def check(name: str, admin: Admin, options: Options) -> int:
+    """The number of partitions of the topic for rows; creates what is missing if that is wanted.
+
+    Raises `SinkRejected` for a topic that is missing, or not fit for what it is to hold, `SinkUnavailable` for one that
+    not all brokers know yet; `name`: what it calls the sink. And what `admin` raises.
+    """
+    topics = wanted(options)
+    states = dict(admin.describe([topic.name for topic in topics]))
+    absent = [topic for topic in topics if topic.name not in states]
+    if absent and not options.create_topics:
+        raise missing(name, absent[0].name, absent[0].option)
+    for topic in absent:
+        _create(admin, topic, options)
+    if absent:
+        states |= admin.describe([topic.name for topic in absent])
+    for topic in topics:
+        if topic.name not in states:
+            # A broker may hear of it later than the one that was asked to create it.
+            raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
+        _check_one(name, topic, states[topic.name])
+    return states[options.topic].partitions
+
+
+def missing(name: str, topic: str, option: str) -> SinkRejected:
+    """The error for a topic that is not there, and is not to be created."""
+    settings = " with one partition and cleanup.policy=compact" if option == "progress_topic" else ""
+    remedy = f"Create it{settings}, or set create_topics = true."
+    return SinkRejected(name, f"there is no topic {topic} ({option})", remedy)
+
+
+def _create(admin: Admin, topic: Topic, options: Options) -> None:
+    configs = dict(topic.configs)
+    if topic.compacted:
+        configs["cleanup.policy"] = "compact"
+    if options.replication_factor is not None and options.replication_factor > 2:
+        configs["min.insync.replicas"] = "2"
+    if topic.record_bytes > 1_000_000:
+        configs["max.message.bytes"] = str(topic.record_bytes + _BATCH_OVERHEAD)
+    partitions = options.partitions if topic.option == "topic" else 1
+    replicas = -1 if options.replication_factor is None else options.replication_factor
+    admin.create(topic.name, partitions, replicas, configs)
+
+
+def _check_one(name: str, topic: Topic, state: TopicState) -> None:
+    policies = [policy.strip() for policy in state.configs.get("cleanup.policy", "delete").split(",")]
+    where = f"the topic {topic.name} ({topic.option})"
+    if topic.partitions is not None and state.partitions != topic.partitions:
+        reason = f"{where} has {state.partitions} partitions, and must have {topic.partitions}"
+        raise SinkRejected(name, reason, "Give another topic: partitions cannot be taken away.")
+    if topic.compacted and policies != ["compact"]:
+        # Deleted by age, it would forget where streams are that had nothing to say for a while.
+        reason = f"{where} has cleanup.policy={','.join(policies)}, and would forget progress"
+        raise SinkRejected(name, reason, f"Set cleanup.policy=compact for {topic.name}.")
+    if topic.compacted is False and "compact" in policies:
+        why = "only messages with a key can be kept there"
+        remedy = f"Set cleanup.policy=delete for {topic.name}" + (", or give key." if topic.option == "topic" else ".")
+        raise SinkRejected(name, f"{where} is compacted: {why}", remedy)
+    needed = topic.record_bytes + _BATCH_OVERHEAD
+    largest = int(state.configs.get("max.message.bytes", needed))
+    if largest < needed:
+        reason = f"{where} takes messages of {largest} bytes, less than max_record_bytes ({topic.record_bytes})"
+        remedy = f"Raise max.message.bytes of {topic.name}, or lower max_record_bytes."
+        raise SinkRejected(name, reason, remedy)

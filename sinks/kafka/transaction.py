@@ -1,0 +1,237 @@
+"""Rows on their way into one Kafka transaction.
+
+A version may be spread over several transactions, so the counts for its END record are part of progress: whoever goes
+on in the middle of a version goes on counting.
+
+An encoder may hold back the last rows of a batch until it sees the next one. Where a transaction ends there, progress
+ends before them: they are in the next transaction, and after a crash they are read again.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio import to_thread
+
+from sinks.encoding.flat import slices
+from sinks.encoding.messages import Encoder, Messages
+from sinks.kafka.encoders import encoder_for, key_form
+from sinks.kafka.port import Producer
+from sinks.kafka.progress import Count, Entry
+from sinks.kafka.records import dead_letters, end_record, event_record, oversized
+from sinks.kafka.stream import Stream
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.plan import Position
+from tailer.sink import Progress
+
+__all__ = ["KafkaTransaction"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class KafkaTransaction:
+    """A transaction of `stream`, which was taken over, first with rows of `schema`. Raises as `encoder_for` does."""
+
+    def __init__(self, stream: Stream, schema: pa.Schema) -> None:
+        self._stream = stream
+        self._options = stream.link.options
+        self._name: Final = stream.link.name
+        self._schema = schema
+        # Made with the first row: `schema` may be one of which there are no more rows.
+        self._encoder: Encoder | None = None
+        if stream.encoding is not None and stream.encoding[0].equals(schema):
+            self._encoder = stream.encoding[1]
+        self._begun, self._begun_s = False, 0.0
+        self._last: ChangeBatch | None = None
+        self._counts: dict[int, Count] = {}
+        seen = stream.seen
+        self._key = None if seen is None else seen.key
+        at = None if seen is None else seen.position
+        # The first version that is to have an END record; None: the first one that has rows.
+        self._open_version = None if at is None else at.version + at.closes_version
+        if seen is not None and at is not None and not at.closes_version:
+            self._counts[at.version] = seen.count
+        self.committed = False
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await to_thread.run_sync(self._guarded, self._write, batch)
+
+    async def announce(self, event: ControlEvent) -> None:
+        await to_thread.run_sync(self._guarded, self._announce, event)
+
+    async def commit(self, progress: Progress) -> None:
+        await to_thread.run_sync(self._guarded, self._commit, progress)
+
+    def _guarded(self, step: Callable[[T], None], argument: T) -> None:
+        try:
+            step(argument)
+        except SinkError as error:
+            raise self._told(self._stream.failed(error)) from error
+
+    def _told(self, error: SinkError) -> SinkError:
+        """The error, or what it comes from."""
+        open_s, timeout_s = time.monotonic() - self._begun_s, self._options.transaction_timeout_s
+        if not (self._begun and open_s > timeout_s and isinstance(error, SinkUnavailable)):
+            return error
+        reason = (
+            f"the transaction was open for {open_s:.0f} s, and brokers give it up after {timeout_s:g} (where versions "
+            f'take that long, raise transaction_timeout_s, or set boundary = "chunk"): {error.reason}'
+        )
+        return SinkUnavailable(self._name, reason)
+
+    def _write(self, batch: ChangeBatch) -> None:
+        encoder = self._encoder or self._encoder_for(self._schema)
+        last = self._last or encoder.pending
+        if last is not None and (last.version, last.task) != (batch.version, batch.task):
+            self._flush()
+        for piece in _pieces(batch):
+            self._send_rows(piece, encoder.encode(piece, _now_ms()))
+            self._last = piece
+
+    def _announce(self, event: ControlEvent) -> None:
+        self._flush()
+        if isinstance(event, Gap):
+            self._counts.clear()
+            self._open_version = event.version if event.snapshot else event.version + 1
+        else:
+            self._encoder_for(event.after)
+        options, keyed, app_id = self._options, bool(self._options.key), self._stream.app_id
+        if options.schema_topic is not None:
+            self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
+        elif (options.envelope, options.encoding) == ("flat", "json"):
+            for partition in range(self._stream.link.partitions()):
+                self._send(options.topic, event_record(event, app_id, keyed), partition)
+        elif isinstance(event, Gap):
+            reason = f"changes up to version {event.version} are lost, and there is no place to tell readers so"
+            raise SinkRejected(self._name, reason, "Give the sink a schema_topic.")
+
+    def _commit(self, progress: Progress) -> None:
+        position = progress.position
+        whole = position.closes_version or position.in_snapshot
+        if not whole and self._options.boundary == "version":
+            reason = f"{position} is inside of a version, and boundary is version"
+            raise SinkRejected(self._name, reason)
+        position = self._reached(position)
+        self._end_versions(position)
+        link, count = self._stream.link, self._counts.get(position.version, Count())
+        entry = Entry(position, link.instance, self._options.topic, self._stream.partitions, self._key, count)
+        link.record_progress(self._opened(), self._stream.app_id, entry)
+        self._stream.check_partitions()
+        self._stream.producer.commit()
+        self._stream.committed(entry)
+        self.committed = True
+
+    def _reached(self, position: Position) -> Position:
+        """Where progress is with the rows that have messages."""
+        held = None if self._encoder is None else self._encoder.pending
+        if held is None:
+            return position
+        if (held.version, held.task) == (position.version, position.task):
+            return Position(position.version, position.task, held.row_index[0].as_py() - 1)
+        self._flush()
+        return position
+
+    def _encoder_for(self, schema: pa.Schema) -> Encoder:
+        """The encoder for rows of `schema`, from here on."""
+        self._check_key(schema)
+        encoder = encoder_for(self._stream.link, schema)
+        self._schema, self._encoder, self._stream.encoding = schema, encoder, (schema, encoder)
+        return encoder
+
+    def _check_key(self, schema: pa.Schema) -> None:
+        """Raise where keys get other bytes than those of messages that are there."""
+        if not all(name in schema.names for name in self._options.key):
+            return  # the encoder says so
+        key = key_form(self._options, schema)
+        if self._key not in {None, key}:
+            reason = (
+                f"the key is made of other things ({key}) than that of what {self._options.topic} has ({self._key}): "
+                "keys would move to other partitions, and the order of a key's messages would be lost"
+            )
+            remedy = (
+                "Deliver to a new topic, by another pipeline; or go on nevertheless, behind what was delivered: "
+                "`tailer progress reset CONFIG --to VERSION`."
+            )
+            raise SinkRejected(self._name, reason, remedy)
+        self._key = key
+
+    def _flush(self) -> None:
+        """Send what the encoder holds back: no row that follows belongs to it."""
+        self._last = None
+        if self._encoder is None or (held := self._encoder.pending) is None:
+            return
+        messages = self._encoder.flush(_now_ms())
+        if messages is not None:
+            self._send_rows(held, messages)
+
+    def _send_rows(self, batch: ChangeBatch, messages: Messages) -> None:
+        """Send messages about rows of the batch's task."""
+        letters = 0
+        limit, topic = self._options.max_record_bytes, self._options.topic
+        too_large = oversized(messages, limit)
+        if too_large is not None:
+            # A tombstone whose key is too large goes with its delete.
+            large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
+            messages = messages.filter(pc.invert(too_large))
+            letters = len(large)
+            if letters:
+                self._send_letters(dead_letters(batch, large, topic, limit), batch)
+        self._send(topic, messages)
+        events = len(messages) - messages.values.null_count
+        self._counts[batch.version] = self._counts.get(batch.version, Count()).plus(events, letters)
+
+    def _send_letters(self, letters: Messages, batch: ChangeBatch) -> None:
+        topic = self._options.dead_letter_topic
+        place = f"version {batch.version}, task {batch.task}, row {letters.row_index[0].as_py()}"
+        if topic is None:
+            reason = f"a row ({place}) makes a message of more than {self._options.max_record_bytes} bytes"
+            remedy = (
+                "Raise max_record_bytes, and max.message.bytes of the topic; leave the column out with columns; or "
+                'set large_records = "dead_letter" and a dead_letter_topic.'
+            )
+            raise SinkRejected(self._name, reason, remedy)
+        _log.warning("%s: %d rows are too large, from %s on; see %s", self._name, len(letters), place, topic)
+        self._send(topic, letters, partition=0)
+
+    def _end_versions(self, position: Position) -> None:
+        """Say of each version that is complete with this transaction how much it was."""
+        if self._options.end_topic is None:
+            return
+        done = position.version + position.closes_version
+        first = self._open_version
+        if first is None:
+            first = min(self._counts, default=position.version)
+        topic, app_id = self._options.topic, self._stream.app_id
+        for version in range(first, done):
+            record = end_record(topic, app_id, version, self._counts.get(version, Count()), _now_ms())
+            self._send(self._options.end_topic, record, partition=0)
+
+    def _send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
+        if len(messages):
+            self._opened().send(topic, messages, partition)
+
+    def _opened(self) -> Producer:
+        """The producer, in a transaction."""
+        producer = self._stream.producer
+        if not self._begun:
+            producer.begin()
+            self._begun, self._begun_s = True, time.monotonic()
+        return producer
+
+
+def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:
+    """The batch in pieces whose messages fit into memory."""
+    start = 0
+    for rows in slices(batch.rows):
+        yield batch.slice(start, len(rows))
+        start += len(rows)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,307 @@
+"""A client of schema registries that speak Confluent's API: where a schema's id comes from.
+
+A schema is first looked up, which needs no right to write. One that the subject does not have is checked against its
+latest version, so that a refusal can say which columns it is about, and then registered; or refused, where we are told
+not to register. What is known of a subject and a schema is kept; an id never changes.
+
+`SchemaRegistry` blocks and may be called from several threads. It connects anew for each schema that it does not know:
+that is at the start, and where columns change.
+
+What is compatible is for the registry to say, by Avro's rules. These look at the form of values more than at their
+meaning: a long may become a timestamp, and a decimal a string, which a reader of the new schema then misreads in old
+messages if it does not know the schema that they were written with.
+"""
+
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import msgspec
+
+from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
+
+__all__ = ["RegistryAccess", "SchemaRegistry", "check_address", "differences"]
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+ABSENT: Final = frozenset([40401, 40402, 40403])  # no such subject, version, schema
+LARGEST_ID: Final = 2**31 - 1
+LONGEST_TEXT: Final = 600
+REFUSED_SCHEMA: Final = (
+    "Deliver to a new topic. Or, if all readers can live with the change, set the subject's compatibility so that the "
+    "registry takes it, such as NONE."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """How to reach a registry. `urls`: of one registry, tried in turn, such as `https://registry:8081`.
+
+    `username` and `password`, or `token` for a bearer's. Files are PEM; `ca_file` None: the system's certificates.
+    `certificate_file`, `key_file`, `key_password`: what the client shows of itself, if anything. `timeout_s`: for each
+    step of a request.
+    """
+
+    urls: Sequence[str]
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    timeout_s: float = 10.0
+
+
+class _Failure(msgspec.Struct):
+    error_code: int = 0
+    message: str = ""
+
+
+class _Registered(msgspec.Struct):
+    id: int
+
+
+class _Compatibility(msgspec.Struct):
+    is_compatible: bool
+    messages: list[str] = []
+
+
+class _Version(msgspec.Struct):
+    schema: str
+
+
+class _Absent(Exception):
+    """The registry has no such subject, version or schema."""
+
+
+A = TypeVar("A", _Registered, _Compatibility, _Version)
+
+
+def check_address(where: str, url: str) -> None:
+    """Raise `ConfigError` about `where`, without quoting `url`, unless it is the address of a registry."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
+        known = known and (parts.port is None or parts.port > 0)
+    except ValueError:
+        raise ConfigError(where, "is not an address", "Give one such as https://registry:8081.") from None
+    if "@" in parts.netloc:
+        raise ConfigError(where, "has a name or a password in it", "Give them by the options for that.")
+    if not known:
+        raise ConfigError(where, "is not an address", "Give one such as https://registry:8081.")
+
+
+class SchemaRegistry:
+    """The ids of schemas. `sink`: what errors call the sink. `auto_register` False: schemas are only looked up.
+
+    Raises `ConfigError` for an address that is none, and for two ways to say who we are.
+    """
+
+    def __init__(self, sink: str, access: RegistryAccess, auto_register: bool = True) -> None:
+        for url in access.urls or [""]:
+            check_address(f"{sink}.registry_url", url)
+        if access.token is not None and access.username is not None:
+            raise ConfigError(f"{sink}.registry_token", "is given beside a username", "Give one of them.")
+        self._sink = sink
+        self._access = access
+        self._auto_register = auto_register
+        self._ids: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+        self._first = 0
+
+    def schema_id(self, subject: str, schema: str) -> int:
+        """The id of `schema` (Avro, as JSON) in `subject`; registered if need be and allowed.
+
+        Raises `SinkUnavailable` where no address of the registry answers, `SinkRejected` where it refuses us or the
+        schema, and where the schema is not there and we do not register.
+        """
+        with self._lock:
+            known = self._ids.get((subject, schema))
+            if known is None:
+                with self._client() as client:
+                    known = self._asked(client, subject, schema)
+                self._ids[subject, schema] = known
+            return known
+
+    def _asked(self, client: httpx2.Client, subject: str, schema: str) -> int:
+        path = f"/subjects/{quote(subject, safe='')}"
+        body = {"schema": schema}
+        try:
+            return self._checked(subject, self._post(client, path, body, _Registered))
+        except _Absent:
+            pass
+        if not self._auto_register:
+            reason = f"subject {subject} of the schema registry does not have the schema of the rows"
+            remedy = f"Register it there, or let the sink do it: registry_register = true. It is: {schema}"
+            raise SinkRejected(self._sink, reason, remedy)
+        self._check_compatible(client, subject, schema)
+        try:
+            return self._checked(subject, self._post(client, f"{path}/versions", body, _Registered))
+        except _Absent:
+            raise self._strange("it can neither find nor register a schema") from None
+
+    def _checked(self, subject: str, registered: _Registered) -> int:
+        if not 0 <= registered.id <= LARGEST_ID:
+            raise self._strange(f"it gives the id {registered.id} in subject {subject}, which messages cannot have")
+        return registered.id
+
+    def _check_compatible(self, client: httpx2.Client, subject: str, schema: str) -> None:
+        """Raise `SinkRejected` where the subject does not take the schema beside its latest one."""
+        quoted = quote(subject, safe="")
+        path = f"/compatibility/subjects/{quoted}/versions/latest?verbose=true"
+        try:
+            found = self._post(client, path, {"schema": schema}, _Compatibility)
+            if found.is_compatible:
+                return
+            latest = self._send(client, "GET", f"/subjects/{quoted}/versions/latest", None, _Version)
+        except _Absent:  # the first schema of a subject
+            return
+        said = "; ".join(message for message in found.messages if not message.startswith("{oldSchema"))
+        columns = "; ".join(differences(latest.schema, schema))
+        reason = f"subject {subject} of the schema registry does not take the new schema: "
+        reason += columns or "no column has changed"
+        raise SinkRejected(self._sink, reason + (f" (it says: {_cut(said)})" if said else ""), REFUSED_SCHEMA)
+
+    def _post(self, client: httpx2.Client, path: str, body: Any, answer: type[A]) -> A:
+        return self._send(client, "POST", path, body, answer)
+
+    def _send(self, client: httpx2.Client, method: str, path: str, body: Any, answer: type[A]) -> A:
+        """The answer of the first address that has one, beginning with the one that had the last. Raises `_Absent`."""
+        content = None if body is None else msgspec.json.encode(body)
+        reasons = []
+        for step in range(len(self._access.urls)):
+            place = (self._first + step) % len(self._access.urls)
+            url = self._access.urls[place].rstrip("/")
+            try:
+                response = client.request(method, f"{url}{path}", content=content)
+            except httpx2.TimeoutException:
+                reasons.append(f"{_host(url)} does not answer in time")
+            except httpx2.HTTPError as error:
+                reasons.append(f"{_host(url)} cannot be reached: {_cut(str(error)) or type(error).__name__}")
+            else:
+                if response.status_code >= 500 or response.status_code in {408, 429}:
+                    reasons.append(f"{_host(url)} answers {_status(response)}")
+                    continue
+                self._first = place
+                return self._understood(response, answer)
+        raise SinkUnavailable(self._sink, f"the schema registry: {'; '.join(reasons)}")
+
+    def _understood(self, response: httpx2.Response, answer: type[A]) -> A:
+        status = response.status_code
+        try:
+            if status == HTTPStatus.OK:
+                return msgspec.json.decode(response.content, type=answer)
+            failure = msgspec.json.decode(response.content, type=_Failure)
+        except msgspec.DecodeError:
+            if status == HTTPStatus.OK:
+                raise self._strange("what it answers is not a registry's") from None
+            failure = _Failure()
+        if status == HTTPStatus.NOT_FOUND and failure.error_code in ABSENT:
+            raise _Absent
+        said = f"{_status(response)}{': ' if failure.message else ''}{_cut(failure.message)}"
+        if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            remedy = "Check registry_username and registry_password, or registry_token, and what they may do."
+        elif status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
+            remedy = REFUSED_SCHEMA
+        else:
+            raise self._strange(said)
+        raise SinkRejected(self._sink, f"the schema registry refuses: {said}", remedy)
+
+    def _strange(self, reason: str) -> SinkRejected:
+        remedy = "Check registry_url: it must be the root of an API like Confluent's, with its path if it has one."
+        return SinkRejected(self._sink, f"the schema registry: {reason}", remedy)
+
+    @contextmanager
+    def _client(self) -> Iterator[httpx2.Client]:
+        access = self._access
+        auth = None
+        headers = {"Content-Type": MEDIA_TYPE, "Accept": f"{MEDIA_TYPE}, application/json"}
+        if access.username is not None:
+            auth = httpx2.BasicAuth(access.username, access.password or "")
+        elif access.token is not None:
+            headers["Authorization"] = f"Bearer {access.token}"
+        with httpx2.Client(auth=auth, headers=headers, verify=self._tls(), timeout=access.timeout_s) as client:
+            yield client
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        access = self._access
+        if access.ca_file is None and access.certificate_file is None:
+            return True
+        context = ssl.create_default_context()
+        file = access.ca_file
+        try:
+            if file is not None:
+                context = ssl.create_default_context(cafile=file)
+            if (file := access.certificate_file) is not None:
+                context.load_cert_chain(file, access.key_file, access.key_password or "")
+        except (OSError, ssl.SSLError) as error:
+            why = getattr(error, "strerror", None) or "it is not PEM, or its key or password does not fit"
+            raise SinkRejected(
+                self._sink, f"{file} cannot be read: {why}", "Check the files of certificates."
+            ) from None
+        return context
+
+
+def differences(before: str, after: str) -> list[str]:
+    """How the columns of two schemas (Avro, as JSON) differ, a sentence each; what cannot be told has none."""
+    try:
+        old, new = (_columns(msgspec.json.decode(schema)) for schema in (before, after))
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return []
+    both = [name for name in new if name in old]
+    changed = [f"column {name} was {old[name]} and is {new[name]}" for name in both if old[name] != new[name]]
+    added = [f"column {name} is new: {new[name]}" for name in new if name not in old]
+    return [*changed, *added, *(f"column {name} is gone" for name in old if name not in new)]
+
+
+def _columns(schema: Any, prefix: str = "") -> dict[str, str]:
+    """The types of columns that are not records themselves, by their names, dotted."""
+    if not prefix and schema["name"] == "Envelope":
+        images = next(field["type"] for field in schema["fields"] if field["name"] == "before")
+        return _columns(images[-1])
+    found: dict[str, str] = {}
+    for entry in schema["fields"]:
+        name = prefix + entry.get("column", entry["name"])
+        kind = entry["type"]
+        inner = kind[-1] if isinstance(kind, list) else kind
+        if isinstance(inner, dict) and inner["type"] == "record":
+            found |= _columns(inner, f"{name}.")
+        else:
+            found[name] = _kind(kind)
+    return found
+
+
+def _kind(kind: Any) -> str:
+    """A type in words."""
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, list):
+        return " or ".join(_kind(branch) for branch in [*kind[1:], *kind[:1]])
+    if kind.get("logicalType") == "decimal":
+        return f"decimal({kind['precision']},{kind['scale']})"
+    inner = {"array": "items", "map": "values"}.get(kind["type"])
+    if inner is not None:
+        return f"{kind['type']} of ({_kind(kind[inner])})"
+    if kind["type"] == "record":
+        members = (f"{entry.get('column', entry['name'])} {_kind(entry['type'])}" for entry in kind["fields"])
+        return f"record ({', '.join(members)})"
+    return str(kind.get("connect.type") or kind.get("logicalType") or kind["type"])
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+def _status(response: httpx2.Response) -> str:
+    return f"{response.status_code} {response.reason_phrase}".strip()
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."

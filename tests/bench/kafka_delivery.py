@@ -1,0 +1,50 @@
+"""A process that delivers a table to Kafka as the daemon does: arguments TABLE, the sink's options as JSON, and UNTIL.
+
+Prints as JSON how long that took, from the first look at the log to the last commit, and how much processor time, its
+threads included; starting Python is not in it.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from sinks.kafka.sink import KafkaSink
+from tailer.daemon import close_sinks
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.pairing_engine import PairingEngine
+from tailer.pipeline import Pipeline
+from tailer.policy import PairingRules
+from tailer.start import Start
+from tailer.storage import LocalStore
+from tailer.watch import LocalWake
+
+__all__ = ["deliver"]
+
+
+async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str, float]:
+    """Deliver; `seconds` and `cpu_s`."""
+    started, cpu_s = time.perf_counter(), time.process_time()
+    sink = KafkaSink.configure("bench", options)
+    key = tuple(options.get("key", ()))
+    pipeline = Pipeline(
+        "bench",
+        DeltaTableLog(LocalStore(table)),
+        sink,
+        PairingEngine(LocalEngine(), PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key))),
+        LocalWake(table / "_delta_log"),
+        Start.parse("earliest"),
+        until=Start.parse(until),
+    )
+    await pipeline.run()
+    taken = {"seconds": time.perf_counter() - started, "cpu_s": time.process_time() - cpu_s}
+    await close_sinks([sink])
+    return taken
+
+
+if __name__ == "__main__":
+    print(json.dumps(anyio.run(deliver, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])))

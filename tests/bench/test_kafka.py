@@ -1,0 +1,228 @@
+"""Log to committed Kafka transaction, beside Spark's change feed to its Kafka sink: same table, same broker, same run.
+
+Flat JSON of twelve columns and the feed's three. Each delivery is by a process of its own, to a topic of its own; what
+the broker takes of the processors meanwhile is counted apart. Ours commits rows with their progress; Spark's sink has
+no transactions, and may send rows twice. kafka-python delivers the first versions only, and is also held against the
+same client that sends ready messages and nothing else.
+
+Nothing is asserted about time, only that all rows are there. `make bench` prints the table; figures that are quoted
+anywhere come from here.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from tests.bench.kafka_events import APPENDED, KEY, write_orders
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.topics import admin, create_topic, unique_name
+
+RUNS: Final = 3
+APPENDS: Final = 24
+FEW: Final = 2  # versions
+ROOT: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a delivery took: time, its own processor time and the broker's, all in seconds."""
+
+    seconds: float
+    cpu_s: float
+    broker_s: float
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who delivers: `client` is kafka-python or confluent-kafka for ours; `few`: the first versions only."""
+
+    name: str
+    client: str | None = None
+    partitions: int = 1
+    keyed: bool = False
+    few: bool = False
+
+
+SPARK_1: Final = Contender("Spark, 1 partition")
+SPARK_4: Final = Contender("Spark, 4 partitions", partitions=4)
+SPARK_KEYED: Final = Contender("Spark, 4 partitions, keys", partitions=4, keyed=True)
+ALONE: Final = Contender("kafka-python alone, 4 partitions", partitions=4, few=True)
+# Whom each is held against.
+CONTENDERS: Final[dict[Contender, Contender]] = {
+    Contender("confluent-kafka, 1 partition", "confluent-kafka"): SPARK_1,
+    SPARK_1: SPARK_1,
+    Contender("confluent-kafka, 4 partitions", "confluent-kafka", 4): SPARK_4,
+    SPARK_4: SPARK_4,
+    Contender("confluent-kafka, 4 partitions, keys", "confluent-kafka", 4, keyed=True): SPARK_KEYED,
+    SPARK_KEYED: SPARK_KEYED,
+    Contender("kafka-python, 4 partitions", "kafka-python", 4, few=True): ALONE,
+    ALONE: ALONE,
+}
+
+
+class Race:
+    """A table, a broker, and a Spark that waits for orders (`tests.bench.kafka_spark`)."""
+
+    def __init__(self, table: Path, rows: int, cluster: KafkaCluster, spark: "subprocess.Popen[str]") -> None:
+        self._table = table
+        self._rows = rows
+        self._cluster = cluster
+        self._broker = psutil.Process(cluster.pid())
+        self._spark = spark
+        self._answer()
+
+    def rows(self, contender: Contender) -> int:
+        """How many change rows a contender has to deliver."""
+        return FEW * APPENDED if contender.few else self._rows
+
+    def run(self, contender: Contender) -> Taken:
+        """Have it deliver to a new topic; all rows must be there."""
+        servers = self._cluster.bootstrap_servers
+        topic = create_topic(servers, partitions=contender.partitions)
+        broker_s = self._broker_s()
+        if contender == ALONE:
+            taken = run_module("kafka_python_alone", servers, topic, str(self.rows(contender)))
+        elif contender.client is None:
+            taken = self._order({"topic": topic, "keyed": contender.keyed})
+        else:
+            options = self._options(contender, topic)
+            last = str(FEW - 1) if contender.few else "latest"
+            taken = run_module("kafka_delivery", str(self._table), json.dumps(options), last)
+        broker_s = self._broker_s() - broker_s
+        assert count(servers, topic) == self.rows(contender)
+        with admin(servers) as client:
+            client.delete_topics([topic])
+        return Taken(taken["seconds"], taken["cpu_s"], broker_s)
+
+    def _options(self, contender: Contender, topic: str) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self._cluster.bootstrap_servers,
+            "topic": topic,
+            "progress_topic": unique_name("progress"),
+            "create_topics": True,
+            "client": contender.client,
+            "key": [KEY] if contender.keyed else [],
+        }
+
+    def _broker_s(self) -> float:
+        times = self._broker.cpu_times()
+        return float(times.user + times.system)
+
+    def _order(self, order: dict[str, Any]) -> dict[str, float]:
+        print(json.dumps(order), file=opened(self._spark.stdin), flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, float]:
+        answer: dict[str, float] = json.loads(opened(self._spark.stdout).readline())
+        return answer
+
+
+def opened(pipe: IO[str] | None) -> IO[str]:
+    """A process's pipe, which is there."""
+    assert pipe is not None
+    return pipe
+
+
+def run_module(module: str, *arguments: str) -> dict[str, float]:
+    """What a module of this folder prints, run in a process of its own."""
+    command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT)
+    taken: dict[str, float] = json.loads(process.stdout)
+    return taken
+
+
+def count(bootstrap_servers: str, topic: str) -> int:
+    """How many messages a `read_committed` consumer finds."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": topic,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = set(consumer.list_topics(topic).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    found = 0
+    while partitions:
+        for message in consumer.consume(10_000, timeout=0.2):
+            error = message.error()
+            if error is None:
+                found += 1
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error.str()
+                partitions.discard(message.partition())
+    consumer.close()
+    return found
+
+
+@contextmanager
+def waiting_spark(scratch: Path, table: Path, cluster: KafkaCluster) -> Iterator["subprocess.Popen[str]"]:
+    """The process; it ends with its input."""
+    scratch.mkdir()
+    arguments = (str(scratch), str(table), cluster.bootstrap_servers)
+    command = [sys.executable, "-m", "tests.bench.kafka_spark", *arguments]
+    with (scratch / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+        )
+        with process:
+            yield process
+
+
+@pytest.fixture(scope="module")
+def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
+    """A broker that is set up for work, not for tests."""
+    scratch = tmp_path_factory.mktemp("kafka")
+    table = scratch / "orders"
+    rows = write_orders(table, APPENDS)
+    # Topics make room at once when they are deleted.
+    properties = {"log.segment.delete.delay.ms": "1000"}
+    with (
+        KafkaCluster(scratch / "broker", properties=properties, java_options=("-Xmx1g",)) as cluster,
+        waiting_spark(scratch / "spark", table, cluster) as spark,
+    ):
+        yield Race(table, rows, cluster, spark)
+
+
+def table_line(race: Race, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> str:
+    """Medians, and medians of the ratios within a run."""
+    rows, peer = race.rows(contender), CONTENDERS[contender]
+    mine = [run[contender] for run in runs]
+    pairs = [(run[contender], run[peer]) for run in runs]
+    figures = (
+        f"{statistics.median(rows / taken.seconds for taken in mine):>9,.0f}",
+        f"{statistics.median(rows / taken.cpu_s for taken in mine):>9,.0f}",
+        f"{statistics.median(1e6 * taken.broker_s / rows for taken in mine):>9.2f}",
+        f"{statistics.median(theirs.seconds / own.seconds for own, theirs in pairs):>6.2f}",
+        f"{statistics.median(theirs.cpu_s / own.cpu_s for own, theirs in pairs):>6.2f}",
+        f"{peer.name}",
+    )
+    return f"{contender.name:37}{'  '.join(figures)}"
+
+
+def test_kafka(race: Race, capsys: pytest.CaptureFixture[str]) -> None:
+    # What Java compiles in the first round is shown by itself: a job that runs once pays for it each time.
+    first, *runs = [{contender: race.run(contender) for contender in CONTENDERS} for _ in range(1 + RUNS)]
+    heads = ("rows/s", "rows/CPU s", "broker CPU s/M", "times as fast, per CPU s, as")
+    with capsys.disabled():
+        print(f"\n{APPENDS} versions of {APPENDED:,} rows and updates; medians of {RUNS} runs")
+        print(f"{'':37}{', '.join(heads)}")
+        for contender in CONTENDERS:
+            print(table_line(race, contender, runs))
+        print("the round before, in which Java compiles:")
+        for contender in CONTENDERS:
+            print(table_line(race, contender, [first]))
+        print(f"load of the machine, all of this included: {os.getloadavg()[0]:.1f} of {os.cpu_count()}")

@@ -1,0 +1,94 @@
+"""The contract of a sink, kept by `kafka` over a real broker, with each of the two clients."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from anyio import to_thread
+from kafka import KafkaConsumer, TopicPartition
+
+from sinks.kafka.link import Link
+from sinks.kafka.options import read
+from sinks.kafka.sink import KafkaSink
+from sinks.kafka.stream import Stream
+from sinks.testing import SinkTests
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.topics import end_offsets, unique_name
+
+
+class TopicPerStream(KafkaSink):
+    """Streams of one sink share its topic, and flat rows do not say which table they are of: here each has its own."""
+
+    def _stream(self, app_id: str) -> Stream:
+        if app_id not in self._streams:
+            options = msgspec.structs.replace(self._options, topic=topic_of(self._options.topic, app_id))
+            self._streams[app_id] = Stream(LinkOfOne(self.name, options, self._link.instance), app_id)
+        return self._streams[app_id]
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        for stream in self._streams.values():
+            await to_thread.run_sync(stream.link.close)
+
+
+class LinkOfOne(Link):
+    """The link of one of an instance's streams."""
+
+    def __init__(self, name: str, options: Any, instance: str) -> None:
+        super().__init__(name, options)
+        self.instance = instance  # type: ignore[misc]
+
+
+def topic_of(prefix: str, app_id: str) -> str:
+    return f"{prefix}-{app_id.replace('/', '-')}"
+
+
+class KafkaSinkTests(SinkTests):
+    client = ""
+
+    @pytest.fixture(autouse=True)
+    def destination(self, kafka: KafkaCluster) -> None:
+        self.kafka = kafka
+        self.topic = unique_name("contract")
+
+    def make_sink(self) -> KafkaSink:
+        options = {
+            "bootstrap_servers": self.kafka.bootstrap_servers,
+            "topic": self.topic,
+            "progress_topic": f"{self.topic}-progress",
+            "create_topics": True,
+            "client": self.client,
+            "max_record_bytes": 1_000_000,
+        }
+        return TopicPerStream("sink", read("sink", options))
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        return await to_thread.run_sync(self._read, topic_of(self.topic, app_id))
+
+    def _read(self, topic: str) -> list[dict[str, Any]]:
+        """What is committed, as somebody reads it who does not wait for open transactions."""
+        if not end_offsets(self.kafka.bootstrap_servers, [topic]):
+            return []
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.kafka.bootstrap_servers, isolation_level="read_committed", group_id=None
+        )
+        try:
+            partition = TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek_to_beginning(partition)
+            end = consumer.end_offsets([partition])[partition]
+            rows = []
+            while consumer.position(partition) < end:
+                rows += [json.loads(record.value) for record in consumer.poll(100).get(partition, ())]
+            return rows
+        finally:
+            consumer.close()
+
+
+class TestWithKafkaPython(KafkaSinkTests):
+    client = "kafka-python"
+
+
+class TestWithConfluentKafka(KafkaSinkTests):
+    client = "confluent-kafka"

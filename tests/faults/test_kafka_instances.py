@@ -1,0 +1,79 @@
+"""Two daemons with one app_id, and daemons that stand still: one goes on, the other one says why it ends.
+
+To brokers a daemon that stood still for longer than its transaction may take looks like one that was taken over. Only
+where that happened may it end.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.kafka_history import History
+from tests.faults.kafka_lanes import CLIENTS, Daemon, Lane, Lanes
+from tests.kafka.cluster import KafkaCluster
+
+SLOW: dict[str, Any] = {"transaction_timeout_s": 3.0, "transaction_rows": 2_000}
+FENCED = 4  # the exit code
+
+
+@pytest.fixture
+def lanes(tmp_path: Path, kafka: KafkaCluster) -> Lanes:
+    """Both clients, transactions of three seconds at most, and versions that take more than one transaction."""
+    history = History(tmp_path / "table", seed=3, length=60, large=4_000, large_every=2)
+    pipelines = [Lane(client) for client in CLIENTS]
+    return Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines, **SLOW)
+
+
+def test_frozen_beyond_its_transaction_and_revived(lanes: Lanes) -> None:
+    with lanes, Daemon(lanes.config) as daemon:
+        daemon.await_running()
+        late: set[str] = set()  # lanes whose transaction the broker gave up
+
+        def another_is_open() -> bool:
+            return any(lane.name not in late for lane in lanes.open())
+
+        while len(late) < len(lanes.lanes):
+            lanes.publish_until(daemon, another_is_open)
+            daemon.freeze()
+            late.update(lane.name for lane in lanes.open())
+            daemon.wait_for(lambda: not lanes.open())  # the broker gives them up
+            daemon.thaw()
+        lanes.history.publish(4)
+        lanes.await_caught_up(daemon)
+        assert daemon.terminate() == 0, daemon.said
+        assert "another instance" not in daemon.said
+        lanes.check()
+
+
+def test_frozen_taken_over_and_revived(lanes: Lanes) -> None:
+    with lanes, Daemon(lanes.config) as first:
+        first.await_running()
+        lanes.history.publish(6)
+        lanes.await_more(first)
+        first.freeze()
+        with Daemon(lanes.config) as second:
+            lanes.history.publish(6)
+            lanes.await_caught_up(second)
+            first.thaw()
+            lanes.history.publish(6)
+            assert first.await_end() == FENCED, first.said
+            assert "another instance" in first.said
+            lanes.history.publish(6)
+            lanes.await_caught_up(second)
+            assert second.terminate() == 0, second.said
+        lanes.check()
+
+
+def test_second_one_takes_over_from_one_that_is_working(lanes: Lanes) -> None:
+    with lanes, Daemon(lanes.config) as first:
+        first.await_running()
+        lanes.history.publish(4)
+        lanes.await_more(first)
+        with Daemon(lanes.config) as second:
+            lanes.publish_until(second, lambda: first.process.poll() is not None)
+            assert first.await_end() == FENCED, first.said
+            assert "another instance" in first.said
+            lanes.await_caught_up(second)
+            assert second.terminate() == 0, second.said
+        lanes.check()

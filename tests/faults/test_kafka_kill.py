@@ -1,0 +1,71 @@
+"""SIGKILL of the real daemon while it delivers to Kafka: the five figures are 0, whoever reads, whichever client wrote.
+
+Kills come where they hurt: behind what readers have just seen, so at any point of the next transactions, and while the
+daemon starts. That some of them tore transactions is asserted, too.
+"""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.kafka_history import History
+from tests.faults.kafka_lanes import CLIENTS, FORMS, Daemon, Lane, Lanes
+from tests.kafka.cluster import KafkaCluster
+
+KILLS = 20
+FEW_KILLS = 4
+SOAK_KILLS = 200
+
+
+def killed(lanes: Lanes, kills: int, commits: int) -> None:
+    """Start and kill daemons, `commits` versions coming with each at most, then let one deliver the rest."""
+    history = lanes.history
+    moments = random.Random(history.seed)
+    for number in range(kills):
+        history.publish(moments.randrange(commits))  # what came while nobody watched
+        with Daemon(lanes.config) as daemon:
+            if number % 5 == 4:  # before it has done anything, or little
+                time.sleep(moments.uniform(0.2, 1.5))
+            else:
+                daemon.await_running()
+                if number % 5 < 2:  # while a transaction is open
+                    lanes.publish_until(daemon, lambda: bool(lanes.open()))
+                else:
+                    history.publish(moments.randint(1, commits))
+                    lanes.await_more(daemon)
+                    time.sleep(moments.uniform(0.0, 0.25))
+            daemon.kill()
+    history.publish(history.length)
+    with Daemon(lanes.config) as daemon:
+        daemon.await_running()
+        lanes.await_caught_up(daemon)
+        assert daemon.terminate() == 0, daemon.said
+    lanes.check()
+
+
+def test_killed_again_and_again(tmp_path: Path, kafka: KafkaCluster) -> None:
+    history = History(tmp_path / "table", seed=1, length=160, large=600, large_every=5)
+    pipelines = [*(Lane(client) for client in CLIENTS), Lane("kafka-python", "flat")]
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
+        killed(lanes, KILLS, 5)
+        assert lanes.torn() > 0, "no kill hit a transaction"
+
+
+def test_killed_with_rows_that_are_too_large(tmp_path: Path, kafka: KafkaCluster) -> None:
+    history = History(tmp_path / "table", seed=6, length=60, large=600, large_every=10, long_notes=0.1)
+    letters = {"large_records": "dead_letter", "max_record_bytes": 2_000}
+    pipelines = [Lane(client, options=letters | {"boundary": "version"}) for client in CLIENTS]
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
+        killed(lanes, FEW_KILLS, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_killed_two_hundred_times(tmp_path: Path, kafka: KafkaCluster) -> None:
+    history = History(tmp_path / "table", seed=2, length=1600, large=400, large_every=10)
+    pipelines = [Lane(client, form) for client in CLIENTS for form in FORMS]
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
+        killed(lanes, SOAK_KILLS, 5)
+        assert lanes.torn() > 0, "no kill hit a transaction"

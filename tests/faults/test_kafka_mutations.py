@@ -1,0 +1,240 @@
+"""Four mistakes that lose or double messages, each made on purpose: the figures see it, and are 0 without the mistake.
+
+A test is run twice over the same trouble, which strikes at a place in the code that is named, not at a moment: with
+the code as it is, and with one mistake in it.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from kafka import KafkaProducer
+from kafka.admin import OffsetSpec
+from kafka.protocol.consumer import IsolationLevel
+
+from sinks.encoding.messages import Messages
+from sinks.kafka import link, python_cluster, python_producer, stream
+from sinks.kafka.link import Link
+from sinks.kafka.options import settings_of
+from sinks.kafka.port import Producer
+from sinks.kafka.progress import Entry, encode
+from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.sink import KafkaSink
+from sinks.kafka.stream import Stream
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.errors import SinkFenced
+from tailer.pairing_engine import PairingEngine
+from tailer.pipeline import Limits, Pipeline
+from tailer.policy import PairingRules
+from tailer.start import Start
+from tailer.storage import LocalStore
+from tailer.watch import TimerWake
+from tests.faults.kafka_figures import Figures
+from tests.faults.kafka_history import History
+from tests.faults.kafka_lanes import Lane, Lanes
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.proxy import Proxy
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Scene:
+    """A table and a stream of it, delivered in this process, two versions in a transaction."""
+
+    kafka: KafkaCluster
+    lanes: Lanes
+
+    @property
+    def history(self) -> History:
+        """The table."""
+        return self.lanes.history
+
+    def sink(self, address: str | None = None) -> KafkaSink:
+        """A new instance. `address`: of the cluster, by default the one without a proxy."""
+        options = self.lanes.lanes[0].sink_options(address or self.kafka.bootstrap_servers, self.lanes.progress_topic)
+        return KafkaSink.configure("sink", options | {"transaction_timeout_s": 2.0})
+
+    def deliver(self, sink: KafkaSink, then_close: bool = True) -> None:
+        """All that is published."""
+        anyio.run(self._deliver, sink, then_close)
+
+    async def _deliver(self, sink: KafkaSink, then_close: bool) -> None:
+        engine = PairingEngine(LocalEngine(1), PairingRules())
+        table = DeltaTableLog(LocalStore(self.history.path))
+        start, until = Start.parse("earliest"), Start.parse("latest")
+        limits = Limits(max_versions=2, poll_interval_s=0.01)
+        pipeline = Pipeline("p", table, sink, engine, TimerWake(), start, until, limits=limits)
+        try:
+            await pipeline.run()
+        finally:
+            if then_close:
+                await sink.aclose()
+
+    def figures(self) -> Figures:
+        """Of what readers see now."""
+        (found,) = self.lanes.figures()
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka: KafkaCluster) -> Iterator[Scene]:
+    """Rows to go to one topic by kafka-python."""
+    history = History(tmp_path / "table", seed=5, length=12, large=60, large_every=4)
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane("kafka-python", "flat", partitions=1)]) as lanes:
+        yield Scene(kafka, lanes)
+
+
+def at_call(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, nth: int, act: Callable[..., Any]) -> None:
+    """Have `act` called with the original and its arguments, in its place, at the nth call of a method."""
+    original, calls = getattr(owner, name), count(1)
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        if next(calls) == nth:
+            return act(partial(original, self), *arguments, **named)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+mistaken = pytest.mark.parametrize("mistaken", [False, True], ids=["as it is", "mistaken"])
+
+
+@mistaken
+def test_deliveries_unchecked_before_the_commit(
+    scene: Scene, kafka_link: Proxy, monkeypatch: pytest.MonkeyPatch, mistaken: bool
+) -> None:
+    if mistaken:
+        monkeypatch.setattr(PythonProducer, "_check_delivered", lambda *_: None)
+
+    def send_twice(send: Callable[..., None], topic: str, messages: Messages, *partition: int) -> None:
+        """Send the first message while the link is there, so that the transaction has the topic; then the others."""
+        send(topic, messages.slice(0, 1), *partition)
+        producer: PythonProducer = send.args[0]  # type: ignore[attr-defined]  # it is a partial method
+        await_outcome(producer, stored=True)
+        kafka_link.cut()
+        send(topic, messages.slice(1, len(messages) - 1), *partition)
+        await_outcome(producer, stored=False)
+        kafka_link.mend()
+
+    def begin(original: Callable[[], None]) -> None:
+        original()
+        at_call(monkeypatch, PythonProducer, "send", 1, send_twice)
+
+    # A message is given up long before its transaction.
+    monkeypatch.setattr(link, "settings_of", lambda given: replace(settings_of(given), transaction_timeout_ms=60_000))
+    # The first transaction is the claim's; with the second one the client gets to know the topics.
+    at_call(monkeypatch, PythonProducer, "begin", 3, begin)
+    scene.history.publish(8)
+    scene.deliver(scene.sink(kafka_link.address))
+    figures = scene.figures()
+    assert (figures.missing > 0) if mistaken else figures.all_zero, figures
+
+
+def await_outcome(producer: PythonProducer, stored: bool) -> None:
+    """Return when the client knows of all messages whether they are stored, or one of them is not."""
+    deadline = time.monotonic() + PATIENCE_S
+    futures = [future for chunk in producer._in_flight for future in chunk.futures]
+    while not all(future.is_done for future in futures):
+        assert time.monotonic() < deadline, futures
+        time.sleep(0.02)
+    assert all(future.succeeded() for future in futures) is stored
+
+
+@mistaken
+def test_progress_read_before_the_other_one_is_fenced(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool
+) -> None:
+    if mistaken:
+        monkeypatch.setattr(Stream, "_found", lambda self: self.seen)
+
+    def connect_late(connect: Callable[[], Producer]) -> Producer:
+        scene.deliver(scene.sink())  # another instance
+        return connect()
+
+    at_call(monkeypatch, Stream, "_connect", 1, connect_late)
+    scene.history.publish(8)
+    with suppress(SinkFenced):
+        scene.deliver(scene.sink())
+    scene.deliver(scene.sink())
+    figures = scene.figures()
+    assert (figures.doubled > 0) if mistaken else figures.all_zero, figures
+
+
+@mistaken
+def test_progress_read_to_the_committed_end_only(scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool) -> None:
+    if mistaken:
+        monkeypatch.setattr(python_cluster, "_end", committed_end)
+    monkeypatch.setattr(stream, "LOOK_S", 0.3)
+    monkeypatch.setattr(stream, "TAKE_OVER_S", 0.3)
+    first, topic = scene.sink(), scene.lanes.progress_topic
+    scene.history.publish(3)
+    scene.deliver(first, then_close=False)
+    other = KafkaProducer(bootstrap_servers=scene.kafka.bootstrap_servers, transactional_id=topic)
+    other.init_transactions()
+
+    def record_behind(record: Callable[..., None], *arguments: Any) -> None:
+        """Hand progress over behind that of another stream, whose transaction stays open."""
+        other.begin_transaction()
+        other.send(topic, encode(Entry(None, "other", "other", 1)), key=b"other/stream", partition=0).get(30)
+        record(*arguments)
+
+    at_call(monkeypatch, Link, "record_progress", 1, record_behind)
+    scene.history.publish(4)
+    scene.deliver(first)
+    scene.history.publish(2)
+
+    def hidden(original: Callable[[], Exception]) -> Exception:
+        other.abort_transaction()
+        return original()
+
+    at_call(monkeypatch, Stream, "_hidden", 1, hidden)
+    scene.deliver(scene.sink())
+    other.close()
+    figures = scene.figures()
+    assert (figures.doubled > 0) if mistaken else figures.all_zero, figures
+
+
+def committed_end(clients: Any, partition: Any) -> Any:
+    """Where a partition ends for readers of what is committed: before any transaction that is open."""
+    asked = {partition: OffsetSpec.LATEST}
+    return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_COMMITTED)[partition]
+
+
+@mistaken
+def test_progress_outside_of_the_transaction(
+    scene: Scene, kafka_link: Proxy, monkeypatch: pytest.MonkeyPatch, mistaken: bool
+) -> None:
+    if mistaken:
+        outside = partial(record_outside, scene.kafka.bootstrap_servers)
+        monkeypatch.setattr(Link, "record_progress", lambda at, _, *where: outside(at.options.progress_topic, *where))
+
+    monkeypatch.setattr(python_producer, "_END_MS", 2_000)
+
+    def commit_without_link(commit: Callable[[], None]) -> None:
+        kafka_link.cut()
+        try:
+            commit()
+        finally:
+            kafka_link.mend()
+
+    at_call(monkeypatch, PythonProducer, "commit", 2, commit_without_link)  # the first is the claim's
+    scene.history.publish(8)
+    scene.deliver(scene.sink(kafka_link.address))
+    figures = scene.figures()
+    assert (figures.missing > 0) if mistaken else figures.all_zero, figures
+
+
+def record_outside(bootstrap_servers: str, topic: str, app_id: str, entry: Entry) -> None:
+    """Write progress without a transaction."""
+    producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+    producer.send(topic, encode(entry), key=app_id.encode(), partition=0).get(30)
+    producer.close()

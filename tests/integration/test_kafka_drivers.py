@@ -1,0 +1,323 @@
+"""Both drivers of the `kafka` sink, and the reading of topics, against a real broker that does what it should."""
+
+import inspect
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Final
+
+import pytest
+from kafka import TopicPartition
+from kafka.partitioner import murmur2
+from kafka.record import util
+
+from sinks.kafka import python_connection
+from sinks.kafka.port import ProducerFactory, ProducerSettings
+from sinks.kafka.python_cluster import Cluster, ReadResult
+from sinks.kafka.python_producer import PythonProducer
+from tailer.errors import SinkRejected, SinkUnavailable
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing
+from tests.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
+
+# From UtilsTest of Apache Kafka.
+JAVA_HASHES: Final = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+def values_of(records: Sequence[Record]) -> list[bytes | None]:
+    """What a topic holds."""
+    return [record.value for record in records]
+
+
+def await_true(reached: Callable[[], bool]) -> None:
+    """Wait for something that the broker does in its own time."""
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def await_end(kafka: KafkaCluster, topic: str, end: int) -> None:
+    """Wait until the first partition of a topic reaches so far, open transactions counted."""
+    await_true(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= end)
+
+
+@every_driver
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """One transaction after the other by one producer, empty ones among them."""
+    topic = create_topic(kafka.bootstrap_servers)
+    with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
+        producer.begin()
+        producer.send(topic, messages_of([b"1", b"2"]))
+        producer.commit()
+        producer.begin()
+        producer.send(topic, messages_of([b"3"]))
+        producer.abort()
+        producer.begin()
+        producer.abort()
+        producer.begin()
+        producer.commit()
+        producer.begin()
+        producer.send(topic, messages_of([b"4"]))
+        producer.send(topic, messages_of([]))
+        producer.send(topic, messages_of([b"5"]))
+        producer.commit()
+    assert values_of(read_topic(kafka.bootstrap_servers, topic)) == [b"1", b"2", b"4", b"5"]
+
+
+@every_driver
+def test_a_closed_producer_leaves_nothing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """Closed inside of a transaction; the next one with the same id clears up behind it."""
+    topic, shard = create_topic(kafka.bootstrap_servers), unique_name()
+    with producing(driver, kafka.bootstrap_servers, shard) as producer:
+        producer.begin()
+        producer.send(topic, messages_of([b"lost"] * 1000))
+    with producing(driver, kafka.bootstrap_servers, shard) as producer:
+        assert read_topic(kafka.bootstrap_servers, topic) == []
+        producer.begin()
+        producer.send(topic, messages_of([b"kept"]))
+        producer.commit()
+    producer.close()
+    assert values_of(read_topic(kafka.bootstrap_servers, topic)) == [b"kept"]
+
+
+@every_driver
+def test_every_byte_arrives(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """Keys, values and headers that are null or empty, and tombstones; in one partition, in their order."""
+    topic = create_topic(kafka.bootstrap_servers)
+    keys = [b"a", b"", b"b", b"b", bytes(range(256)), None]
+    values = [b"1", b"2", b"", None, bytes(range(255, -1, -1)), b"6"]
+    with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
+        producer.begin()
+        producer.send(topic, messages_of(values, keys))
+        marks = [("mark", [b"x", None, b"", b"y", None, b"z"]), ("other", [None, None, b"o", None, None, None])]
+        producer.send(topic, messages_of(values, keys, marks))
+        producer.send(topic, messages_of([b"last"]).slice(0, 1))
+        producer.commit()
+    records = read_topic(kafka.bootstrap_servers, topic)
+    assert [(record.key, record.value) for record in records] == [*zip(keys, values, strict=True)] * 2 + [
+        (None, b"last")
+    ]
+    assert [record.headers for record in records[6:]] == [
+        (("mark", b"x"),),
+        (),
+        (("mark", b""), ("other", b"o")),
+        (("mark", b"y"),),
+        (),
+        (("mark", b"z"),),
+        (),
+    ]
+
+
+@every_driver
+def test_the_order_of_each_key(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """With and without headers in turn, over several transactions, with little room for what is on its way."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=4)
+    count = 6000
+    settings = ProducerSettings(in_flight_bytes=2**20)
+    with producing(driver, kafka.bootstrap_servers, unique_name(), settings) as producer:
+        for start in range(0, count, 2000):
+            producer.begin()
+            for first in range(start, start + 2000, 500):
+                numbers = range(first, first + 500)
+                keys = [b"%d" % (number % 37) for number in numbers]
+                values = [b"%d:" % number + os.urandom(400) for number in numbers]
+                headers = [("n", [b"%d" % number for number in numbers])] if first % 1000 else []
+                producer.send(topic, messages_of(values, keys, headers))
+            producer.commit()
+    records = read_topic(kafka.bootstrap_servers, topic)
+    assert len(records) == count
+    seen: dict[tuple[int, bytes | None], list[int]] = {}
+    for record in records:
+        assert record.value is not None
+        seen.setdefault((record.partition, record.key), []).append(int(record.value.partition(b":")[0]))
+    assert len(seen) == 37
+    assert all(before < after for numbers in seen.values() for before, after in pairwise(numbers))
+
+
+@every_driver
+def test_keys_lie_where_java_puts_them(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """Other producers of the same topic put a key into the same partition."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=7)
+    chance = random.Random(7)
+    keys = [*JAVA_HASHES, b"", *(chance.randbytes(chance.randrange(40)) for _ in range(200))]
+    with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
+        producer.begin()
+        producer.send(topic, messages_of([b""] * len(keys), keys))
+        producer.commit()
+    found = {record.key: record.partition for record in read_topic(kafka.bootstrap_servers, topic)}
+    assert {key: found[key] for key in JAVA_HASHES} == {
+        key: (hashed & 0x7FFFFFFF) % 7 for key, hashed in JAVA_HASHES.items()
+    }
+    assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
+
+
+@every_driver
+def test_messages_without_keys_are_spread(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """Over all partitions; or all go to the one that is named."""
+    spread, chosen = (create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(2))
+    with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
+        producer.begin()
+        for _ in range(20):
+            producer.send(spread, messages_of([os.urandom(1000) for _ in range(1000)]))
+        producer.send(chosen, messages_of([b"1"] * 50, [b"%d" % number for number in range(50)]), partition=1)
+        producer.send(chosen, messages_of([b"1"] * 50), partition=1)
+        producer.commit()
+    ends = end_offsets(kafka.bootstrap_servers, [spread, chosen])
+    assert all(ends[TopicPartition(spread, partition)] > 2000 for partition in (0, 1))
+    assert (ends[TopicPartition(chosen, 0)], ends[TopicPartition(chosen, 1)]) == (0, 101)
+
+
+@every_driver
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4"])
+def test_compressions(driver: ProducerFactory, kafka: KafkaCluster, compression: str) -> None:
+    """Whatever both clients have on board."""
+    topic = create_topic(kafka.bootstrap_servers)
+    settings = ProducerSettings(compression=compression)  # type: ignore[arg-type]
+    with producing(driver, kafka.bootstrap_servers, unique_name(), settings) as producer:
+        producer.begin()
+        producer.send(topic, messages_of([b"x" * 1000] * 100))
+        producer.commit()
+    assert values_of(read_topic(kafka.bootstrap_servers, topic)) == [b"x" * 1000] * 100
+
+
+def test_a_compression_that_is_not_installed(kafka: KafkaCluster) -> None:
+    """kafka-python takes libraries for some."""
+    with pytest.raises(SinkRejected, match="snappy") as caught:
+        DRIVERS["kafka-python"](
+            connection_to(kafka.bootstrap_servers), ProducerSettings(compression="snappy"), unique_name()
+        )
+    assert "compression" in caught.value.hint
+
+
+def test_checksums_are_not_made_in_python() -> None:
+    """kafka-python falls back to its own code without a word, and takes twice as long for everything."""
+    assert util.crc32c_c is not None
+    assert inspect.signature(util.calc_crc32c).parameters["_crc32c"].default is util.crc32c_c
+
+
+def test_brokers_that_are_too_old(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before anything is done; here none is new enough."""
+    monkeypatch.setattr(python_connection, "OLDEST_BROKER", (99, 0))
+    with pytest.raises(SinkRejected, match="brokers are of version") as caught:
+        PythonProducer(connection_to(kafka.bootstrap_servers), ProducerSettings(), unique_name())
+    assert "2.7" in caught.value.hint
+    with pytest.raises(SinkRejected, match="brokers are of version"):
+        Cluster(connection_to(kafka.bootstrap_servers)).describe([])
+
+
+def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
+    """Those that there are; a topic that is there is left as it is."""
+    cluster = Cluster(connection_to(kafka.bootstrap_servers))
+    first, second, missing = unique_name(), unique_name(), unique_name()
+    try:
+        assert cluster.describe([first]) == {}
+        cluster.create(first, 3, -1, {"cleanup.policy": "compact"})
+        cluster.create(second, 1, 1, {})
+        cluster.create(first, 5, 1, {})
+        told = cluster.describe([first, second, missing])
+        assert {name: (state.partitions, state.configs["cleanup.policy"]) for name, state in told.items()} == {
+            first: (3, "compact"),
+            second: (1, "delete"),
+        }
+        assert int(told[first].configs["max.message.bytes"]) > 0
+        assert cluster.partitions(first) == 3
+        with pytest.raises(SinkUnavailable, match=missing):
+            cluster.partitions(missing)
+        assert cluster.read(missing, 10) is None
+        with pytest.raises(SinkRejected, match="replication factor") as caught:
+            cluster.create(missing, 1, 9, {})
+        assert missing in caught.value.reason
+        with pytest.raises(SinkRejected, match="setting of the topic"):
+            cluster.create(missing, 1, 1, {"cleanup.policy": "keep"})
+    finally:
+        cluster.close()
+        cluster.close()
+
+
+@every_driver
+def test_the_newest_value_of_each_key_is_read(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """Up to the end at the time of the call, each time; aborted records are none, tombstones have no value."""
+    topic = create_topic(kafka.bootstrap_servers, configs={"cleanup.policy": "compact"})
+    cluster = Cluster(connection_to(kafka.bootstrap_servers))
+    try:
+        assert cluster.read(topic, 60) == ReadResult({}, complete=True)
+        with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
+            for number in range(3):
+                producer.begin()
+                producer.send(topic, messages_of([b"%d" % number, None], [b"a", b"b"]), partition=0)
+                producer.commit()
+                assert cluster.read(topic, 60) == ReadResult({b"a": b"%d" % number, b"b": None}, complete=True)
+            producer.begin()
+            producer.send(topic, messages_of([b"aborted"], [b"a"]), partition=0)
+            producer.abort()
+        assert cluster.read(topic, 60) == ReadResult({b"a": b"2", b"b": None}, complete=True)
+        fresh = Cluster(connection_to(kafka.bootstrap_servers))
+        try:
+            assert fresh.read(topic, 60) == ReadResult({b"a": b"2", b"b": None}, complete=True)
+        finally:
+            fresh.close()
+    finally:
+        cluster.close()
+
+
+@every_driver
+def test_an_open_transaction_hides_nothing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """What lies behind another's open transaction is waited for; a consumer's own end would be before it."""
+    topic = create_topic(kafka.bootstrap_servers)
+    cluster = Cluster(connection_to(kafka.bootstrap_servers))
+    try:
+        with (
+            producing(driver, kafka.bootstrap_servers, unique_name()) as other,
+            producing(driver, kafka.bootstrap_servers, unique_name()) as ours,
+        ):
+            ours.begin()
+            ours.send(topic, messages_of([b"1"], [b"ours"]))
+            ours.commit()
+            other.begin()
+            other.send(topic, messages_of([b"1"], [b"other"]))
+            await_end(kafka, topic, 3)
+            ours.begin()
+            ours.send(topic, messages_of([b"2"], [b"ours"]))
+            ours.commit()
+            blocked = cluster.read(topic, 0.5)
+            assert blocked == ReadResult({b"ours": b"1"}, complete=False)
+            with ThreadPoolExecutor(1) as pool:
+                reading = pool.submit(cluster.read, topic, 120)
+                other.commit()
+                assert reading.result() == ReadResult({b"ours": b"2", b"other": b"1"}, complete=True)
+    finally:
+        cluster.close()
+
+
+def test_a_topic_that_was_made_anew_is_read_anew(kafka: KafkaCluster) -> None:
+    """What was read of the old one is forgotten, though the new one is longer."""
+    topic = create_topic(kafka.bootstrap_servers)
+    cluster = Cluster(connection_to(kafka.bootstrap_servers))
+    try:
+        with producing(PythonProducer, kafka.bootstrap_servers, unique_name()) as producer:
+            producer.begin()
+            producer.send(topic, messages_of([b"1"], [b"old"]))
+            producer.commit()
+        assert cluster.read(topic, 60) == ReadResult({b"old": b"1"}, complete=True)
+        with admin(kafka.bootstrap_servers) as client:
+            client.delete_topics([topic])
+            await_true(lambda: topic not in cluster.describe([topic]))
+        create_topic(kafka.bootstrap_servers, topic)
+        with producing(PythonProducer, kafka.bootstrap_servers, unique_name()) as producer:
+            producer.begin()
+            producer.send(topic, messages_of([b"2"] * 5, [b"new"] * 5))
+            producer.commit()
+        assert cluster.read(topic, 60) == ReadResult({b"new": b"2"}, complete=True)
+    finally:
+        cluster.close()

@@ -1,0 +1,257 @@
+"""Every way to prove who we are to a broker, with both drivers and for reading; and what is said when it fails."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+
+from sinks.kafka import confluent_producer, python_connection
+from sinks.kafka.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
+from sinks.kafka.python_cluster import Cluster, ReadResult
+from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.security import Tokens
+from sinks.kafka.sink import KafkaSink
+from sinks.testing.rows import numbered
+from sinks.testing.suite import APP, deliver, up_to
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tests.kafka.drivers import SINK, every_driver, messages_of
+from tests.kafka.secure import PASSWORD, USER, SecureKafka
+from tests.kafka.tokens import CLIENT_ID, CLIENT_SECRET
+from tests.kafka.topics import admin, create_topic, read_topic, unique_name
+
+SECRETS: Final = (PASSWORD, CLIENT_SECRET, "wrong-password", "wrong-secret")
+
+
+def plain_tls(kafka: SecureKafka) -> Tls:
+    """Trusts the cluster's authority."""
+    return Tls(str(kafka.certificates.ca_file))
+
+
+def mutual_tls(kafka: SecureKafka) -> Tls:
+    """And shows a certificate."""
+    certificates = kafka.certificates
+    return Tls(str(certificates.ca_file), str(certificates.certificate_file), str(certificates.key_file))
+
+
+def oauth(kafka: SecureKafka, secret: str = CLIENT_SECRET) -> Sasl:
+    """By a token."""
+    return Sasl("OAUTHBEARER", oauth=OAuth(kafka.tokens.uri, CLIENT_ID, secret, "topics"))
+
+
+def at(kafka: SecureKafka, listener: str, tls: Tls | None = None, sasl: Sasl | None = None) -> Connection:
+    """A connection by a listener."""
+    return Connection(SINK, kafka.cluster.bootstrap(listener).split(","), tls, sasl)
+
+
+WAYS: Final[dict[str, Callable[[SecureKafka], Connection]]] = {
+    "PLAIN": lambda kafka: at(kafka, "SASL", None, Sasl("PLAIN", USER, PASSWORD)),
+    "SCRAM-SHA-256": lambda kafka: at(kafka, "SASL", None, Sasl("SCRAM-SHA-256", USER, PASSWORD)),
+    "SCRAM-SHA-512 and TLS": lambda kafka: at(
+        kafka, "SASL_TLS", plain_tls(kafka), Sasl("SCRAM-SHA-512", USER, PASSWORD)
+    ),
+    "OAUTHBEARER": lambda kafka: at(kafka, "SASL", None, oauth(kafka)),
+    "OAUTHBEARER and TLS": lambda kafka: at(kafka, "SASL_TLS", plain_tls(kafka), oauth(kafka)),
+    "TLS": lambda kafka: at(kafka, "TLS", plain_tls(kafka)),
+    "a certificate": lambda kafka: at(kafka, "MUTUAL_TLS", mutual_tls(kafka)),
+}
+
+every_way = pytest.mark.parametrize("way", [pytest.param(way, id=name) for name, way in WAYS.items()])
+
+
+def assert_refused(driver: ProducerFactory, connection: Connection, kind: type[SinkError]) -> SinkError:
+    """Neither producing nor reading begins; no secret is said."""
+    with pytest.raises(kind) as caught:
+        driver(connection, ProducerSettings(), unique_name())
+    with pytest.raises(kind) as also:
+        Cluster(connection).describe([])
+    for error in (caught.value, also.value):
+        assert error.sink == SINK
+        assert not any(secret in f"{error} {error.hint} {error!r}" for secret in SECRETS)
+    return caught.value
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that are given up soon."""
+    monkeypatch.setattr(python_connection, "_CONNECT_MS", 3000)
+    monkeypatch.setattr(confluent_producer, "_INIT_S", 3.0)
+
+
+@every_driver
+@every_way
+def test_a_way_in(
+    way: Callable[[SecureKafka], Connection],
+    driver: ProducerFactory,
+    secure_kafka: SecureKafka,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A transaction is committed and read; the clients do not write secrets into the log, even when debugging."""
+    for logger in (None, "kafka", "sinks.kafka.confluent_producer.librdkafka"):
+        caplog.set_level(logging.DEBUG, logger)
+    topic = create_topic(secure_kafka.cluster.bootstrap_servers)
+    connection = way(secure_kafka)
+    producer = driver(connection, ProducerSettings(), unique_name())
+    try:
+        producer.begin()
+        producer.send(topic, messages_of([b"value"], [b"key"]))
+        producer.commit()
+    finally:
+        producer.close()
+    if driver is PythonProducer:
+        cluster = Cluster(connection)
+        try:
+            assert cluster.read(topic, 60) == ReadResult({b"key": b"value"}, complete=True)
+        finally:
+            cluster.close()
+    assert not any(secret in caplog.text or secret in repr(connection) for secret in SECRETS)
+
+
+@every_driver
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_wrong_password(driver: ProducerFactory, secure_kafka: SecureKafka, mechanism: Any) -> None:
+    """A person must look, at once."""
+    connection = at(secure_kafka, "SASL", None, Sasl(mechanism, USER, "wrong-password"))
+    assert "refuse the login" in str(assert_refused(driver, connection, SinkRejected))
+
+
+@pytest.mark.usefixtures("impatient")
+@every_driver
+def test_an_authority_that_is_not_known(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
+    """The broker's certificate is signed by somebody else's."""
+    assert "certificate" in str(assert_refused(driver, at(secure_kafka, "TLS", Tls()), SinkRejected))
+
+
+@every_driver
+def test_files_that_cannot_be_used(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
+    """Missing, or no certificates."""
+    authority = str(secure_kafka.certificates.ca_file)
+    for tls in (Tls("/missing.pem"), Tls(authority, authority, "/missing.key"), Tls(authority, authority, authority)):
+        assert_refused(driver, at(secure_kafka, "MUTUAL_TLS", tls), SinkRejected)
+
+
+@pytest.mark.usefixtures("impatient")
+@every_driver
+def test_no_certificate_where_one_is_asked_for(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
+    """The broker hangs up."""
+    with pytest.raises(SinkError):
+        driver(at(secure_kafka, "MUTUAL_TLS", plain_tls(secure_kafka)), ProducerSettings(), unique_name())
+
+
+@every_driver
+def test_no_token(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
+    """A wrong secret is for a person, a server that is down is not; nor is one that says nonsense."""
+    assert_refused(driver, at(secure_kafka, "SASL", None, oauth(secure_kafka, "wrong-secret")), SinkRejected)
+    connection = at(secure_kafka, "SASL", None, oauth(secure_kafka))
+    try:
+        for broken, kind in (((503, "later"), SinkUnavailable), ((200, "<html>"), SinkRejected)):
+            secure_kafka.tokens.broken = broken
+            assert_refused(driver, connection, kind)
+    finally:
+        secure_kafka.tokens.broken = None
+    assert connection.sasl is not None
+    assert connection.sasl.oauth is not None
+    nobody = replace(connection.sasl, oauth=replace(connection.sasl.oauth, token_endpoint="http://127.0.0.1:1/token"))
+    assert_refused(driver, replace(connection, sasl=nobody), SinkUnavailable)
+
+
+def test_tokens_are_kept_while_they_are_good(secure_kafka: SecureKafka) -> None:
+    """One question for many connections; the next one before the token ends."""
+    sasl = oauth(secure_kafka)
+    assert sasl.oauth is not None
+    tokens = Tokens(SINK, sasl.oauth, None)
+    granted = len(secure_kafka.tokens.granted)
+    first = tokens.token()
+    assert tokens.token() == first
+    assert secure_kafka.tokens.granted[granted:] == ["topics"]
+    short = Tokens(SINK, sasl.oauth, plain_tls(secure_kafka))
+    lifetime, secure_kafka.tokens.lifetime_s = secure_kafka.tokens.lifetime_s, 0
+    try:
+        short.token()
+        short.token()
+    finally:
+        secure_kafka.tokens.lifetime_s = lifetime
+    assert len(secure_kafka.tokens.granted) == granted + 3
+
+
+@every_driver
+def test_what_is_not_allowed(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
+    """Another user's topic, another user's transactional id: the error names what is missing."""
+    servers = secure_kafka.cluster.bootstrap_servers
+    topic, shard = create_topic(servers), unique_name()
+    theirs = [
+        ACL("User:grace", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, ResourcePattern(kind, name))
+        for kind, name in ((ResourceType.TOPIC, topic), (ResourceType.TRANSACTIONAL_ID, shard))
+    ]
+    with admin(servers) as client:
+        client.create_acls(theirs)
+    connection = at(secure_kafka, "SASL", None, Sasl("PLAIN", USER, PASSWORD))
+    with pytest.raises(SinkRejected, match="transactional id is not for this user"):
+        driver(connection, ProducerSettings(), shard)
+    producer = driver(connection, ProducerSettings(), unique_name())
+    try:
+        producer.begin()
+        with pytest.raises(SinkRejected, match="not for this user") as caught:
+            send_and_commit(producer.send, producer.commit, topic)
+    finally:
+        producer.close()
+    assert topic in caught.value.reason
+    with pytest.raises(SinkRejected, match=topic):
+        Cluster(connection).read(topic, 10)
+
+
+def send_and_commit(send: Callable[..., None], commit: Callable[[], None], topic: str) -> None:
+    """A message that is refused when it is sent, or when it is committed."""
+    send(topic, messages_of([b"1"]))
+    commit()
+
+
+@every_driver
+def test_the_sink_s_own_options(driver: ProducerFactory, secure_kafka: SecureKafka, tmp_path: Path) -> None:
+    """Secrets from files; whatever is wrong with them is told without them."""
+    client = "kafka-python" if driver is PythonProducer else "confluent-kafka"
+    for name, secret in (("password", PASSWORD), ("client-secret", CLIENT_SECRET), ("wrong", "wrong-password")):
+        (tmp_path / name).write_text(f"{secret}\n")
+    certificates = secure_kafka.certificates
+    ca_file = {"tls": True, "tls_ca_file": str(certificates.ca_file)}
+    mine = {"tls_certificate_file": str(certificates.certificate_file), "tls_key_file": str(certificates.key_file)}
+    user = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": USER}
+    oauth = {
+        "sasl_mechanism": "OAUTHBEARER",
+        "oauth_token_endpoint": secure_kafka.tokens.uri,
+        "oauth_client_id": CLIENT_ID,
+        "oauth_client_secret_file": str(tmp_path / "client-secret"),
+        "oauth_scope": "topics",
+    }
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("SASL_TLS", {**ca_file, **user, "sasl_password_file": str(tmp_path / "password")}),
+        ("SASL", oauth),
+        ("MUTUAL_TLS", {**ca_file, **mine}),
+    ]
+    topic, progress_topic = unique_name("orders"), unique_name("progress")
+
+    def sink(listener: str, options: dict[str, Any]) -> KafkaSink:
+        servers = secure_kafka.cluster.bootstrap(listener)
+        topics = {"topic": topic, "progress_topic": progress_topic, "create_topics": True}
+        return KafkaSink.configure(SINK, {"bootstrap_servers": servers, "client": client, **topics, **options})
+
+    async def deliver_by_all() -> None:
+        for version, (listener, options) in enumerate(ways, 1):
+            by_it = sink(listener, options)
+            await deliver(by_it, numbered(version))
+            assert await by_it.progress(APP) == up_to(APP, version)
+            await by_it.aclose()
+        refused = sink("SASL_TLS", {**ca_file, **user, "sasl_password_file": str(tmp_path / "wrong")})
+        with pytest.raises(SinkRejected) as caught:
+            await refused.progress(APP)
+        assert "wrong-password" not in f"{caught.value} {caught.value.hint} {caught.value!r}"
+        await refused.aclose()
+
+    anyio.run(deliver_by_all)
+    records = read_topic(secure_kafka.cluster.bootstrap_servers, topic)
+    assert [json.loads(record.value or b"")["_commit_version"] for record in records] == [1] * 3 + [2] * 3 + [3] * 3

@@ -1,0 +1,384 @@
+"""What a `kafka` sink writes besides its contract: other topics, other forms, and what it refuses, on a real broker."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from sinks.kafka.sink import KafkaSink
+from sinks.testing import change_batch
+from sinks.testing.rows import numbered
+from sinks.testing.suite import APP, SCHEMA, deliver, up_to
+from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
+from tailer.plan import Position
+from tailer.sink import Progress
+from tests.change_rows import DELETE, INSERT, POST, PRE, changes
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.registry import serving_registry
+from tests.kafka.topics import Record, admin, create_topic, read_topic, unique_name
+
+TABLE_ID = APP.rpartition("/")[2]
+
+
+class Place:
+    """A topic of a test's own, with others beside it, and sinks that write there."""
+
+    def __init__(self, kafka: KafkaCluster, **options: Any) -> None:
+        self.servers = kafka.bootstrap_servers
+        self.topic = unique_name("orders")
+        self.options = {
+            "bootstrap_servers": self.servers,
+            "topic": self.topic,
+            "progress_topic": f"{self.topic}.progress",
+            "create_topics": True,
+            **options,
+        }
+
+    def sink(self, **options: Any) -> KafkaSink:
+        return KafkaSink.configure("sink", {**self.options, **options})
+
+    def run(self, *work: Callable[[KafkaSink], Awaitable[Any]], **options: Any) -> None:
+        """Do that with one instance of the sink, one after the other."""
+
+        async def all_of_it() -> None:
+            sink = self.sink(**options)
+            try:
+                for each in work:
+                    await each(sink)
+            finally:
+                await sink.aclose()
+
+        anyio.run(all_of_it)
+
+    def read(self, suffix: str = "") -> list[Record]:
+        return read_topic(self.servers, f"{self.topic}{suffix}")
+
+    def values(self, suffix: str = "") -> list[Any]:
+        return [record.value and json.loads(record.value) for record in self.read(suffix)]
+
+
+def delivering(*items: Any, progress: Progress | None = None) -> Callable[[KafkaSink], Awaitable[None]]:
+    return lambda sink: deliver(sink, *items, progress=progress)
+
+
+def inside(version: int, task: int, row: int) -> Progress:
+    return Progress(APP, Position(version, task, row))
+
+
+def in_version(batch: ChangeBatch, version: int) -> ChangeBatch:
+    rows = batch.rows.set_column(
+        batch.rows.schema.get_field_index("_commit_version"),
+        batch.rows.schema.field("_commit_version"),
+        pa.array([version] * len(batch), pa.int64()),
+    )
+    return ChangeBatch(batch.table_id, version, batch.task, rows, batch.row_index)
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_every_version_has_an_end_with_its_count(kafka: KafkaCluster, client: str) -> None:
+    place = Place(kafka, end_topic=unique_name("end"), client=client)
+    place.run(delivering(numbered(3, rows=5), numbered(3, rows=2, task=1), numbered(5, rows=4)))
+    part, rest = numbered(6, rows=9).slice(0, 4), numbered(6, rows=9).slice(4, 5)
+    place.run(delivering(part, progress=inside(6, 0, 3)))
+    place.run(delivering(rest))
+    place.run(delivering(numbered(8)), lambda sink: sink.reset(up_to(APP, 20)), delivering(numbered(22)))
+    ends = [json.loads(record.value or b"") for record in read_topic(place.servers, str(place.options["end_topic"]))]
+    assert [(end["commit_version"], end["event_count"]) for end in ends] == [
+        (3, 7),
+        (4, 0),
+        (5, 4),
+        (6, 9),
+        (7, 0),
+        (8, 3),
+        (21, 0),
+        (22, 3),
+    ]
+    assert {end["status"] for end in ends} == {"END"}
+    assert ends[0]["id"] == f"{TABLE_ID}:3"
+    assert ends[0]["data_collections"] == [{"data_collection": place.topic, "event_count": 7}]
+
+
+def test_dead_letters_come_with_the_rows_and_are_counted(kafka: KafkaCluster) -> None:
+    letters, ends = unique_name("letters"), unique_name("end")
+    place = Place(
+        kafka,
+        large_records="dead_letter",
+        dead_letter_topic=letters,
+        max_record_bytes=2000,
+        end_topic=ends,
+        key=["id"],
+    )
+    names = ["a", "b" * 3000, "c", "d" * 5000]
+    batch = change_batch(1, {"id": pa.array([1, 2, 3, 4]), "name": pa.array(names)}, task=7, first_row=10)
+    place.run(delivering(batch.slice(0, 2), progress=inside(1, 7, 11)))
+    place.run(delivering(batch.slice(2, 2)))
+    assert [value["id"] for value in place.values()] == [1, 3]
+    found = read_topic(place.servers, letters)
+    assert [record.key for record in found] == [b'{"id":2}', b'{"id":4}']
+    told = [json.loads(record.value or b"") for record in found]
+    assert [(each["commit_version"], each["task"], each["row"]) for each in told] == [(1, 7, 11), (1, 7, 13)]
+    assert all("max_record_bytes is 2000" in each["reason"] for each in told)
+    (end,) = (json.loads(record.value or b"") for record in read_topic(place.servers, ends))
+    assert (end["event_count"], end["dead_letters"]) == (2, 2)
+
+
+def test_a_large_message_stops_and_leaves_nothing(kafka: KafkaCluster) -> None:
+    place = Place(kafka, max_record_bytes=2000)
+    batch = change_batch(4, {"name": pa.array(["a", "b" * 3000])}, task=2, first_row=5)
+    with pytest.raises(SinkRejected, match="version 4, task 2, row 6") as raised:
+        place.run(delivering(batch))
+    assert "max_record_bytes" in raised.value.hint
+    assert place.values() == []
+    place.run(delivering(batch.slice(0, 1)))
+    assert len(place.values()) == 1
+
+
+def test_a_version_may_be_one_transaction(kafka: KafkaCluster) -> None:
+    place = Place(kafka, boundary="version")
+    assert not place.sink().splits_versions
+    with pytest.raises(SinkRejected, match="boundary is version"):
+        place.run(delivering(numbered(1), progress=inside(1, 0, 1)))
+    place.run(delivering(numbered(1)))
+    assert len(place.values()) == 3
+
+
+WIDER = pa.schema([*list(SCHEMA)[:2], pa.field("more", pa.int64()), *list(SCHEMA)[2:]])
+CHANGE = SchemaChange("table", 2, 1_000, SCHEMA, WIDER, ("column more long was added",))
+GAP = Gap("table", 3, 5, 2_000, "gone", snapshot=False)
+
+
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_flat_rows_have_events_between_them_in_every_partition(kafka: KafkaCluster, key: list[str]) -> None:
+    place = Place(kafka, partitions=3, key=key)
+    create_topic(place.servers, place.topic, 3, configs={"cleanup.policy": "compact"} if key else {})
+    place.run(delivering(numbered(1), CHANGE))
+    kinds = [
+        (record.partition, json.loads(record.value or b"")[CHANGE_TYPE])
+        for record in place.read()
+        if b"schema_change" in (record.value or b"")
+    ]
+    assert sorted(kinds) == [(partition, "schema_change") for partition in range(3)]
+
+
+def test_events_may_have_a_topic_of_their_own(kafka: KafkaCluster) -> None:
+    events = unique_name("events")
+    place = Place(kafka, schema_topic=events, envelope="debezium", end_topic=unique_name("end"))
+    place.run(delivering(numbered(1), CHANGE))
+    place.run(delivering(GAP))
+    assert len(place.values()) == 3
+    told = [json.loads(record.value or b"") for record in read_topic(place.servers, events)]
+    assert [event[CHANGE_TYPE] for event in told] == ["schema_change", "gap"]
+    assert told[0]["changes"] == list(CHANGE.changes)
+    assert (told[1]["first_version"], told[1]["_commit_version"]) == (3, 5)
+    ends = [json.loads(record.value or b"") for record in read_topic(place.servers, str(place.options["end_topic"]))]
+    assert [end["commit_version"] for end in ends] == [1, 2]  # what is lost has no end
+
+
+def test_a_gap_that_nobody_would_see_is_refused(kafka: KafkaCluster) -> None:
+    place = Place(kafka, envelope="debezium")
+    with pytest.raises(SinkRejected, match="no place to tell") as raised:
+        place.run(delivering(GAP))
+    assert "schema_topic" in raised.value.hint
+
+
+def test_heartbeats_come_now_and_then(kafka: KafkaCluster) -> None:
+    beats = unique_name("beats")
+    place = Place(kafka, heartbeat_topic=beats, heartbeat_s=3600)
+    place.run(delivering(numbered(1)), lambda sink: sink.beat(APP), lambda sink: sink.beat(APP))
+    (record,) = read_topic(place.servers, beats)
+    assert json.loads(record.key or b"") == {"serverName": "sink"}
+    assert json.loads(record.value or b"")["ts_ms"] > 0
+    assert len(place.values()) == 3
+
+
+def test_another_topic_or_more_partitions_stop_the_stream(kafka: KafkaCluster) -> None:
+    place = Place(kafka, key=["id"], partitions=2)
+    place.run(delivering(numbered(1)))
+    other = unique_name("other")
+    with pytest.raises(SinkRejected, match=f"was delivered to the topic {place.topic}, not {other}") as raised:
+        place.run(delivering(numbered(2)), topic=other)
+    assert "progress reset" in raised.value.hint
+
+    async def grow(_: KafkaSink) -> None:
+        with admin(place.servers) as client:
+            client.create_partitions({place.topic: 4})
+            client.wait_for_topics([place.topic])
+
+    with pytest.raises(SinkRejected, match="has 4 partitions and had 2"):
+        place.run(delivering(numbered(2)), grow, delivering(numbered(3)))  # seen while it runs
+    with pytest.raises(SinkRejected, match="has 4 partitions and had 2"):
+        place.run(delivering(numbered(3)))  # and at a start
+    assert {value["_commit_version"] for value in place.values()} == {1, 2}
+    place.run(lambda sink: sink.reset(up_to(APP, 2)), delivering(numbered(3)))
+    assert {value["_commit_version"] for value in place.values()} == {1, 2, 3}
+
+
+def test_a_key_of_another_type_stops_the_stream(kafka: KafkaCluster) -> None:
+    wide = pa.schema([pa.field("id", pa.decimal128(20, 0)), *list(SCHEMA)[1:]])
+    change = SchemaChange("table", 2, 1_000, SCHEMA, wide, ("column id was widened",))
+    place = Place(kafka, key=["id"], partitions=2)
+    with pytest.raises(SinkRejected, match="made of other things") as raised:
+        place.run(delivering(numbered(1), change))
+    assert "progress reset" in raised.value.hint
+    assert place.values() == []
+    place.run(delivering(numbered(1)))
+    rows = numbered(3).rows.set_column(0, "id", pa.array(range(3), pa.decimal128(20, 0)))
+    other = ChangeBatch("table", 3, 0, rows, numbered(3).row_index)
+    with pytest.raises(SinkRejected, match="made of other things"):
+        place.run(delivering(other))  # as behind a gap
+    with pytest.raises(SinkRejected, match="made of other things"):
+        place.run(delivering(numbered(3)), decimal="number")
+    place.run(lambda sink: sink.reset(up_to(APP, 2)), delivering(other))
+    assert sorted(len(str(value["id"])) for value in place.values()) == [1] * 3 + [7] * 3
+    wide_numbers = Place(kafka, key=["id"], partitions=2)
+    short = pa.schema([pa.field("id", pa.int16()), *list(SCHEMA)[1:]])
+    wide_numbers.run(delivering(SchemaChange("table", 2, 1_000, short, SCHEMA, ("widened",)), numbered(2)))
+    assert len([value for value in wide_numbers.values() if "id" in value]) == 3
+
+
+def test_a_refusal_lets_readers_go_on(kafka: KafkaCluster) -> None:
+    """What was sent before it is aborted, not left for the broker to give up."""
+    place = Place(kafka, max_record_bytes=2000, transaction_timeout_s=600)
+    batch = change_batch(4, {"name": pa.array(["a"] * 9000 + ["b" * 3000])})
+    with pytest.raises(SinkRejected):
+        place.run(delivering(batch))
+    assert place.values() == []  # returns only when nothing is open
+
+
+@pytest.mark.parametrize("tombstones", [True, False])
+def test_a_key_that_changes(kafka: KafkaCluster, tombstones: bool) -> None:
+    columns = {"id": pa.array([1, 1, 2, 3, 4]), "name": pa.array(["a", "b", "c", "d", "e"])}
+    batch = in_version(changes([PRE, POST, PRE, POST, DELETE], columns, [0, 0, 1, 2, 3]), 1)
+    place = Place(kafka, key=["id"], tombstones=tombstones)
+    place.run(delivering(batch))
+    told = [(record.key, record.value and json.loads(record.value)[CHANGE_TYPE]) for record in place.read()]
+    expected: list[tuple[bytes, str | None]] = [
+        (b'{"id":1}', "update_preimage"),
+        (b'{"id":1}', "update_postimage"),
+        (b'{"id":2}', "delete"),
+        (b'{"id":2}', None),
+        (b'{"id":3}', "insert"),
+        (b'{"id":4}', "delete"),
+        (b'{"id":4}', None),
+    ]
+    assert told == [each for each in expected if tombstones or each[1] is not None]
+
+
+def test_what_is_held_back_is_not_progress(kafka: KafkaCluster) -> None:
+    """Two images that may be one update are cut apart by the end of a transaction."""
+    columns = {"id": pa.array([1, 2, 2]), "name": pa.array(["a", "b", "c"])}
+    batch = in_version(changes([INSERT, PRE, POST], columns, [0, 1, 2], task=0), 1)
+    place = Place(kafka, envelope="debezium", end_topic=unique_name("end"))
+
+    async def in_one_session(sink: KafkaSink) -> None:
+        assert await sink.progress(APP) is None
+        await deliver(sink, batch.slice(0, 2), progress=inside(1, 0, 1))
+        assert await sink.progress(APP) == inside(1, 0, 0)
+        await deliver(sink, batch.slice(2, 1))
+
+    place.run(in_one_session)
+    assert [value["op"] for value in place.values()] == ["c", "u"]
+
+    other = Place(kafka, envelope="debezium", end_topic=unique_name("end"))
+    other.run(delivering(batch.slice(0, 2), progress=inside(1, 0, 1)))  # and is killed
+    other.run(delivering(batch.slice(1, 2)))  # what comes behind its progress
+    third = Place(kafka, envelope="debezium", end_topic=unique_name("end"))
+    third.run(
+        delivering(batch.slice(0, 2), progress=inside(1, 0, 1)),
+        lambda sink: sink.progress(APP),  # another session begins, and reads from there
+        delivering(batch.slice(1, 2)),
+    )
+    for each in (place, other, third):
+        assert [value["op"] for value in each.values()] == ["c", "u"]
+        (end,) = (json.loads(r.value or b"") for r in read_topic(each.servers, str(each.options["end_topic"])))
+        assert end["event_count"] == 2
+
+
+def test_the_other_forms_arrive(kafka: KafkaCluster) -> None:
+    events = Place(kafka, envelope="cloudevents", key=["id"])
+    events.run(delivering(numbered(1)))
+    assert [value["data"]["after"]["id"] for value in events.values()] == [1_000_000, 1_000_001, 1_000_002]
+    assert dict(events.read()[0].headers)["content-type"].startswith(b"application/cloudevents+json")
+    arrow = Place(kafka, encoding="arrow")
+    arrow.run(delivering(numbered(1, rows=100)))
+    tables = [pa.ipc.open_stream(record.value).read_all() for record in arrow.read()]
+    assert pa.concat_tables(tables).to_batches()[0].schema.equals(SCHEMA)
+    assert sum(map(len, tables)) == 100
+
+
+def test_the_last_to_come_takes_over(kafka: KafkaCluster) -> None:
+    place = Place(kafka)
+
+    async def both() -> None:
+        first, second = place.sink(), place.sink()
+        try:
+            assert await second.progress(APP) is None
+            await deliver(first, numbered(1))
+            with pytest.raises(SinkUnavailable, match="is there by now"):
+                await deliver(second, numbered(1))
+            with pytest.raises((SinkFenced, CommitUnknown)):
+                await deliver(first, numbered(2))
+            with pytest.raises(SinkFenced):
+                await first.progress(APP)
+            assert await second.progress(APP) == up_to(APP, 1)
+            await deliver(second, numbered(2))
+        finally:
+            await first.aclose()
+            await second.aclose()
+
+    anyio.run(both)
+    assert [value["_commit_version"] for value in place.values()] == [1] * 3 + [2] * 3
+
+
+def test_to_look_disturbs_nobody(kafka: KafkaCluster) -> None:
+    place = Place(kafka)
+
+    async def looking(sink: KafkaSink) -> None:
+        async with sink.begin(APP, SCHEMA) as transaction:
+            await transaction.write(numbered(1))
+            other = place.sink()
+            assert await other.progress(APP) is None
+            assert not await other.has_delivered("orders")
+            await other.aclose()
+            await transaction.commit(up_to(APP, 1))
+
+    place.run(looking, delivering(numbered(2)))
+    assert len(place.values()) == 6
+
+
+def test_a_topic_that_is_missing_stops(kafka: KafkaCluster) -> None:
+    place = Place(kafka, create_topics=False)
+    with pytest.raises(SinkRejected, match=f"there is no topic {place.topic}") as raised:
+        place.run(lambda sink: sink.progress(APP))
+    assert "create_topics" in raised.value.hint
+
+
+def test_a_progress_topic_that_is_gone_is_not_an_empty_one(kafka: KafkaCluster) -> None:
+    place = Place(kafka)
+
+    async def lose(_: KafkaSink) -> None:
+        with admin(place.servers) as client:
+            client.delete_topics([str(place.options["progress_topic"])])
+            while str(place.options["progress_topic"]) in client.list_topics():  # noqa: ASYNC110
+                await anyio.sleep(0.1)
+
+    with pytest.raises(SinkUnavailable, match="gone, or is not known"):
+        place.run(delivering(numbered(1)), lose, lambda sink: sink.progress(APP))
+
+
+@pytest.mark.parametrize("envelope", ["flat", "debezium"])
+def test_avro_arrives_with_its_schemas_registered(kafka: KafkaCluster, envelope: str) -> None:
+    with serving_registry() as registry:
+        avro = {"encoding": "avro", "registry_url": registry.uris[0], "envelope": envelope}
+        place = Place(kafka, key=["id"], **avro)
+        place.run(delivering(numbered(1)))
+        frames = (
+            {(record.key or b"")[:5] for record in place.read()},
+            {(record.value or b"")[:5] for record in place.read()},
+        )
+    assert all(len(each) == 1 for each in frames)  # one schema for keys, one for values
+    assert all(frame[0] == 0 for each in frames for frame in each)

@@ -1,0 +1,82 @@
+"""Debezium's and Kafka Connect's own libraries, asked from Python: what they read, and how they would say it.
+
+In a JVM of its own: Spark's has other versions of what they need. The JVM ends when this process does.
+"""
+
+import json
+import os
+from types import TracebackType
+from typing import Any, Final, Self
+
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from tests.jars.where import jars
+
+__all__ = ["DebeziumLibrary"]
+
+_TOPIC: Final = "topic"  # Connect's JSON converter is told one, and does not look at it
+
+
+class DebeziumLibrary:
+    """Started when made, or entered and left as a context. Raises `MissingJarsError`.
+
+    Schemas are what Connect's JSON converter says of them.
+    """
+
+    def __init__(self) -> None:
+        port = launch_gateway(
+            classpath=os.pathsep.join(map(str, jars("connect"))), javaopts=["-XX:TieredStopAtLevel=1"], die_on_exit=True
+        )
+        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+        self._java = self._gateway.jvm
+        self._converter = self._java.org.apache.kafka.connect.json.JsonConverter()
+        self._converter.configure({"schemas.enable": "true"}, False)
+
+    def read(self, text: bytes) -> Any:
+        """A message read into Connect's own form, checked there and written back; as Python's JSON has it.
+
+        What Connect does not know or leaves out is missing, what it takes for another thing is that.
+        Raises `Py4JJavaError` with Connect's `DataException` where it refuses.
+        """
+        read = self._converter.toConnectData(_TOPIC, text)
+        if read.schema().type().toString() == "STRUCT":
+            read.value().validate()
+        return json.loads(bytes(self._converter.fromConnectData(_TOPIC, read.schema(), read.value())))
+
+    def written(self, value: float) -> Any:
+        """What Connect writes for a double."""
+        schema = self._java.org.apache.kafka.connect.data.Schema.FLOAT64_SCHEMA
+        return json.loads(bytes(self._converter.fromConnectData(_TOPIC, schema, value)))["payload"]
+
+    def envelope_schema(self, text: bytes) -> Any:
+        """The schema of values that Debezium itself makes of the rows and the source in the schema of a message."""
+        schema = self._converter.toConnectData(_TOPIC, text).schema()
+        envelope = self._java.io.debezium.data.Envelope.defineSchema().withName(schema.name())
+        envelope = envelope.withRecord(schema.field("after").schema()).withSource(schema.field("source").schema())
+        envelope = envelope.withTransaction(self._factory().transactionBlockSchema())
+        return self._described(envelope.build().schema())
+
+    def source_schema(self) -> Any:
+        """The schema of what every Debezium connector says of the source, before its own fields."""
+        return self._described(self._factory().sourceInfoSchemaBuilder().build())
+
+    def is_envelope(self, text: bytes) -> bool:
+        """Whether Debezium takes a message for one of its own."""
+        schema = self._converter.toConnectData(_TOPIC, text).schema()
+        return bool(self._java.io.debezium.data.Envelope.isEnvelopeSchema(schema))
+
+    def close(self) -> None:
+        """Stop the JVM."""
+        self._gateway.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _factory(self) -> Any:
+        return self._java.io.debezium.schema.SchemaFactory.get()
+
+    def _described(self, schema: Any) -> Any:
+        return json.loads(self._converter.asJsonSchema(schema).toString())

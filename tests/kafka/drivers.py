@@ -1,0 +1,55 @@
+"""Both drivers of the `kafka` sink, for suites that each has to pass, and messages for them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+from sinks.encoding.messages import BYTES, Messages
+from sinks.kafka.confluent_producer import ConfluentProducer
+from sinks.kafka.port import Connection, Producer, ProducerFactory, ProducerSettings
+from sinks.kafka.python_producer import PythonProducer
+
+__all__ = ["DRIVERS", "SINK", "connection_to", "every_driver", "messages_of", "producing"]
+
+SINK: Final = "orders-out"
+
+DRIVERS: Final[dict[str, ProducerFactory]] = {"kafka-python": PythonProducer, "confluent-kafka": ConfluentProducer}
+
+every_driver = pytest.mark.parametrize("driver", [pytest.param(driver, id=name) for name, driver in DRIVERS.items()])
+
+
+def connection_to(bootstrap_servers: str) -> Connection:
+    """A plain connection of the sink called `SINK`."""
+    return Connection(SINK, bootstrap_servers.split(","))
+
+
+def messages_of(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[tuple[str, Sequence[bytes | None]]] = (),
+) -> Messages:
+    """Messages in their order."""
+    return Messages(
+        None if keys is None else pa.array(keys, BYTES),
+        pa.array(values, BYTES),
+        pa.array(range(len(values)), pa.int64()),
+        tuple((name, pa.array(column, BYTES)) for name, column in headers),
+    )
+
+
+@contextmanager
+def producing(
+    driver: ProducerFactory,
+    bootstrap_servers: str,
+    transactional_id: str,
+    settings: ProducerSettings | None = None,
+) -> Iterator[Producer]:
+    """A producer, closed when left."""
+    producer = driver(connection_to(bootstrap_servers), settings or ProducerSettings(), transactional_id)
+    try:
+        yield producer
+    finally:
+        producer.close()

@@ -1,0 +1,231 @@
+"""What became of a topic: everything in it at the end, or everything a reader saw as it came.
+
+By kafka-python and without a group: what is read does not depend on what anybody read before.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import RetriableError
+
+__all__ = ["Follower", "Isolation", "Record", "admin", "create_topic", "end_offsets", "read_topic", "unique_name"]
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+_PATIENCE_S: Final = 120
+# A consumer that met a broker in an unlucky moment may wait for it for ever; another one does not.
+_RENEW_S: Final = 15.0
+_ANSWER_MS: Final = 2_000
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record as it lies in its topic. `timestamp`: milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def unique_name(prefix: str = "topic") -> str:
+    """A name no other test uses."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
+    """Kafka's administration."""
+    client = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def create_topic(
+    bootstrap_servers: str,
+    topic: str | None = None,
+    partitions: int = 1,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+) -> str:
+    """Make a topic and give its name back, a unique one unless `topic` is given; returns when it can be used.
+
+    `replication_factor` -1: the cluster's. `configs`: Kafka's, of the topic.
+    """
+    name = topic or unique_name()
+    settings = {
+        "num_partitions": partitions,
+        "replication_factor": replication_factor,
+        "configs": dict(configs or {}),
+    }
+    with admin(bootstrap_servers) as client:
+        client.create_topics({name: settings}, wait_for_metadata=True)
+    return name
+
+
+def end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[TopicPartition, int]:
+    """Where the next record of each partition will go, open transactions counted.
+
+    Waits while brokers come and go.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _end_offsets(bootstrap_servers, topics)
+        except RetriableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[TopicPartition, int]:
+    with admin(bootstrap_servers) as client:
+        partitions = [
+            TopicPartition(topic["name"], partition["partition_index"])
+            for topic in client.describe_topics(list(topics))
+            for partition in topic["partitions"]
+        ]
+        found = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    return {partition: offset.offset for partition, offset in found.items()}
+
+
+def read_topic(bootstrap_servers: str, topic: str, isolation: Isolation = "read_committed") -> list[Record]:
+    """All records of a topic up to its present end, each partition's in their order.
+
+    The end is the real one: under `read_committed` this waits for open transactions. Raises `TimeoutError`.
+    """
+    with Follower(bootstrap_servers, [topic], isolation) as follower:
+        return follower.finish()
+
+
+class Follower:
+    """Reads topics from their beginnings in a thread of its own, as another application would meanwhile.
+
+    Started when entered. The topics exist, and keep their partitions. Survives brokers that come and go.
+    """
+
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str], isolation: Isolation = "read_committed") -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topics = list(topics)
+        self._isolation = isolation
+        self._changed = threading.Condition()
+        self._records: list[Record] = []
+        self._positions: dict[TopicPartition, int] = {}
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "follower")
+        self._reading: Future[None] = Future()
+
+    def records(self) -> list[Record]:
+        """What was seen so far, in the order in which it was seen."""
+        self._raise_if_broken()
+        with self._changed:
+            return list(self._records)
+
+    def by_partition(self) -> dict[TopicPartition, list[Record]]:
+        """What was seen so far of each partition."""
+        found: dict[TopicPartition, list[Record]] = {}
+        for record in self.records():
+            found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        return found
+
+    def await_records(self, count: int) -> list[Record]:
+        """Wait until that many records were seen; all that were. Raises `TimeoutError`."""
+        self._await(lambda: len(self._records) >= count, f"{count} records")
+        return self.records()
+
+    def finish(self) -> list[Record]:
+        """Read on to where the topics end now, then stop; everything that was seen. Raises `TimeoutError`."""
+        ends = end_offsets(self._bootstrap_servers, self._topics)
+        self._await(lambda: all(self._positions.get(at, 0) >= end for at, end in ends.items()), f"the end, {ends}")
+        self.stop()
+        return self.records()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped.set()
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        self._reading = self._pool.submit(self._follow)
+        self._reading.add_done_callback(lambda _: self._notify())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def _raise_if_broken(self) -> None:
+        if self._reading.done():
+            self._reading.result()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _await(self, reached: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            there = self._changed.wait_for(lambda: self._reading.done() or reached(), _PATIENCE_S)
+            if not there:
+                message = f"waited for {what}; {len(self._records)} records seen, at {self._positions}"
+                raise TimeoutError(message)
+        self._raise_if_broken()
+
+    def _follow(self) -> None:
+        while not self._stopped.is_set():
+            consumer = KafkaConsumer(
+                bootstrap_servers=self._bootstrap_servers.split(","),
+                isolation_level=self._isolation,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                allow_auto_create_topics=False,
+                reconnect_backoff_max_ms=500,
+                max_poll_records=10_000,
+                fetch_max_wait_ms=100,
+            )
+            try:
+                self._read(consumer)
+            finally:
+                consumer.close()
+
+    def _read(self, consumer: KafkaConsumer) -> None:
+        """Read until stopped, or until nothing came for a while."""
+        partitions = list(end_offsets(self._bootstrap_servers, self._topics))
+        consumer.assign(partitions)
+        for at, position in self._positions.items():
+            consumer.seek(at, position)
+        moved = time.monotonic()
+        while not self._stopped.is_set() and time.monotonic() - moved < _RENEW_S:
+            with suppress(RetriableError):
+                before = self._positions
+                self._take(consumer.poll(timeout_ms=100))
+                told = {at: consumer.position(at, timeout_ms=_ANSWER_MS) for at in partitions}
+                positions = self._positions | {at: place for at, place in told.items() if place is not None}
+                if positions != before:
+                    moved = time.monotonic()
+                with self._changed:
+                    self._positions = positions
+                    self._changed.notify_all()
+
+    def _take(self, polled: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        with self._changed:
+            self._records += [
+                Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
+                for batch in polled.values()
+                for r in batch
+            ]
+            self._positions = self._positions | {at: batch[-1].offset + 1 for at, batch in polled.items() if batch}
+            self._changed.notify_all()

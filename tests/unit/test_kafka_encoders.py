@@ -1,0 +1,91 @@
+"""Which encoder the options of a `kafka` sink make, and what keys are made of."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.encoding.arrow_messages import ArrowMessages
+from sinks.encoding.cloudevents import CloudEventsEncoder
+from sinks.encoding.debezium import DebeziumEncoder
+from sinks.encoding.flat_messages import FlatMessages
+from sinks.encoding.messages import Encoder
+from sinks.kafka.encoders import encoder_for, key_form, source_of
+from sinks.kafka.link import Link
+from sinks.kafka.options import read, registry_secrets
+from sinks.testing.rows import change_batch, numbered
+
+SCHEMA = numbered(0).rows.schema
+
+
+def encoder(**options: Any) -> Encoder:
+    return encoder_for(Link("orders", read("orders", {"bootstrap_servers": "one:9092", **options})), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, FlatMessages),
+        ({"envelope": "debezium"}, DebeziumEncoder),
+        ({"envelope": "cloudevents"}, CloudEventsEncoder),
+        ({"encoding": "arrow"}, ArrowMessages),
+    ],
+)
+def test_the_encoder_that_is_wanted(options: dict[str, Any], kind: type) -> None:
+    assert isinstance(encoder(**options), kind)
+
+
+@pytest.mark.parametrize(("mode", "header"), [("structured", "content-type"), ("binary", "ce_id")])
+def test_the_modes_of_cloudevents(mode: str, header: str) -> None:
+    made = encoder(envelope="cloudevents", cloudevents_mode=mode).encode(numbered(1), 0)
+    assert header in dict(made.headers)
+
+
+def test_decimals_as_they_are_wanted() -> None:
+    batch = change_batch(1, {"amount": pa.array([1, 2], pa.decimal128(10, 2))})
+    for decimal, amount in (("string", "1.00"), ("number", 1)):
+        options = read("orders", {"bootstrap_servers": "one:9092", "decimal": decimal})
+        (first, _) = encoder_for(Link("orders", options), batch.rows.schema).encode(batch, 0).values.to_pylist()
+        assert json.loads(first)["amount"] == amount
+
+
+def test_what_debezium_s_messages_say_of_their_source() -> None:
+    found = {topic: source_of("shop", topic) for topic in ("orders", "lake.orders", "lake.eu.west.orders")}
+    assert [(source.name, source.schema, source.table) for source in found.values()] == [
+        ("shop", None, "orders"),
+        ("lake", None, "orders"),
+        ("lake", "eu.west", "orders"),
+    ]
+
+
+def test_the_form_of_keys_tells_what_their_bytes_depend_on() -> None:
+    def form(kind: pa.DataType, **options: Any) -> str | None:
+        given = read("orders", {"bootstrap_servers": "one:9092", "key": ["id"], **options})
+        return key_form(given, pa.schema([("id", kind)]))
+
+    assert key_form(read("orders", {"bootstrap_servers": "one:9092"}), SCHEMA) is None
+    assert form(pa.int32()) == form(pa.int64()) == form(pa.dictionary(pa.int32(), pa.int64()))
+    schemas = {"envelope": "debezium", "embed_schemas": True}
+    forms = [
+        form(pa.int64()),
+        form(pa.string()),
+        form(pa.decimal128(10, 2)),
+        form(pa.decimal128(10, 3)),
+        form(pa.int64(), decimal="number"),
+        form(pa.int32(), **schemas),
+        form(pa.int64(), **schemas),
+        form(pa.int64(), encoding="avro", registry_url="http://one:8081"),
+    ]
+    assert len(set(forms)) == len(forms)
+
+
+def test_the_registry_s_secrets(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hush\n")
+    given = {"bootstrap_servers": "one:9092", "encoding": "avro", "registry_url": "http://one:8081"}
+    by_user = read("orders", {**given, "registry_username": "ada", "registry_password_file": str(tmp_path / "secret")})
+    assert registry_secrets("orders", by_user) == ("hush", None)
+    by_token = read("orders", {**given, "registry_token_file": str(tmp_path / "secret"), "registry_register": False})
+    assert registry_secrets("orders", by_token) == (None, "hush")
+    assert "hush" not in repr(by_user) + repr(by_token)
