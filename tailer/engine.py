@@ -35,6 +35,11 @@ _Pull = tuple[list[ChangeBatch], bool, Exception | None]
 class Engine(Protocol):
     """Something that can run a plan."""
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which it tells which rows of a version are one, nulls too; empty where it does not."""
+        ...
+
     def run(
         self, plan: ChangePlan, after: Position | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
@@ -60,6 +65,8 @@ class LocalEngine:
 
     `threads`: how many; None: one for each processor, up to `MAX_THREADS`.
     """
+
+    key: Final = ()
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or min(os.cpu_count() or 1, MAX_THREADS)

@@ -6,6 +6,9 @@ row groups, and selected by the task's deletion vectors; row groups in which not
 task always yields the same rows in the same order (invariant 4), and a row that cannot be read as what the table says
 it is stops the task (invariant 5).
 
+A task may be executed in parts. Which part a row group belongs to is told from the rows before it and the file's size
+alone, so whoever makes the parts need not have read the footer.
+
 Columns are found by field id or physical name; one that a file does not have is null, as it was added to the table
 later. Partition columns come from the log, never from the file.
 """
@@ -26,9 +29,9 @@ from tailer.columns import Projection
 from tailer.delta import deletion_vector
 from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
-from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind
+from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 
-__all__ = ["BATCH_BYTES", "execute"]
+__all__ = ["BATCH_BYTES", "execute", "row_groups"]
 
 BATCH_BYTES: Final = 8 * 2**20
 _MAX_ROWS: Final = 8192
@@ -36,25 +39,43 @@ _COLUMN_BYTES: Final = 8
 _BUFFER_BYTES: Final = 2**20
 
 
-def execute(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
-    """Yield the task's change rows whose physical position is greater than `after_row`, in ascending order.
+def execute(
+    task: ChangeTask, after_row: int = -1, through_row: int = END, first_byte: int = 0, end_byte: int = END
+) -> Iterator[ChangeBatch]:
+    """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
+
+    Of these only those of row groups with their middle in the bytes from `first_byte` to before `end_byte`, where rows
+    are taken to be equally long and the file to be as long as the log says.
 
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
     `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path,
     `UnsupportedFeature` for values in the calendar of old Spark.
     """
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
-        counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        if sum(counts) != file.metadata.num_rows or min(counts, default=0) < 0:
-            reason = f"its row groups have {counts} rows, its footer says {file.metadata.num_rows}"
-            raise DataCorrupt(task.table, task.version, task.uri, reason)
+        counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows)
         projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task))
         position = 0
         for group, rows in enumerate(counts):
-            if position + rows > after_row + 1 and selection.touches(file, group, position, rows):
-                yield from _row_group(task, file, group, position, selection, projection, after_row)
+            wanted = range(max(position, after_row + 1), min(position + rows, through_row + 1))
+            middle = (2 * position + rows) * max(task.size_bytes, 0) // max(2 * file.metadata.num_rows, 1)
+            if wanted and first_byte <= middle < end_byte and selection.touches(file, group, position, rows):
+                yield from _row_group(task, file, group, position, selection, projection, wanted)
             position += rows
+
+
+def row_groups(task: ChangeTask) -> list[int]:
+    """How many rows each row group of the task's file has. Raises as `execute` does."""
+    with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+        return _counts(task, file)
+
+
+def _counts(task: ChangeTask, file: pq.ParquetFile) -> list[int]:
+    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if sum(counts) != file.metadata.num_rows or min(counts, default=0) < 0:
+        reason = f"its row groups have {counts} rows, its footer says {file.metadata.num_rows}"
+        raise DataCorrupt(task.table, task.version, task.uri, reason)
+    return counts
 
 
 # Without Arrow's extension types a column is what Parquet stores: JSON is text, a UUID is bytes. Checksums, which Spark
@@ -75,7 +96,7 @@ def _row_group(
     position: int,
     selection: "_Selection",
     projection: Projection,
-    after_row: int,
+    wanted: range,
 ) -> Iterator[ChangeBatch]:
     batches = file.iter_batches(
         batch_size=_batch_rows(file.metadata.row_group(group)),
@@ -85,8 +106,10 @@ def _row_group(
     )
     end = position + file.metadata.row_group(group).num_rows
     for batch in batches:
+        if position >= wanted.stop:
+            return
         types = selection.change_types(batch)
-        indices = selection.pick(types, position, after_row)
+        indices = selection.pick(types, position, wanted)
         if len(indices) > 0:
             # Taken from the table's own types: some of those that files have cannot be taken from.
             rows = _with_metadata(task, projection, batch, position, selection.labels(types, position))
@@ -154,20 +177,20 @@ class _Selection:
             raise _short(self._task, group, rows)
         return False
 
-    def pick(self, types: pa.Array, position: int, after_row: int) -> pa.Array:
+    def pick(self, types: pa.Array, position: int, wanted: range) -> pa.Array:
         """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
-        end = position + len(types)
-        first = min(max(position, after_row + 1), end)
+        end = min(position + len(types), wanted.stop)
+        first = min(max(position, wanted.start), end)
         if first == position and self._include is None and not self._marks(self._exclude, first, end):
-            kept = _counting().slice(0, len(types))
+            kept = _counting().slice(0, end - position)
         elif self._include is not None and not self._marks(self._include, first, end):
             return _counting().slice(0, 0)
         else:
             kept = _indices(self._kept(first, end), position)
         if self._constant is not None:
             return kept
-        wanted = self._by_type(types)
-        return wanted if len(kept) == len(types) else wanted.filter(pc.is_in(wanted, value_set=kept))
+        fitting = self._by_type(types)
+        return fitting if len(kept) == len(types) else fitting.filter(pc.is_in(fitting, value_set=kept))
 
     def change_types(self, batch: pa.RecordBatch) -> pa.Array:
         """The change type of every row of the batch, as the file has it."""

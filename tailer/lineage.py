@@ -8,10 +8,11 @@ there was such a table the sink still knows (`Sink.has_delivered`), and nobody g
 """
 
 from tailer.errors import SinkFenced, TableReplaced
-from tailer.plan import Position, TableLog
+from tailer.plan import Position
 from tailer.sink import Progress, Sink
+from tailer.table_log import TableLog
 
-__all__ = ["app_id_of", "check_new", "find_progress", "set_progress"]
+__all__ = ["app_id_of", "check_new", "find_progress", "set_position", "set_progress"]
 
 
 def app_id_of(pipeline: str, table_id: str) -> str:
@@ -43,7 +44,12 @@ async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -
 
 async def set_progress(pipeline: str, table: TableLog, sink: Sink, version: int) -> None:
     """Make `sink` count `version` as delivered, whatever it has under whichever id. Raises what the two raise."""
-    position, table_id = Position.end(version), await table.table_id()
+    await set_position(pipeline, table, sink, Position.end(version))
+
+
+async def set_position(pipeline: str, table: TableLog, sink: Sink, position: Position) -> None:
+    """Make `position` the place to go on behind, whatever `sink` has under whichever id. Raises what the two raise."""
+    table_id = await table.table_id()
     for each in {table_id: None} | dict.fromkeys(await table.ids(-1)):
         app_id = app_id_of(pipeline, each)
         had = await sink.progress(app_id)

@@ -22,9 +22,10 @@ from tailer.engine import Engine
 from tailer.events import ChangeBatch
 from tailer.matches import RowMatches
 from tailer.pairing import PairingCounts, refine_range
-from tailer.plan import ChangePlan, Position, TableLog
+from tailer.plan import ChangePlan, Position
 from tailer.policy import PairingRules
 from tailer.selections import Selections
+from tailer.table_log import TableLog
 
 __all__ = ["NetChanges", "net_changes"]
 
@@ -35,6 +36,11 @@ class NetChanges:
     def __init__(self, engine: Engine, plans: Sequence[ChangePlan]) -> None:
         self._engine = engine
         self._plans = {plan.version: plan for plan in plans}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`."""
+        return self._engine.key
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:

@@ -109,7 +109,9 @@ def refine(
     comparison = _Comparison(plan.tasks, plan.schema, matches, selections)
     matches.begin()
     carryovers = comparison.cancel() if _may_carry_over(plan, rules) else 0
-    updates, ambiguous = comparison.pair(select_columns(plan.schema, rules.key)) if rules.compute_updates else (0, 0)
+    updates = ambiguous = 0
+    if rules.compute_updates:
+        updates, ambiguous = comparison.pair(select_columns(plan.schema, rules.key), rules.null_keys)
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
     if comparison.has_pairs:
         comparison.join(preimages)
@@ -222,28 +224,40 @@ class _Comparison:
             raise ConfigError("net changes", reason, remedy)
         self._drop(self._take(comparable, self._schema, _PLAIN), self._matches.unmatched())
 
-    def pair(self, key: pa.Schema) -> tuple[int, int]:
-        """Find updates: by the columns `key`, if any, then by row id; how many, and how many rows were ambiguous."""
+    def pair(self, key: pa.Schema, null_keys: bool = False) -> tuple[int, int]:
+        """Find updates: by the columns `key`, if any, then by row id; how many, and how many rows were ambiguous.
+
+        `null_keys`: whether nulls in keys are equal.
+        """
         whole = [index for index in self._comparable(self._schema) if self._keeps_all(index)]
         tracked = set(self._tracked())
-        by_key = self._pair(whole, key, _PLAIN)
+        by_key = self._pair(whole, key, _PLAIN, null_keys)
         by_id = self._pair([index for index in whole if index in tracked], _ROW_ID, _PLAIN)
-        ambiguous = by_key[1] + by_id[1]
+        updates, ambiguous = by_key.updates + by_id.updates, by_key.ambiguous + by_id.ambiguous
         if not self._exactly:
             # Change files say that rows are images, but not of which update: writers may put them far apart.
-            ambiguous += self._pair([index for index in whole if self._has_images(index)], key, _IMAGES)[1]
-        return by_key[0] + by_id[0], ambiguous
+            images = self._pair([index for index in whole if self._has_images(index)], key, _IMAGES, null_keys)
+            ambiguous += images.ambiguous
+            if images.left:
+                # Whose row got another key may have left the old one to a new row, or have taken that of a deleted one.
+                crossed = self._pair(whole, key, _PLAIN + _IMAGES, null_keys)
+                updates, ambiguous = updates + crossed.updates, ambiguous + crossed.ambiguous
+        return updates, ambiguous
 
-    def _pair(self, indices: Sequence[int], columns: pa.Schema, types: tuple[ChangeType, ...]) -> tuple[int, int]:
+    def _pair(
+        self, indices: Sequence[int], columns: pa.Schema, types: tuple[ChangeType, ...], nulls: bool = False
+    ) -> "_Paired":
         if not indices or len(columns) == 0:
-            return 0, 0
-        taken = self._take(indices, columns, types, nulls_differ=True, untold=True)
-        if sum(map(len, taken.values())) < 2:
-            return 0, 0
+            return _Paired()
+        taken = self._take(indices, columns, types, nulls_differ=not nulls, untold=True)
+        count = sum(map(len, taken.values()))
+        if count < 2:
+            return _Paired(left=count)
         gone, come, ambiguous = self._matches.pair()
         _unite(self._gone, gone)
         _unite(self._come, come)
-        return sum(map(len, gone.values())), ambiguous
+        updates = sum(map(len, gone.values()))
+        return _Paired(updates, ambiguous, count - 2 * updates)
 
     def _has_images(self, index: int) -> bool:
         return self._tasks[index].kind is TaskKind.CDC_OTHERS
@@ -356,6 +370,15 @@ class _Comparison:
             partition_scalar(texts[physical_name(field)], field.type, task.table, task.version, task.uri)
             for field in columns
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Paired:
+    """How many updates were found, how many rows were ambiguous, and how many of all rows are left alone."""
+
+    updates: int = 0
+    ambiguous: int = 0
+    left: int = 0
 
 
 def _unite(found: Bitmaps, more: Bitmaps) -> None:

@@ -1,17 +1,14 @@
 """An engine around another one that leaves out of a version what is no change, and tells updates (`tailer.pairing`).
 
 A version is compared before its first row is delivered. What was found is the same every time (invariant 4), so nothing
-of it is kept: who goes on in the middle of a version has it compared again. By other rules other rows come before a
-position; so the numbers of a version's tasks tell by which it is read, and what was begun goes on by these only.
+of it is kept: who goes on in the middle of a version has it compared again, by the same rules (`tailer.readings`).
 """
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import ExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Final
-from zlib import crc32
 
 from anyio import CancelScope, to_thread
 
@@ -21,16 +18,16 @@ from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.matches import RowMatches
 from tailer.pairing import PairingCounts, check_key, concerns, lacks_identity, refine
-from tailer.plan import TASKS, ChangePlan, Position
+from tailer.plan import ChangePlan, Position
 from tailer.policy import PairingRules
 from tailer.preimages import Preimages
+from tailer.readings import check_reading, renumbered
 from tailer.selections import Selections
 
 __all__ = ["PairingEngine"]
 
 _log = logging.getLogger(__name__)
 
-_READINGS: Final = 2**28
 _REMEDY: Final = "give the columns that tell rows apart as key, or leave compute_updates out"
 
 
@@ -46,6 +43,11 @@ class PairingEngine:
         self._matches: RowMatches | None = None
         self._warned = False
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`."""
+        return self._rules.key if self._rules.compute_updates and self._rules.null_keys else ()
+
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`. Raises what `tailer.pairing.refine` raises, too.
@@ -56,8 +58,8 @@ class PairingEngine:
         self._warn(plan, compared)
         if compared:
             check_key(plan, self._rules)
-            plan = _renumbered(plan, _reading(plan, self._rules))
-        _check_reading(plan, after)
+            plan = renumbered(plan, self._rules)
+        check_reading(plan, after)
         if not compared:
             async with self._engine.run(plan, after) as batches:
                 yield batches
@@ -112,26 +114,3 @@ async def _joined(batches: AsyncIterator[ChangeBatch], preimages: Preimages) -> 
         pieces = preimages.joined(batch)
         while (piece := await to_thread.run_sync(next, pieces, None)) is not None:
             yield piece
-
-
-def _reading(plan: ChangePlan, rules: PairingRules) -> int:
-    """A number for this way to read a version: by which rules, and in which columns, its rows are compared."""
-    return 1 + crc32(repr((rules, plan.schema.names)).encode()) % _READINGS
-
-
-def _renumbered(plan: ChangePlan, reading: int) -> ChangePlan:
-    tasks = tuple(replace(task, index=task.index + reading * TASKS) for task in plan.tasks)
-    return replace(plan, tasks=tasks)
-
-
-def _check_reading(plan: ChangePlan, after: Position | None) -> None:
-    """Other rules deliver other rows before a position: behind one of theirs, rows would be lost or doubled."""
-    inside = after is not None and after.version == plan.version and not after.closes_version
-    if after is None or not inside or not plan.tasks or after.task // TASKS == plan.tasks[0].index // TASKS:
-        return
-    reason = f"version {plan.version} was delivered in part, with other choices of what to deliver or how"
-    remedy = (
-        "Set columns, row_ids, carryovers, compute_updates, key and skip_unchanged as they were, let the pipeline get "
-        "past that version, stop it with SIGTERM, then change them."
-    )
-    raise ConfigError("pipeline", reason, remedy)

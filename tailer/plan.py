@@ -1,4 +1,4 @@
-"""What one version of a table changes, as a plan of self-contained tasks; and the port every table format plugs into.
+"""What one version of a table changes, as a plan of self-contained tasks.
 
 Planning is cheap, deterministic and does no row I/O (invariant 4: the same version always yields the same plan). A
 `ChangeTask` names one file, which of its rows changed and how; it holds everything `tailer.execute.execute` needs, so
@@ -12,17 +12,16 @@ tells the ways to read a version (`tailer.pairing_engine`): each has `TASKS` num
 
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError, TailerError, UnsupportedFeature
+from tailer.errors import ConfigError, UnsupportedFeature
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
-from tailer.start import Start, StartPoint
 
 __all__ = [
     "END",
@@ -36,7 +35,6 @@ __all__ = [
     "Refinement",
     "Regime",
     "RowTracking",
-    "TableLog",
     "TaskKind",
     "add_row_ids",
     "output_schema",
@@ -67,6 +65,16 @@ class Position:
     def end(cls, version: int) -> Self:
         """The position that closes `version`."""
         return cls(version)
+
+    @classmethod
+    def opening(cls, version: int, snapshot: bool = False) -> Self:
+        """The position before the first row of `version`, or of its `snapshot`: nothing of it is delivered yet."""
+        return cls(version, SNAPSHOT_TASKS if snapshot else -1, -1)
+
+    @property
+    def opens_version(self) -> bool:
+        """Whether this is `opening`."""
+        return self.row < 0 and self.task in (-1, SNAPSHOT_TASKS)
 
     @property
     def closes_version(self) -> bool:
@@ -285,72 +293,6 @@ class ChangePlan:
                 "tasks": tuple(ChangeTask.from_dict(task) for task in value["tasks"]),
             }
         )
-
-
-class TableLog(Protocol):
-    """A table's log, read forward from one version: what a table format provides.
-
-    An instance is used by one task at a time. Methods raise `StorageError`, `LogError` or `ChangeError`.
-    """
-
-    @property
-    def uri(self) -> str:
-        """The table's location."""
-        ...
-
-    @property
-    def retention_ms(self) -> int | None:
-        """How long after a version at least what it refers to is kept, as of the state reached; None: not known yet."""
-        ...
-
-    @property
-    def state_id(self) -> str | None:
-        """The table's identity where it was read to; None before the first version, or before `seek`."""
-        ...
-
-    async def table_id(self) -> str:
-        """The table's identity at the latest version, which a recreated table does not share."""
-        ...
-
-    async def ids(self, since: int) -> tuple[str, ...]:
-        """Every identity the table had at version `since` and later, as far back as the log goes, newest first."""
-        ...
-
-    async def latest(self) -> int:
-        """The newest version there is now."""
-        ...
-
-    async def resolve(self, start: Start) -> StartPoint:
-        """Make `start` definite. A timestamp means the first version not earlier than it."""
-        ...
-
-    async def resolve_end(self, end: Start) -> int:
-        """The last version to deliver. A timestamp means the last version not later than it."""
-        ...
-
-    async def seek(self, version: int) -> pa.Schema | None:
-        """Prepare to read changes from `version` on, which may be the one after the latest.
-
-        Returns the schema in force before it (see `ChangeTask.schema`); None where nothing is before it.
-
-        Raises `VersionGone` where the log no longer holds it, `VersionAhead` where it is further ahead than that.
-        """
-        ...
-
-    async def next_plan(self) -> ChangePlan | None:
-        """The plan of the next version, or None when there is none yet. Costs one look at the store."""
-        ...
-
-    def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
-        """All rows of `version`, as inserts: at least one plan, with as many tasks as fit into memory."""
-        ...
-
-    async def after_loss(self, error: TailerError, version: int) -> int:
-        """The first version behind `version` whose changes can be read, given that `error` stopped delivery there.
-
-        Raises `error` where there is none, or where it is not about something that is lost.
-        """
-        ...
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:

@@ -40,9 +40,10 @@ class Selections:
 
     def store(self, rows: BitMap64 | None) -> DeletionVectorRef | None:
         """How a task is to refer to `rows`; None where there are none."""
-        if not rows:
-            return None
-        framed = encode(rows)
+        return self.put(encode(rows), len(rows)) if rows else None
+
+    def put(self, framed: bytes, cardinality: int) -> DeletionVectorRef:
+        """How a task is to refer to that many rows, given as `taken` gave them."""
         try:
             path = self._begun()
             with path.open("ab") as file:
@@ -50,7 +51,17 @@ class Selections:
         except OSError as error:
             raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
         offset, self._end = self._end, self._end + len(framed)
-        return DeletionVectorRef(str(path), None, offset, len(framed) - _FRAME_BYTES, len(rows))
+        return DeletionVectorRef(str(path), None, offset, len(framed) - _FRAME_BYTES, cardinality)
+
+    @staticmethod
+    def taken(ref: DeletionVectorRef) -> bytes:
+        """What was stored as `ref`, to be put elsewhere. Raises `StorageUnavailable` where it is gone."""
+        try:
+            with Path(ref.uri or "").open("rb") as file:
+                file.seek(ref.offset or 0)
+                return file.read(ref.size_bytes + _FRAME_BYTES)
+        except OSError as error:
+            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 
     def _begun(self) -> Path:
         if self._path is None:

@@ -81,7 +81,8 @@ def arrow_schema(
 def dropped_column(before: pa.Schema, after: pa.Schema) -> str | None:
     """A column, or a field of one, that `before` has and `after` has not, whatever it is called there."""
     kept = _columns(pa.struct(list(after)))
-    return next((name for path, name in _columns(pa.struct(list(before))).items() if path not in kept), None)
+    had = (each for each in _columns(pa.struct(list(before))).items() if not _is_absent(each[0]))
+    return next((name for path, name in had if path not in kept), None)
 
 
 def physical_name(field: pa.Field) -> str:
@@ -136,6 +137,11 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 _ABSENT: Final = "tailer.absent: "  # begins a physical name that no file has
 _NO_ID: Final = b"-1"
+
+
+def _is_absent(path: tuple[str, ...]) -> bool:
+    """Whether `restated` put the field there, for rows that did not have it."""
+    return any(name.startswith(_ABSENT) for name in path)
 
 
 def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[tuple[pa.Field | None, pa.Field]]:

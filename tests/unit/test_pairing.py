@@ -478,6 +478,29 @@ class TestChangeFiles:
         as_they_lie = [row[3] for row in refined(plan, BY_ID)[0]]
         assert as_they_lie == [1, 2, 1, 2, 3, 3, 9, 8]
 
+    def test_rows_that_move_to_the_key_of_another_are_that_one(self, table: Versions) -> None:
+        """MERGE may move a row away from a key and insert one there, or delete a row and move another to its key."""
+        one = written(
+            ("insert", 1, "new"),
+            ("update_preimage", 1, "old"),
+            ("update_postimage", 2, "old"),
+            ("update_preimage", 3, "c"),
+            ("update_postimage", 4, "c"),
+        )
+        other = written(("delete", 4, "d"), ("update_preimage", 5, "e"), ("update_postimage", 5, "E"))
+        rows, counts = refined(table.cdc(one, other), BY_KEY)
+        assert [(row[0], *row[3:]) for row in rows] == [
+            ("update_preimage", 1, "old"),
+            ("update_postimage", 1, "new"),
+            ("update_postimage", 2, "old"),
+            ("update_preimage", 3, "c"),
+            ("update_preimage", 4, "d"),
+            ("update_postimage", 4, "c"),
+            ("update_preimage", 5, "e"),
+            ("update_postimage", 5, "E"),
+        ]
+        assert counts == PairingCounts(updates=2)
+
     def test_images_of_one_key_are_paired_in_their_order(self, table: Versions) -> None:
         changes = [("update_preimage", 1, "a"), ("update_preimage", 1, "b"), ("update_postimage", 1, "b")]
         rows, counts = refined(table.cdc(written(*changes, ("update_postimage", 1, "a"))), BY_KEY)

@@ -1,0 +1,183 @@
+"""Pieces of work for executors: what becomes of plans where many machines run them.
+
+A piece survives pickle and is run by one synchronous function, `run`, wherever it lands: it comes down to
+`tailer.execute.execute`, so no engine can disagree with another. Run one after the other, the pieces of a plan give its
+rows in position order; who runs them side by side has their rows piece by piece.
+
+- `Rows`: parts of tasks. Files much larger than a piece are split by row group, small ones share a piece.
+- `Compared`: a version whose rows must be compared with each other before it is known which of them are changes
+  (`tailer.pairing`). One executor does that, on its own disk: two versions are compared side by side, one is not.
+- `Net`: a range of versions, for what became of their rows in the end; likewise.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from tailer.engine import remaining
+from tailer.events import ChangeBatch
+from tailer.execute import execute
+from tailer.matches import RowMatches
+from tailer.pairing import refine, refine_range
+from tailer.plan import END, ChangePlan, ChangeTask, Position
+from tailer.policy import PairingRules
+from tailer.preimages import Preimages
+from tailer.selections import Selections
+
+__all__ = ["Compared", "Net", "Piece", "Rows", "Slice", "run", "slices", "split"]
+
+MIN_PIECE_BYTES: Final = 8 * 2**20
+MAX_PIECE_BYTES: Final = 128 * 2**20
+_PIECES: Final = 32  # of work that is neither little nor much
+# Of a file that is cut: row groups are often as large, and a part without one is a task for nothing.
+_PART_BYTES: Final = 64 * 2**20
+_MOST_PARTS: Final = 4096
+_OPEN_BYTES: Final = 2**20  # what opening a file counts for
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows of one task: those in (`after_row`, `through_row`] of row groups in the bytes `first_byte` to `end_byte`."""
+
+    task: ChangeTask
+    after_row: int = -1
+    through_row: int = END
+    first_byte: int = 0
+    end_byte: int = END
+
+    @property
+    def size_bytes(self) -> int:
+        """What reading it takes, about: bytes of the file, and what opening it counts for."""
+        return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
+
+    def rows(self) -> Iterator[ChangeBatch]:
+        """See `tailer.execute.execute`."""
+        return execute(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Slices in the order of their positions."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The rows of `plan` that are changes by `rules`."""
+
+    plan: ChangePlan
+    rules: PairingRules
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """The net changes of the consecutive versions `plans`."""
+
+    plans: tuple[ChangePlan, ...]
+    rules: PairingRules
+
+
+Piece = Rows | Compared | Net
+
+
+def run(piece: Piece) -> Iterator[ChangeBatch]:
+    """The rows of a piece. Raises what `tailer.execute.execute` and `tailer.pairing.refine` raise."""
+    match piece:
+        case Rows():
+            for part in piece.slices:
+                yield from part.rows()
+        case Compared():
+            yield from _compared(piece)
+        case Net():
+            yield from _net(piece)
+
+
+def slices(plan: ChangePlan, after: Position | None = None, through: Position | None = None) -> list[Slice]:
+    """The plan's rows behind `after` and up to `through` (None: all), a slice for each task that has any."""
+    found = [Slice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
+    if through is None or through >= Position.end(plan.version):
+        return found
+    if through.version < plan.version:
+        return []
+    return [
+        replace(each, through_row=through.row) if each.task.index == through.task else each
+        for each in found
+        if each.task.index <= through.task
+    ]
+
+
+def split(work: Sequence[Slice], most_bytes: int = MAX_PIECE_BYTES) -> list[Rows]:
+    """The slices as pieces of like size: not so many that starting them matters, not so few that executors idle.
+
+    `most_bytes`: of a piece, as far as row groups allow.
+    """
+    total = sum(each.size_bytes for each in work)
+    wanted = min(max(total // _PIECES, MIN_PIECE_BYTES), most_bytes)
+    part_bytes = min(max(wanted, _PART_BYTES), most_bytes)
+    return list(_grouped((part for each in work for part in _cut(each, part_bytes)), wanted))
+
+
+def _cut(whole: Slice, size_bytes: int) -> Iterator[Slice]:
+    """The slice in parts of `size_bytes` of its file, or as it is where that is not much more."""
+    # A log may say anything of a file's size: that costs parts without rows, but not any number of them.
+    size = whole.task.size_bytes
+    size_bytes = max(size_bytes, size // _MOST_PARTS)
+    if size < 2 * size_bytes:
+        yield whole
+        return
+    bounds = [*range(0, size - size_bytes // 2, size_bytes), END]
+    for first, end in pairwise(bounds):
+        yield replace(whole, first_byte=first, end_byte=end)
+
+
+def _grouped(parts: Iterable[Slice], size_bytes: int) -> Iterator[Rows]:
+    """Consecutive parts, as many together as make up `size_bytes`."""
+    group: list[Slice] = []
+    size = 0
+    for part in parts:
+        if group and size + part.size_bytes > size_bytes:
+            yield Rows(tuple(group))
+            group, size = [], 0
+        group.append(part)
+        size += part.size_bytes
+    if group:
+        yield Rows(tuple(group))
+
+
+def _compared(piece: Compared) -> Iterator[ChangeBatch]:
+    with Selections() as selections, Preimages() as preimages:
+        with _matches() as matches:
+            plan, _ = refine(piece.plan, piece.rules, matches, selections, preimages)
+        for part in slices(plan):
+            for batch in part.rows():
+                yield from preimages.joined(batch)
+
+
+def _net(piece: Net) -> Iterator[ChangeBatch]:
+    with Selections() as selections:
+        with _matches() as matches:
+            plans, _ = refine_range(piece.plans, piece.rules, matches, selections)
+        for plan in plans:
+            for part in slices(plan):
+                yield from part.rows()
+
+
+_spare: Final[list[RowMatches]] = []
+
+
+@contextmanager
+def _matches() -> Iterator[RowMatches]:
+    """One that is there, or another one: to make one takes longer than to compare a few rows."""
+    matches = _spare.pop() if _spare else RowMatches()
+    try:
+        yield matches
+    except BaseException:
+        matches.close()
+        raise
+    if matches.has_grown or _spare:
+        matches.close()
+    else:
+        _spare.append(matches)

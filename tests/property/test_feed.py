@@ -1,0 +1,53 @@
+"""A feed cut into batches in any way, its pieces run in any order, gives each row `LocalEngine` gives, once."""
+
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tailer.feed import Budget
+from tailer.policy import PairingRules
+from tailer.start import StartPoint
+from tests.feeding import KEEP, feed_all, placed, places_of
+from tests.follow import snapshot
+from tests.golden.test_feeds import TABLES
+from tests.tables import golden_delta
+from tests.written import HISTORIES, read
+
+WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
+
+
+def budgets(chance: random.Random, count: int) -> list[Budget]:
+    """Limits of every kind, tight ones above all."""
+
+    def some(most: int) -> int | None:
+        return chance.choice([None, 1, chance.randint(1, most)])
+
+    return [Budget(), *(Budget(some(9), some(9_000), some(60)) for _ in range(count))]
+
+
+@pytest.mark.parametrize("name", sorted(set(TABLES)))
+@pytest.mark.parametrize("rules", [KEEP, PairingRules()], ids=["all rows", "compared"])
+def test_golden_tables(name: str, rules: PairingRules) -> None:
+    path, chance = golden_delta(name), random.Random(name)
+    expected = places_of(path, rules)
+    for budget in budgets(chance, 2):
+        assert feed_all(path, StartPoint(0), budget, rules, seed=chance.randint(0, 99)).rows == expected
+
+
+@pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
+def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
+    told, chance = read(archive, tmp_path), random.Random(archive.name)
+    for rules in (KEEP, PairingRules(compute_updates=True)):
+        first = chance.randint(told.first, told.last)
+        expected = places_of(told.path, rules, first)
+        for budget in budgets(chance, 1):
+            fed = feed_all(told.path, StartPoint(first), budget, rules, seed=chance.randint(0, 99))
+            assert fed.rows == expected, (first, budget)
+    version = told.last
+    there = set(placed(snapshot(told.path, version).batches))
+    for budget in budgets(chance, 1):
+        fed = feed_all(told.path, StartPoint(version, snapshot=True), budget, seed=chance.randint(0, 99))
+        assert set(fed.rows) == there
+        assert fed.rows.total() == len(there)
