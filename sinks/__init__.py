@@ -3,8 +3,9 @@
     stdout     lines or a table for people; at least once
     files      JSON Lines or Parquet, one directory per stream; exactly once
     delta      a Delta table; exactly once
+    kafka      messages of a Kafka topic; exactly once for read_committed consumers
     memory     lists in this process, for tests and embedding; exactly once
-    encoding   from Arrow rows to text, for those that are not typed
+    encoding   from Arrow rows to text or messages, for those that are not typed
     typed      rows of several schemas as one, for those that are
     testing    the contract below as a test suite, and a sink with faults for testing what stands before it
 
@@ -27,6 +28,8 @@ kind.
    killed process leaves must be invisible, and be cleaned up later.
 4. **One writer per app_id.** A transaction builds on what this instance last saw: what `progress` said, or what it
    committed itself. If another instance has committed since, raise `SinkFenced`, in `begin`, `write` or `commit`.
+   Where it is the last one to come who writes, `begin` takes over instead: it raises `SinkUnavailable`, so that the
+   pipeline asks for progress again, and the one that was fenced raises `SinkFenced`.
 5. **The outcome of a commit is known or named.** Raise `CommitUnknown` if the answer was lost: the pipeline then asks
    for `progress` and goes on from there. Raise `SinkRejected` or `SinkUnavailable` from `commit` only if nothing of
    it took place.
@@ -53,6 +56,16 @@ a snapshot is as large as its table, and where it cannot be split it is one tran
 failure. A place is stored as atomically as a version that is closed, and fenced likewise; what comes next makes it
 void: the next place, the commit that closes the version, or a `reset`.
 
+`demands` says what you ask of the pipeline: `Demands()` is nothing. A destination that tells rows apart by a `key` has
+both images of an update come together, and one without the other only of a row whose key came or went. One whose
+transactions must be small, or must not stay open, says how small, and how long it waits (`max_quiet_s`).
+
+`distributes` is True if several processes may write at once, each with a sink of the same options and with app_ids that
+no other process has: nothing that one of them does may fence, hide or wait for another's app_id. Spark's executors then
+write a pipeline's shards.
+
+A sink that is a `tailer.sink.Heartbeat`, too, is called whenever there is nothing to deliver.
+
 `reset` sets progress without rows, durably, in either direction; refuse (`SinkRejected`) what would deliver twice or
 leave a hole that cannot be told. It is always given a position that closes a version.
 
@@ -68,7 +81,8 @@ Errors: translate your client's exceptions in the module that imports it. Name t
 must act.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -87,20 +101,30 @@ def read_options(name: str, options: Mapping[str, Any], shape: type[S]) -> S:
     are not converted.
     """
     fields = {field.name: field for field in msgspec.structs.fields(shape)}
-    known = ", ".join(fields) or "none"
     if unknown := sorted(options.keys() - fields.keys()):
-        raise ConfigError(f"{name}.{unknown[0]}", "no such option", f"The options are: {known}.")
+        raise ConfigError(f"{name}.{unknown[0]}", "no such option", _instead(unknown[0], list(fields)))
     for field in fields.values():
         if field.name in options:
             _check(f"{name}.{field.name}", options[field.name], field.type)
         elif field.required:
-            raise ConfigError(f"{name}.{field.name}", "is missing", f"The options are: {known}.")
+            raise ConfigError(f"{name}.{field.name}", "is missing", f"The options are: {', '.join(fields)}.")
     return shape(**options)
+
+
+def _instead(unknown: str, known: Sequence[str]) -> str:
+    """What to write in place of an option that there is not."""
+    if close := get_close_matches(unknown, known, n=1):
+        return f"Did you mean {close[0]}?"
+    return f"The options are: {', '.join(known) or 'none'}."
 
 
 def _check(where: str, value: Any, kind: Any) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        choices = ", ".join(map(repr, get_args(kind))) if get_origin(kind) is Literal else ""
-        raise ConfigError(where, str(error), f"Give one of: {choices}." if choices else "") from None
+        choices = ", ".join(map(repr, get_args(kind)))
+        remedies = {
+            Literal: f"Give one of: {choices}.",
+            list: f'Give a list, such as {where.rpartition(".")[2]} = ["a"].',
+        }
+        raise ConfigError(where, str(error), remedies.get(get_origin(kind), "")) from None

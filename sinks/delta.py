@@ -16,12 +16,14 @@ of that same version are the snapshot that follows it. The `commitInfo` of its c
     delta_table   the table, through delta-rs: what makes an append exactly once
     delta_schema  which rows fit which table
     delta_spool   rows before they are committed, in bounded memory
+    delta_appending   commits that a cluster's own writer makes, with rows of ours
 
 An aborted transaction has written nothing to the table; one that died while committing may leave data files that no
 commit names: VACUUM removes them. The target is an ordinary Delta table, and each commit adds at least one file, so
 it needs OPTIMIZE now and then: opening a table takes delta-rs time that grows with the number of files.
 """
 
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,6 +34,7 @@ import pyarrow as pa
 from anyio import to_thread
 
 from sinks import read_options
+from sinks.delta_appending import append_to, took_place
 from sinks.delta_schema import far_dates, partition_refusal, rows_schema
 from sinks.delta_spool import Spool
 from sinks.delta_table import Anchor, TargetTable
@@ -39,7 +42,7 @@ from sinks.typed import Misfit, conform, gap_row
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
-from tailer.sink import Progress
+from tailer.sink import Append, Demands, Progress
 
 __all__ = ["DeltaSink"]
 
@@ -57,10 +60,13 @@ class DeltaSink:
 
     splits_versions: Final = False
     splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None) -> None:
         self._table = TargetTable(name, path, partition_by)
         self._expected: dict[str, Position | None] = {}
+        self._instance = str(uuid.uuid4())
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
@@ -119,6 +125,20 @@ class DeltaSink:
             yield _DeltaTransaction(self._table, anchor, schema, spool, self._expected)
         finally:
             spool.close()
+
+    async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
+        """See `tailer.sink.Appendable.appending`. A table that is not there is created."""
+        if app_id not in self._expected:
+            await self.progress(app_id)
+        expected = self._expected[app_id]
+        return await to_thread.run_sync(append_to, self._table, app_id, schemas, expected, self._instance)
+
+    async def confirm(self, append: Append, position: Position) -> bool:
+        """See `tailer.sink.Appendable.confirm`."""
+        is_there = await to_thread.run_sync(took_place, self._table, append, position)
+        if is_there:
+            self._expected[append.app_id] = position
+        return is_there
 
     async def aclose(self) -> None:
         """Nothing is held between transactions."""

@@ -65,6 +65,8 @@ __all__ = ["Anchor", "TargetTable"]
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
+# Where other writers keep what they are given to note in a commit.
+NOTE: Final = "userMetadata"
 _NO_ROWS: Final[pa.Schema] = pa.schema([])
 # delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
 _REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long")
@@ -177,6 +179,33 @@ class TargetTable:
             if not self._took_place(anchor, position, write_id, error):
                 raise self._failure(error) from error
 
+    def existing(self, anchor: Anchor) -> Anchor:
+        """The anchor for somebody else's append: its table is created where there is none. Raises as `append` does."""
+        if anchor.table is not None:
+            return anchor
+        try:
+            return self._create(anchor)
+        except SinkError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def check(self, app_id: str, expected: Position | None) -> None:
+        """Raise `SinkFenced` where the progress of `app_id` is not the expected one by now."""
+        self._expect(self.position(app_id), expected)
+
+    def since(self, app_id: str, version: int, write_id: str) -> tuple[Position | None, bool]:
+        """The progress of `app_id` by now, and whether a commit after `version` has our id. Raises `CommitUnknown`."""
+        try:
+            table = self._open()
+            if table is None:
+                return None, False
+            newer = table.version() - version
+            commits = table.history(newer) if newer > 0 else []
+        except Exception as error:
+            raise CommitUnknown(self.name, f"reading the table back: {_first_line(error)}") from error
+        return _position(table, app_id), any(write_id in (each.get("txnId"), each.get(NOTE)) for each in commits)
+
     def reset(self, app_id: str, end: Position) -> None:
         """Commit `end`, which closes a version, without rows. A table that is not there is created with the metadata
         columns.
@@ -219,16 +248,10 @@ class TargetTable:
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Whether the append that ended with `error` is in the table nevertheless."""
         try:
-            table = self._open()
-            if table is None:
-                return False
-            found = _position(table, anchor.app_id)
-            since = table.version() - anchor.version
-            ids = {commit.get("txnId") for commit in table.history(since)} if since > 0 else set()
-        except Exception as second:
-            reason = f"{_first_line(error)}; reading the table back: {_first_line(second)}"
-            raise CommitUnknown(self.name, reason) from second
-        if found == position and write_id in ids:
+            found, is_ours = self.since(anchor.app_id, anchor.version, write_id)
+        except CommitUnknown as second:
+            raise CommitUnknown(self.name, f"{_first_line(error)}; {second.reason}") from second
+        if found == position and is_ours:
             return True
         self._expect(found, anchor.expected)
         return False

@@ -27,7 +27,7 @@ from sinks.files_formats import Draft, JsonLines, Parquet
 from tailer.errors import ConfigError, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
-from tailer.sink import Progress
+from tailer.sink import Demands, Progress
 
 __all__ = ["FilesSink", "Format"]
 
@@ -47,6 +47,8 @@ class FilesSink:
 
     splits_versions: Final = False
     splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
 
     def __init__(self, name: str, path: Path, form: Format = "jsonl") -> None:
         self.name = name

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 from sinks import read_options
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, SchemaChange
-from tailer.sink import Progress, pipeline_of
+from tailer.sink import Demands, Progress, pipeline_of
 
 __all__ = ["MemoryDestination", "MemoryProgressStore", "MemorySink"]
 
@@ -67,6 +67,8 @@ class MemorySink:
 
     splits_versions: Final = True
     splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
 
     def __init__(self, name: str, destination: MemoryDestination | None = None) -> None:
         self.name = name

@@ -9,7 +9,7 @@ The flow
      storage -> LogSegment -> Commit -> Snapshot.advance -> ChangePlan[ChangeTask]     |
                  (async I/O at the edge, pure in the middle)         |                 |
                                                         execute(task): sync, pyarrow   |
-                                              PairingEngine around LocalEngine: threads | Spark: executors
+                                        PairingEngine around LocalEngine: threads | SparkEngine: executors
                                                                      |                 |
                                                                ChangeBatch -> SinkTransaction.commit(progress)
     wake-up (watch) -> pipeline <---------------------------------------- Sink.progress(app_id)
@@ -20,7 +20,7 @@ pickle and JSON; `execute` is one synchronous function that every engine runs, s
 
 The parts
 =========
-`storage`, `delta/`     where a log lies, and how it becomes plans; `plan` holds the `TableLog` port between them
+`storage`, `delta/`     where a log lies, and how it becomes plans; `table_log` is the port between them
 `unity`                 a catalog that hands out the commits of a table
 `execute`, `columns`, `calendars`   a task's file becomes change rows
 `events`, `plan`, `start`   the change row, what stands between rows, and a place in the stream
@@ -28,9 +28,17 @@ The parts
 `pairing`, `pairing_engine`, `net_changes`   rewritten files become changed rows, deletes and inserts become updates
 `matches`, `comparing`, `preimages`   how: rows compared on disk, on another thread; images of an update put together
 `selections`, `bitmaps`, `scratch`, `pairing_report`   rows chosen by deletion vectors, disk for all that, counts
+`readings`              by which rules a version is read
+`feed`, `ahead`, `pieces`   from one place to another in batches, over plans that are kept; work for executors
+`engines`, `placement`  which engine a configuration asks for; where work is done
+`spark/`                the data source `tailer`, `SparkEngine`, pipelines that executors write; all of PySpark is here
+`shards`, `shard_*`     one pipeline by several streams: which rows, how many, and what an executor does with one
+`spans`, `attempts`     versions for one commit of Spark's Delta writer; trying again
+`filters`, `encodings`  a condition on change rows; rows as text, by the sinks' encoders
 `sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point
 `watch`, `pipeline`     the loop of one (table, sink): wait -> plan -> run -> commit
 `delivery`, `lineage`   its side towards the sink: transactions, what rows look like, whose progress is ours
+`arrivals`, `obstacle`  rows waited for with a deadline; what stopped a session, and whether the next may get past it
 `policy`, `schema_changes`, `vacuum_watch`   what to do where there is a choice, what to say, when to warn
 `config`, `daemon`, `cli/`   settings, several pipelines in one process, one file per verb
 
@@ -51,7 +59,8 @@ A *change row* is a row of the table with `_change_type`, `_commit_version` and 
 one version changed; a *task* is one file's part of it. A *position* (version, task, row) is a place in the stream,
 the same in every run. *Progress* is ours: what a sink has of one stream, under `app_id = <pipeline>/<table id>`.
 *Checkpoint* only means Delta's checkpoint files. A *control event* stands between rows: a schema change, or a gap. A
-*sink transaction* is a span of positions made visible at once.
+*sink transaction* is a span of positions made visible at once. A *tombstone* is a message with a key and no value. Who
+*takes over* a stream writes it from then on; the one before is *fenced*.
 `after_*` is exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
 
 To use it as a library, follow `tailer.pipeline.Pipeline`; to write a sink, `sinks` and `sinks.testing`.

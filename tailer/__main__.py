@@ -59,6 +59,7 @@ def _run() -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - nothing is above us; what is not ours to name is printed whole
         codes = [_report(leaf) for leaf in _leaves(error)]
+        _forget(error)
         return min(codes, key=GRAVITY.index)
     return result if isinstance(result, int) else 0
 
@@ -83,6 +84,15 @@ def _report(error: Exception) -> int:
     _say("error", f"{about}{type(error).__name__}: {error}", "red")
     _say("hint", "This is a bug in lake-tailer: please report it with the lines above.", "yellow")
     return 1
+
+
+def _forget(error: BaseException) -> None:
+    """Let go of what the error's frames hold: a library that is still in use at the very end may complain of it."""
+    while_handling = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    for each in filter(None, while_handling):
+        _forget(each)
 
 
 def _say(label: str, text: str, color: str) -> None:

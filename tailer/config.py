@@ -5,6 +5,15 @@
     state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
     drain_s = 30                  # after SIGTERM or Ctrl-C: how long a transaction may take to finish
     metrics = "127.0.0.1:9464"    # where to serve metrics to Prometheus; default: nowhere
+    engine = "local"              # who makes the rows: this process; "spark": its executors; "auto": they, where a
+                                  # version is large
+
+    [spark]                       # for the other engines
+    master = "local[*]"           # the cluster to start a driver for
+    remote = "sc://HOST:15002"    # instead of master: a Spark Connect server
+
+    [spark.conf]                  # any of Spark's settings
+    "spark.executor.memory" = "4g"
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
     table = "/data/orders"        # the folder that contains _delta_log
@@ -20,6 +29,9 @@
     on_data_loss = "fail"         # stop; or go on behind what is lost, the sink being told of the gap:
                                   # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
     poll_interval_s = 1.0         # how long a new version may go unnoticed at most
+    write = "driver"              # who writes to the sink: this process; with engine = "spark" also "executors", to
+                                  # kafka and delta
+    shards = 4                    # into how many streams executors divide what they write to kafka, at most 1024
 
     [pipelines.orders.catalog]    # only where a catalog hands out the table's commits (catalogManaged)
     kind = "unity"                # Unity Catalog; its options:
@@ -34,7 +46,9 @@
 Paths are relative to the file's folder; `~` is the home folder. `TAILER_DRAIN_S=5` or
 `TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to
 case, `-` and `.` in a pipeline's name as `_`. That is the place for secrets. A value that reads as JSON is
-taken as JSON, so a sink option that is text but looks like a number needs quotes (`'"12345"'`).
+taken as JSON, so a sink option that is text but looks like a number needs quotes (`'"12345"'`). Spark's settings
+have dots and capitals and come as one object: `TAILER_SPARK__CONF='{"spark.hadoop.fs.s3a.secret.key": "..."}'`, each of
+them over the file's.
 
 `examine` finds all that is wrong at once, as `tailer check` prints it; `load` gives settings or fails.
 """
@@ -56,10 +70,13 @@ from tailer.config_file import (
     Problem,
     Reading,
     SinkShape,
+    SparkShape,
     read_file,
 )
+from tailer.config_spark import check_writers, spark_settings
 from tailer.delta.catalog import CommitCatalog
 from tailer.errors import ConfigError
+from tailer.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.policy import PairingRules, Policy
 from tailer.sink import AtLeastOnceSink, Sink, configure_sink
 from tailer.start import Start
@@ -71,7 +88,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown."""
+    """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
+
+    `shards`: into how many streams the rows are divided where executors write them to a sink that `distributes`.
+    """
 
     name: str
     table: Path
@@ -82,6 +102,8 @@ class PipelineSettings:
     sink_kind: str
     sink_options: Mapping[str, Any] = field(repr=False)
     catalog_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    write: Writers = Writers.DRIVER
+    shards: int = DEFAULT_SHARDS
 
     @property
     def target(self) -> Path | None:
@@ -107,6 +129,8 @@ class Settings:
     drain_s: float
     pipelines: tuple[PipelineSettings, ...]
     metrics: tuple[str, int] | None = None
+    engine: EngineKind = EngineKind.LOCAL
+    spark: SparkSettings = field(default_factory=SparkSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +188,18 @@ class _Checks:
         if reading.file is not None and not file.pipelines:
             self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
         stateless = reading.file is not None and file.state_table is None
-        candidates = [self._pipeline(name, shape, stateless) for name, shape in reading.pipelines.items()]
+        spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
+        shapes = reading.pipelines.items()
+        candidates = [self._pipeline(name, shape, stateless, file.engine) for name, shape in shapes]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
-        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics)
+        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
         self._overlaps(settings)
         return settings
 
-    def _pipeline(self, name: str, shape: PipelineShape, stateless: bool) -> PipelineSettings | None:
+    def _pipeline(
+        self, name: str, shape: PipelineShape, stateless: bool, engine: EngineKind
+    ) -> PipelineSettings | None:
         key = ("pipelines", name)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
@@ -180,30 +208,61 @@ class _Checks:
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
         if "columns" in shape.model_fields_set and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
-        pairing = self._pairing(key, shape)
         table = self._attempt((*key, "table"), self._folder(shape.table))
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start))
-        options = self._sink(name, shape.sink, stateless)
+        sink = self._sink(name, shape.sink, stateless)
+        made = None if sink is None else sink[0]
+        pairing = self._pairing(key, shape, made.demands.key if isinstance(made, Sink) else ())
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
-        if table is None or start is None or options is None:
+        check_writers(engine, key, shape, made, self._problem)
+        if table is None or start is None or sink is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
-        kind = shape.sink.kind
-        return PipelineSettings(name, table, start, policy, pairing, shape.poll_interval_s, kind, options, catalog)
+        return PipelineSettings(
+            name,
+            table,
+            start,
+            policy,
+            pairing,
+            shape.poll_interval_s,
+            shape.sink.kind,
+            sink[1],
+            catalog,
+            shape.write,
+            shape.shards,
+        )
 
-    def _pairing(self, key: Key, shape: PipelineShape) -> PairingRules:
+    def _pairing(self, key: Key, shape: PipelineShape, demanded: tuple[str, ...]) -> PairingRules:
+        """The rules; a sink that tells rows apart by `demanded` has the pipeline do so, too."""
         if len(set(shape.key)) < len(shape.key):
             self._problem((*key, "key"), "names a column twice", "Name each column once.")
-        for column in shape.key:
+        for where, column in [(("key",), each) for each in shape.key] + [(("sink", "key"), each) for each in demanded]:
             if shape.columns and column not in shape.columns:
-                self._problem((*key, "key"), f"{column!r} is not one of columns", "Add it there: rows are told by it.")
-        if shape.key and not shape.compute_updates:
+                remedy = "Add it there: rows are told by it."
+                self._problem((*key, *where), f"{column!r} is not one of columns", remedy)
+        if shape.key and not (shape.compute_updates or demanded):
             self._problem((*key, "key"), "is of no use without compute_updates", "Add compute_updates = true.")
-        return PairingRules(shape.carryovers, shape.compute_updates, tuple(shape.key), shape.skip_unchanged)
+        if demanded and shape.key and tuple(shape.key) != demanded:
+            reason = f"is another one than the sink's: {', '.join(demanded)}"
+            self._problem((*key, "key"), reason, "Leave it out here: the sink's is taken for both.")
+        if demanded and "compute_updates" in shape.model_fields_set and not shape.compute_updates:
+            reason = "is false, and the sink has a key: its readers need to know which images are of one row"
+            self._problem((*key, "compute_updates"), reason, "Leave it out, or leave out the sink's key.")
+        updates = shape.compute_updates or bool(demanded)
+        key = demanded or tuple(shape.key)
+        return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
 
-    def _sink(self, name: str, shape: SinkShape, stateless: bool) -> dict[str, Any] | None:
-        """The sink's options, made absolute, if it takes them."""
+    def _sink(
+        self, name: str, shape: SinkShape, stateless: bool
+    ) -> tuple[Sink | AtLeastOnceSink, dict[str, Any]] | None:
+        """The sink, and its options, made absolute, if it takes them."""
         key, options = ("pipelines", name, "sink"), shape.options
+        for option, file in options.items():
+            if option.endswith("_file") and isinstance(file, str) and file:
+                place = self._attempt((*key, option), self._folder(file))
+                if place is None:
+                    return None
+                options[option] = str(place)
         if isinstance(target := options.get("path"), str):
             folder = self._attempt((*key, "path"), self._folder(target))
             if folder is None:
@@ -219,7 +278,7 @@ class _Checks:
         if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and stateless:
             reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
-        return options
+        return sink, options
 
     def _catalog(self, name: str, shape: CatalogShape) -> dict[str, Any]:
         """The catalog's options, made absolute."""

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from tailer.errors import ConfigError
+from tailer.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.policy import Carryovers, OnDataLoss, OnSchemaChange
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Problem",
     "Reading",
     "SinkShape",
+    "SparkShape",
     "place",
     "read_file",
 ]
@@ -107,18 +109,32 @@ class PipelineShape(BaseModel):
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    write: Writers = Writers.DRIVER
+    shards: int = Field(default=DEFAULT_SHARDS, ge=1, le=MOST_SHARDS, strict=True)
     catalog: CatalogShape | None = None
     sink: SinkShape
 
 
+class SparkShape(BaseModel):
+    """The table about Spark, its settings not looked into."""
+
+    model_config = ConfigDict(frozen=True)
+
+    master: str | None = None
+    remote: str | None = None
+    conf: dict[str, Any] = Field(default_factory=dict)
+
+
 class FileShape(BaseModel):
-    """The whole file, its pipelines not looked into."""
+    """The whole file, its pipelines and what it says of Spark not looked into."""
 
     model_config = ConfigDict(frozen=True)
 
     state_table: str | None = None
     drain_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     metrics: str | None = None
+    engine: EngineKind = EngineKind.LOCAL
+    spark: dict[str, Any] = Field(default_factory=dict)
     pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -128,6 +144,9 @@ class _Variables(BaseSettings):
     state_table: str = ""
     drain_s: str = ""
     metrics: str = ""
+    engine: str = ""
+    # Only for a type made of others a text that is JSON is read as such: `conf` is.
+    spark: dict[str, dict[str, Any]] = Field(default_factory=dict)
     pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -137,6 +156,7 @@ class Reading:
 
     names: tuple[str, ...] = ()
     file: FileShape | None = None
+    spark: SparkShape | None = None
     pipelines: dict[str, PipelineShape] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -154,6 +174,8 @@ def read_file(path: Path) -> Reading:
     reading.problems += _misspelled_variables()
     document = _merge(document, _overrides(reading.names, reading.problems))
     reading.file = _validate(FileShape, path, (), document, reading.problems)
+    if reading.file is not None:
+        reading.spark = _validate(SparkShape, path, ("spark",), reading.file.spark, reading.problems)
     tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
     for name, table in tables.items() if isinstance(tables, dict) else ():
         shape = _validate(PipelineShape, path, ("pipelines", name), table, reading.problems)

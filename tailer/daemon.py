@@ -22,17 +22,20 @@ from prometheus_client import start_http_server
 from tailer.config import PipelineSettings, Settings
 from tailer.delta.state import StateTable
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
+from tailer.engine import Engine
+from tailer.engines import Engines, open_engines
 from tailer.errors import ConfigError, TailerError
-from tailer.pairing_engine import PairingEngine
 from tailer.pairing_report import PairingReport
 from tailer.pipeline import Limits, Pipeline
+from tailer.placement import Writers
+from tailer.shard_delivery import make_sink
+from tailer.shard_layout import Layout, UndividedSink
 from tailer.sink import Recorded, Sink
 from tailer.storage import LocalStore
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import LocalWake
 
-__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_sink", "open_table", "run_all", "serve"]
+__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "open_table", "run_all", "serve"]
 
 CLOSE_S: Final = 5.0
 
@@ -59,12 +62,13 @@ async def serve(settings: Settings) -> None:
     sinks: list[Sink] = []
     stop_metrics = _serve_metrics(settings)
     try:
-        engine = LocalEngine()
-        pipelines: dict[str, Drainable] = {}
-        for each in settings.pipelines:
-            sinks.append(open_sink(settings, each))
-            pipelines[each.name] = _pipeline(each, sinks[-1], engine)
-        failures = await run_all(pipelines, settings.drain_s)
+        delta = any(map(_is_written_by_spark, settings.pipelines))
+        async with open_engines(settings.engine, settings.spark, delta=delta) as engines:
+            pipelines: dict[str, Drainable] = {}
+            for each in settings.pipelines:
+                sinks.append(open_sink(settings, each))
+                pipelines[each.name] = _pipeline(each, sinks[-1], engines)
+            failures = await run_all(pipelines, settings.drain_s)
     finally:
         await close_sinks(sinks)
         await to_thread.run_sync(stop_metrics)
@@ -86,6 +90,11 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
 def open_table(settings: PipelineSettings) -> DeltaTableLog:
     """The log of the pipeline's table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
     return DeltaTableLog(LocalStore(settings.table), catalog=settings.make_catalog())
+
+
+def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:
+    """Who keeps the number of the pipeline's shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
+    return Layout(settings.name, open_table(settings), sink, lambda: make_sink(settings))
 
 
 async def close_sinks(sinks: Sequence[Sink]) -> None:
@@ -179,12 +188,19 @@ def _serve_metrics(settings: Settings) -> Callable[[], None]:
     return stop
 
 
-def _pipeline(settings: PipelineSettings, sink: Sink, engine: Engine) -> Pipeline:
+def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines) -> Drainable:
+    if sink.distributes:
+        if settings.write is Writers.EXECUTORS:
+            return _sharded(settings, engines)
+        sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
+    engine = engines.for_pipeline(settings.pairing, PairingReport(settings.name).note)
+    if _is_written_by_spark(settings):
+        return _appending(settings, sink, engines, engine)
     return Pipeline(
         settings.name,
         open_table(settings),
         sink,
-        PairingEngine(engine, settings.pairing, PairingReport(settings.name).note),
+        engine,
         LocalWake(settings.table / "_delta_log"),
         settings.start,
         policy=settings.policy,
@@ -193,10 +209,32 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engine: Engine) -> Pipelin
     )
 
 
+def _sharded(settings: PipelineSettings, engines: Engines) -> Drainable:
+    from tailer.spark.sharded import ShardedPipeline  # noqa: PLC0415 - PySpark is an extra
+
+    assert engines.spark is not None, "checked by tailer.config"
+    wake = LocalWake(settings.table / "_delta_log")
+    return ShardedPipeline(settings, open_table(settings), engines.spark.executors, wake)
+
+
+def _is_written_by_spark(settings: PipelineSettings) -> bool:
+    return settings.write is Writers.EXECUTORS and settings.sink_kind == "delta"
+
+
+def _appending(settings: PipelineSettings, sink: Sink, engines: Engines, engine: Engine) -> Drainable:
+    from tailer.spark.delta_writer import delta_pipeline  # noqa: PLC0415 - PySpark is an extra
+
+    assert engines.spark is not None, "checked by tailer.config"
+    wake = LocalWake(settings.table / "_delta_log")
+    return delta_pipeline(settings, open_table(settings), sink, engines.spark.session, engine, wake)
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """One line an event, as plain text with UTC time."""
+    """One line an event, as plain text with UTC time: ours from `level` on, those of libraries if they are warnings."""
     formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     stream = logging.StreamHandler()
     stream.setFormatter(formatter)
-    logging.basicConfig(level=level, handlers=[stream], force=True)
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[stream], force=True)
+    for ours in ("tailer", "sinks"):
+        logging.getLogger(ours).setLevel(level)

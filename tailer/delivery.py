@@ -11,19 +11,21 @@ was that one before, progress of this version or later is another instance's.
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
 
 import anyio
 import pyarrow as pa
 
+from tailer.arrivals import Arrivals, arriving
+from tailer.engine import Engine
 from tailer.errors import CommitUnknown, SinkFenced
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.lineage import app_id_of
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.schema_changes import describe_changes
-from tailer.sink import Progress, Sink, SinkTransaction
+from tailer.sink import Demands, Progress, Recorded, Sink, SinkTransaction
 
 __all__ = ["Delivery", "Limits"]
 
@@ -37,7 +39,8 @@ class Limits:
     A transaction is closed when any of `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds` is
     reached. `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: how
     long a commit may take before its outcome counts as unknown. `retry_for_s`: how long after a failure to try again
-    without any success before giving up.
+    without any success before giving up. `max_quiet_s`: how long to wait for rows before what there is of a transaction
+    is committed; None: for any time.
     """
 
     max_versions: int = 1000
@@ -47,6 +50,13 @@ class Limits:
     poll_interval_s: float = 1.0
     commit_deadline_s: float = 120.0
     retry_for_s: float = 600.0
+    max_quiet_s: float | None = None
+
+    def within(self, demands: Demands) -> "Limits":
+        """These limits, or lower ones where a sink asks for that."""
+        rows, size = demands.max_rows or self.max_rows, demands.max_bytes or self.max_bytes
+        max_rows, max_bytes = min(rows, self.max_rows), min(size, self.max_bytes)
+        return replace(self, max_rows=max_rows, max_bytes=max_bytes, max_quiet_s=demands.max_quiet_s)
 
 
 class Delivery:
@@ -77,6 +87,31 @@ class Delivery:
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.__aexit__(*error)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def batches(
+        self, engine: Engine, plan: ChangePlan, after: Position | None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """What `engine` makes of `plan` behind `after`; where that takes long, what is open is committed meanwhile."""
+        if self._limits.max_quiet_s is None:
+            async with engine.run(plan, after) as batches:
+                yield batches
+        else:
+            async with arriving(engine, plan, after) as arrivals, aclosing(self._patiently(arrivals)) as patient:
+                yield patient
+
+    async def _patiently(self, arrivals: Arrivals) -> AsyncGenerator[ChangeBatch, None]:
+        batch: ChangeBatch | None = None
+        while True:
+            with anyio.move_on_after(self._limits.max_quiet_s) as waiting:
+                batch = await arrivals.next()
+            if waiting.cancelled_caught:
+                if self.may_commit:
+                    await self.commit()
+                batch = await arrivals.next()
+            if batch is None:
+                return
+            yield batch
 
     async def write(self, batch: ChangeBatch, plan: ChangePlan) -> None:
         """Write a batch of `plan`; commit behind it where the sink can and the transaction is due."""
@@ -134,6 +169,12 @@ class Delivery:
         self._position = None
 
     @property
+    def holds_versions(self) -> bool:
+        """Whether whole versions wait for the commit of what is open, and are given up without it."""
+        given_up = not isinstance(self._sink, Recorded)
+        return given_up and self._transaction is not None and self._versions > 0
+
+    @property
     def may_commit(self) -> bool:
         """Whether the sink can store the place that was reached."""
         at, sink = self._position, self._sink
@@ -173,7 +214,7 @@ class Delivery:
         if table_id != self.table_id:
             await self.commit()
             if self.table_id is not None:
-                await self._take_over(app_id, version)
+                await self._take_over(app_id, version, schema)
             self.table_id = table_id
         if self._transaction is None:
             self._versions = self._rows = self._bytes = 0
@@ -182,11 +223,15 @@ class Delivery:
             self._transaction = await self._stack.enter_async_context(begun)
         return self._transaction
 
-    async def _take_over(self, app_id: str, version: int) -> None:
+    async def _take_over(self, app_id: str, version: int, schema: pa.Schema) -> None:
         """Go on under `app_id` from `version` on."""
         found = await self._sink.progress(app_id)
-        if found is not None:
-            if found.position.version >= version:
-                raise SinkFenced(self._sink.name, f"{app_id} is at version {found.position.version} already")
+        if found is not None and found.position.version >= version:
+            raise SinkFenced(self._sink.name, f"{app_id} is at version {found.position.version} already")
+        if self._sink.distributes:
+            # Ours before it is set: another attempt at the same shard may be about to do the same.
+            async with self._sink.begin(app_id, output_schema(schema)):
+                pass
+        if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d makes it another table; going on as %s", self._name, version, app_id)

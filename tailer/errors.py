@@ -21,6 +21,7 @@ and `hint` is the operator's next step. `retry` tells the pipeline, which is the
     │   ├── SchemaChanged           the table's schema moved where it must not
     │   ├── TableReplaced           the table at this location is another one now
     │   └── DataCorrupt             a file contradicts itself or the log
+    ├── EngineUnavailable           Spark did not answer, or gave up; it may later   TIMED   exit 4
     └── SinkError                                                                             exit 4
         ├── SinkUnavailable         the destination did not answer; ask it what it has ASK
         ├── CommitUnknown           the commit's answer was lost; ask it what it has   ASK
@@ -40,6 +41,7 @@ __all__ = [
     "CommitUnknown",
     "ConfigError",
     "DataCorrupt",
+    "EngineUnavailable",
     "FileVacuumed",
     "LogCorrupt",
     "LogError",
@@ -300,6 +302,19 @@ class DataCorrupt(ChangeError):
     reason: str
     sentence: ClassVar[str] = "{table}: version {version}: {path}: {reason}"
     next_step: ClassVar[str] = "Restore the file from a copy; lake-tailer does not guess which rows are meant."
+
+
+@dataclass(eq=False)
+class EngineUnavailable(TailerError):
+    """Spark, called `engine`, could not be had or gave work up; nothing is wrong with the work itself."""
+
+    engine: str
+    reason: str
+    remedy: str = "Check that its cluster is up, can be reached from this machine and has free cores."
+    retry: ClassVar[Retry] = Retry.TIMED
+    exit_code: ClassVar[int] = 4
+    sentence: ClassVar[str] = "{engine}: {reason}"
+    next_step: ClassVar[str] = "{remedy}"
 
 
 @dataclass(eq=False)

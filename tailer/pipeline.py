@@ -16,7 +16,7 @@ have been told to go on (`OnDataLoss`): that version is then a gap, announced to
 import logging
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -34,18 +34,21 @@ from tailer.errors import (
     LogError,
     Retry,
     SchemaChanged,
+    SinkRejected,
     StorageError,
     TableReplaced,
     TailerError,
     VersionGone,
 )
 from tailer.events import Gap
-from tailer.lineage import check_new, find_progress
-from tailer.plan import TASKS, ChangePlan, Position, Regime, TableLog, add_row_ids, select_columns
+from tailer.lineage import app_id_of, check_new, find_progress
+from tailer.obstacle import Obstacle
+from tailer.plan import TASKS, ChangePlan, Position, Regime, add_row_ids, select_columns
 from tailer.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.schema_changes import describe_changes
-from tailer.sink import Progress, Sink
+from tailer.sink import Heartbeat, Progress, Sink
 from tailer.start import Start, StartKind, StartPoint
+from tailer.table_log import TableLog
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import Wake
 
@@ -82,13 +85,16 @@ class Pipeline:
         self._start = start
         self._until = until
         self._policy = policy or Policy()
-        self._limits = limits or Limits()
+        self._limits = (limits or Limits()).within(sink.demands)
         self._vacuum_watch = vacuum_watch
+        if sink.demands.key not in ((), engine.key):
+            reason = f"{sink.name} tells rows apart by {', '.join(sink.demands.key)}, and the engine does not"
+            raise ConfigError(name, reason, "Give a PairingEngine with compute_updates, null_keys and that key.")
         self._looked_back = -_LOOK_BACK_S
         self._stopping = anyio.Event()
         self._succeeded = False
         self._failing_since = 0.0
-        self._obstacle: _Obstacle | None = None
+        self._obstacle: Obstacle | None = None
 
     def stop(self) -> None:
         """Finish the version under way, commit it and return from `run`."""
@@ -119,7 +125,7 @@ class Pipeline:
             return False
         self._succeeded = False
         try:
-            await self._session()
+            return await self._session()
         except TailerError as error:
             if self._obstacle is not None and self._obstacle.error is error and not self._obstacle.met:
                 return True
@@ -127,7 +133,6 @@ class Pipeline:
                 raise
             _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
             return True
-        return False
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TailerError) and error.retry in _RETRIED and not self._stopping.is_set()
@@ -146,7 +151,8 @@ class Pipeline:
         with anyio.move_on_after(seconds):
             await self._stopping.wait()
 
-    async def _session(self) -> None:
+    async def _session(self) -> bool:
+        """Deliver until there is no more; True where versions before a refused one are to be delivered without it."""
         table_id = await self._table.table_id()
         if self._obstacle is not None and not self._obstacle.stands_in(table_id):
             self._obstacle = None
@@ -160,7 +166,14 @@ class Pipeline:
                 if isinstance(error, LogError | ChangeError):
                     self._note_obstacle(error, table_id, nothing_lost)
                 raise
+            except SinkRejected as error:
+                if delivery.holds_versions and self._limits.max_versions > 1:
+                    _log.warning("%s: %s; going on version by version, up to that one", self._name, error)
+                    self._limits = replace(self._limits, max_versions=1)
+                    return True
+                raise
             await delivery.commit()
+        return False
 
     def _note_success(self) -> None:
         self._succeeded = True
@@ -175,12 +188,13 @@ class Pipeline:
         # Trying to get past one and meeting another, a person must look.
         if before is None or not (before.met or (type(before.error), before.version) == (type(error), version)):
             _log.warning("%s: %s", self._name, error)
-            self._obstacle = _Obstacle(error, version, table_id, lost)
+            self._obstacle = Obstacle(error, version, table_id, lost)
 
     async def _run_from(self, delivery: Delivery, progress: Progress | None, last: int | None) -> None:
         """Deliver what comes behind `progress`, up to `last`."""
         point, after = await self._next(progress, last)
-        version, knows_columns, fresh = point.version, progress is not None, progress is None
+        version, fresh = point.version, progress is None
+        knows_columns = progress is not None and not progress.position.opens_version
         if fresh and self._obstacle is None:
             await check_new(self._name, self._table, await self._table.table_id(), self._sink)
         if self._stands_before(version, last):
@@ -208,7 +222,8 @@ class Pipeline:
         """What comes first: the version, whether as a snapshot, and the position in it that was delivered already."""
         if progress is not None:
             after = progress.position
-            return StartPoint(after.version + after.closes_version, after.in_snapshot), after
+            point = StartPoint(after.version + after.closes_version, after.in_snapshot)
+            return point, None if after.opens_version else after
         point = await self._table.resolve(self._start)
         first = point.version - (self._start.kind in _BETWEEN_VERSIONS)
         if last is not None and first > last:
@@ -250,6 +265,8 @@ class Pipeline:
         self._note_success()
         if self._vacuum_watch is not None and self._table.retention_ms is not None:
             self._vacuum_watch.caught_up(self._table.retention_ms)
+        if isinstance(self._sink, Heartbeat) and delivery.table_id is not None:
+            await self._sink.beat(app_id_of(self._name, delivery.table_id))
         await self._wake.wait(self._limits.poll_interval_s)
 
     async def _look_back(self, plan: ChangePlan) -> None:
@@ -273,7 +290,7 @@ class Pipeline:
         self, delivery: Delivery, plan: ChangePlan, after: Position | None, may_stop: bool = False
     ) -> bool:
         """The rows of the plan behind `after`; False if it was to stop on the way, and might."""
-        async with self._engine.run(plan, after) as batches:
+        async with delivery.batches(self._engine, plan, after) as batches:
             async for batch in batches:
                 if may_stop and self._stopping.is_set():
                     return False
@@ -340,7 +357,7 @@ class Pipeline:
         self._obstacle = None
         return found
 
-    async def _skip(self, delivery: Delivery, version: int, obstacle: "_Obstacle") -> int:
+    async def _skip(self, delivery: Delivery, version: int, obstacle: Obstacle) -> int:
         """Tell the sink that changes from `version` on are lost; the first version that can be delivered again."""
         found, seen = await self._next_readable(obstacle.error, version)
         schema = self._shape_schema(seen)
@@ -356,7 +373,7 @@ class Pipeline:
         except (VersionGone, LogCorrupt) as further:
             return await self._next_readable(further, found)
 
-    def _gap(self, table_id: str, first: int, found: int, obstacle: "_Obstacle", snapshot: bool) -> Gap:
+    def _gap(self, table_id: str, first: int, found: int, obstacle: Obstacle, snapshot: bool) -> Gap:
         return Gap(table_id, first, found - 1, int(time.time() * 1000), str(obstacle.error), snapshot)
 
     def _shape_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
@@ -370,21 +387,3 @@ def shape(plan: ChangePlan, policy: Policy) -> ChangePlan:
     """The plan for the columns that are wanted."""
     plan = plan.select(policy.columns) if policy.columns else plan
     return plan.with_row_ids() if policy.row_ids else plan
-
-
-@dataclass(slots=True)
-class _Obstacle:
-    """What stopped a session at `version` of the table `table_id`.
-
-    `lost`: whether to go on behind it. `met`: whether that was tried.
-    """
-
-    error: LogError | ChangeError
-    version: int
-    table_id: str
-    lost: bool
-    met: bool = False
-
-    def stands_in(self, table_id: str) -> bool:
-        """Whether it still is in the way when the table is `table_id`."""
-        return isinstance(self.error, TableReplaced) or self.table_id == table_id

@@ -44,10 +44,11 @@ class PairingRules:
 
     `compute_updates`: whether a delete and an insert of one row become the images of an update. `key`: the columns that
     tell rows apart; empty: row tracking does, where the table has it. `skip_unchanged`: whether to leave out updates
-    that change nothing.
+    that change nothing. `null_keys`: whether nulls in a key are equal, as they are in the key of a message.
     """
 
     carryovers: Carryovers = Carryovers.DROP
     compute_updates: bool = False
     key: tuple[str, ...] = ()
     skip_unchanged: bool = False
+    null_keys: bool = False

@@ -15,7 +15,8 @@ Sinks are found through the entry-point group `tailer.sinks`, ours and third par
 with a classmethod `configure(name, options)` that validates without any I/O.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -28,7 +29,11 @@ from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
 
 __all__ = [
+    "Append",
+    "Appendable",
     "AtLeastOnceSink",
+    "Demands",
+    "Heartbeat",
     "Progress",
     "ProgressStore",
     "Recorded",
@@ -37,6 +42,8 @@ __all__ = [
     "SinkTransaction",
     "configure_sink",
     "pipeline_of",
+    "shard_name",
+    "shard_of",
     "sink_kinds",
 ]
 
@@ -48,15 +55,43 @@ def pipeline_of(app_id: str) -> str:
     return app_id.rpartition("/")[0]
 
 
+def shard_name(pipeline: str, shard: int, shards: int) -> str:
+    """What a shard of `pipeline` is called as a pipeline of its own; `shard` is from 0 to below `shards`."""
+    return f"{pipeline}/{shard}-of-{shards}"
+
+
+def shard_of(app_id: str) -> tuple[int, int] | None:
+    """Which shard of how many the app_id is about; None where its pipeline is not divided."""
+    found = re.fullmatch(r".*/(\d+)-of-(\d+)", pipeline_of(app_id))
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a sink has of one stream: everything up to and including `position`.
 
-    `app_id` is `<pipeline>/<table id>`; Delta's `txn` idea (PROTOCOL.md, "Transaction Identifiers") everywhere.
+    `app_id` is `<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`; Delta's `txn` idea
+    (PROTOCOL.md, "Transaction Identifiers") everywhere.
     """
 
     app_id: str
     position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a sink asks of the pipeline in front of it.
+
+    `key`: the columns by which the destination tells rows apart; both images of an update then come together, and an
+    image without the other one is of a row whose key came or went with the version. `max_rows`, `max_bytes` (of Arrow
+    memory): the most that a transaction should hold; None: as much as the pipeline likes. `max_quiet_s`: how long an
+    open transaction may be left without rows while some are waited for; None: for any time.
+    """
+
+    key: tuple[str, ...] = ()
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_quiet_s: float | None = None
 
 
 class SinkTransaction(Protocol):
@@ -104,6 +139,19 @@ class Sink(Protocol):
         """Whether `commit` takes a position in the middle of a snapshot, which may be a whole table's worth of rows."""
         ...
 
+    @property
+    def demands(self) -> Demands:
+        """What it asks of the pipeline."""
+        ...
+
+    @property
+    def distributes(self) -> bool:
+        """Whether several processes may write at once, each with a sink of these options and app_ids of its own.
+
+        Entering `begin` then takes the app_id over: from then on who had it before is refused, for good.
+        """
+        ...
+
     async def progress(self, app_id: str) -> Progress | None:
         """What was committed last for `app_id`, asked anew from the destination; None if nothing was."""
         ...
@@ -125,6 +173,62 @@ class Sink(Protocol):
 
     async def aclose(self) -> None:
         """Let go of connections and locks."""
+        ...
+
+
+@runtime_checkable
+class Heartbeat(Protocol):
+    """What a `Sink` may also be: one that tells its readers that there is nothing to tell."""
+
+    async def beat(self, app_id: str) -> None:
+        """Called between transactions whenever the pipeline is caught up, at every look for a new version.
+
+        Raises as a transaction does.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Rows for which somebody else's Delta writer makes a commit. Survives pickle.
+
+    `location`: the table's folder; the table is there. `schema`: what rows are written as; `merges`: whether the table
+    gets columns by that. `conform`: makes change rows into rows to write, or raises `SinkRejected`. `check`: raises
+    `SinkFenced` where the progress of `app_id` is not `expected` any more; it blocks, and runs anywhere. `note`: what
+    the commit has to say beside its `txn` action. `version`: of the table, when progress was seen to be `expected`.
+    """
+
+    app_id: str
+    expected: Position | None
+    location: str
+    schema: pa.Schema
+    merges: bool
+    conform: Callable[[pa.RecordBatch], pa.RecordBatch]
+    check: Callable[[], None]
+    note: str
+    version: int
+
+
+@runtime_checkable
+class Appendable(Protocol):
+    """What a `Sink` may also be: a Delta table to which a cluster's own writer may append, too.
+
+    Its commits have a `txn` action of the app_id as this sink's own do. `SinkTransaction.commit` and such an append
+    exclude each other: of two that go on from the same progress one takes place.
+    """
+
+    async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
+        """An append of rows of `schemas` on top of what `progress` said last, or else of what the table says now.
+
+        Raises as entering `Sink.begin` does, and as `SinkTransaction.announce` for all schemas but the first.
+        """
+        ...
+
+    async def confirm(self, append: Append, position: Position) -> bool:
+        """Whether the append took place, up to `position`; False where nothing has. Raises `SinkFenced` otherwise.
+
+        Raises `CommitUnknown` where the table cannot be read.
+        """
         ...
 
 
@@ -179,6 +283,8 @@ class Recorded:
 
     splits_versions: Final = True
     splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
 
     def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
         self._sink = sink

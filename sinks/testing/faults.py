@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import Progress, Sink, SinkTransaction
+from tailer.sink import Demands, Progress, Sink, SinkTransaction
 
 __all__ = ["Fault", "FaultySink", "Kind", "Step", "every_fault"]
 
@@ -104,6 +104,16 @@ class FaultySink:
     def splits_snapshots(self) -> bool:
         """What the sink behind says."""
         return self._sink.splits_snapshots
+
+    @property
+    def demands(self) -> Demands:
+        """As the sink inside."""
+        return self._sink.demands
+
+    @property
+    def distributes(self) -> bool:
+        """As the sink inside."""
+        return self._sink.distributes
 
     def release(self) -> None:
         """End the holding; `holding` tells when it has begun."""

@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from sinks.encoding.events import event_values
 from sinks.testing.rows import flat_rows, numbered
-from tailer.errors import SinkFenced
+from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction
@@ -73,10 +73,10 @@ async def deliver(sink: Sink, *items: Item, app_id: str = APP, progress: Progres
 
 
 async def attempt(sink: Sink, *items: Item, progress: Progress | None = None) -> bool:
-    """Whether `items` were committed; being fenced is the one reason why not."""
+    """Whether `items` were committed; that another instance was there before is the one reason why not."""
     try:
         await deliver(sink, *items, progress=progress)
-    except SinkFenced:
+    except (SinkFenced, SinkUnavailable):
         return False
     return True
 

@@ -12,10 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.config import PipelineSettings, Settings, load
-from tailer.daemon import close_sinks, open_sink, open_table
+from tailer.daemon import close_sinks, open_layout, open_sink, open_table
+from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, TailerError
 from tailer.lineage import app_id_of, find_progress, set_progress
+from tailer.placement import Writers
 from tailer.plan import Position
+from tailer.shard_layout import stream_names
+from tailer.sink import Progress, Sink
 
 __all__ = ["Standing", "command", "survey"]
 
@@ -113,13 +117,24 @@ async def _standing(settings: Settings, pipeline: PipelineSettings) -> Standing:
     table_id = await log.table_id()
     sink = open_sink(settings, pipeline)
     try:
-        progress = await find_progress(pipeline.name, log, table_id, sink)
+        progress = await _progress(pipeline, log, table_id, sink)
     finally:
         await close_sinks([sink])
     if progress is None:
         app_id = app_id_of(pipeline.name, table_id)
         return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())
     return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
+
+
+async def _progress(pipeline: PipelineSettings, log: DeltaTableLog, table_id: str, sink: Sink) -> Progress | None:
+    """What `sink` has; of a pipeline that is divided into shards, that of the one that is furthest behind."""
+    shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
+    found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
+    return min(found, key=_place)
+
+
+def _place(progress: Progress | None) -> Position:
+    return Position.opening(-1) if progress is None else progress.position
 
 
 def _choose(settings: Settings, name: str | None) -> PipelineSettings:
@@ -142,7 +157,11 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
     if not dry_run:
         sink = open_sink(settings, pipeline)
         try:
-            await set_progress(pipeline.name, log, sink, version)
+            if sink.distributes:
+                shards = pipeline.shards if pipeline.write is Writers.EXECUTORS else 0
+                await open_layout(pipeline, sink).force(shards, version)
+            else:
+                await set_progress(pipeline.name, log, sink, version)
         finally:
             await close_sinks([sink])
     consequence = _consequence(before.position, version)
@@ -169,6 +188,8 @@ def _delivered(position: Position | None) -> str:
         return "nothing"
     if position.closes_version:
         return str(position.version)
+    if position.opens_version:
+        return f"nothing of {'the snapshot of ' * position.in_snapshot}{position.version}"
     if position.in_snapshot:
         return f"part of the snapshot of {position.version}"
     return f"part of {position.version}"

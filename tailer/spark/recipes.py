@@ -1,0 +1,105 @@
+"""What to give to `foreachBatch`, for whoever runs a streaming query of their own over the data source `tailer`.
+
+A query that fails runs its last batch once more, with the same offsets and the same number. Each recipe says what
+becomes of that::
+
+    changes = spark.readStream.format("tailer").option("startingVersion", 0).load("/data/orders")
+    query = changes.writeStream.foreachBatch(append_once("/data/orders_changes", "orders"))
+    query.option("checkpointLocation", "/data/checkpoints/orders").start()
+
+`append_once`   every change row, once: a batch that is there already is left out
+`merge_by_key`  a copy of the table, row by row up to date: to do it twice changes nothing
+`kafka_records` rows for Spark's own Kafka sink, which may send a batch twice
+
+The daemon (`tailer run`) needs no query, delivers to Kafka exactly once, and follows changes of the schema by itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+
+from tailer.errors import ConfigError
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS
+
+__all__ = ["append_once", "kafka_records", "merge_by_key"]
+
+ForBatch = Callable[[DataFrame, int], None]
+
+_NEW: Final = f"{CHANGE_TYPE} IN ('insert', 'update_postimage')"
+_METADATA: Final = frozenset(field.name for field in METADATA_FIELDS)
+
+
+def append_once(target: str, app_id: str) -> ForBatch:
+    """Append each batch to the Delta table in the folder `target`, exactly once.
+
+    Delta keeps the number of the last batch of `app_id` in the commit with its rows, and leaves out what is not newer.
+    A query that begins anew, with a new checkpoint folder, counts from 0: give it another `app_id`, or its batches are
+    left out. Two queries must not share one. Columns that the source gains are added.
+    """
+
+    def append(batch: DataFrame, number: int) -> None:
+        writer = batch.write.format("delta").mode("append").option("mergeSchema", "true")
+        writer.option("txnAppId", app_id).option("txnVersion", str(number)).save(target)
+
+    return append
+
+
+def merge_by_key(target: str, key: Sequence[str]) -> ForBatch:
+    """Make the Delta table in the folder `target` what the source is: upserts and deletes by `key`.
+
+    For typed rows read with `netChanges = true` and the same `key`, so that a batch has one change of each key. A batch
+    that is done twice leaves the same rows. The table is made by the first batch; begin with a snapshot, or with the
+    first version. Raises `ConfigError` where no key is given.
+    """
+    if not key:
+        raise ConfigError("key", "is empty", "Name the columns that tell rows apart.")
+    names = [_quoted(name) for name in key]
+    table = f"delta.{_quoted(target)}"
+    view = f"tailer_changes_{uuid4().hex}"
+    # Of a key that is deleted and inserted, what is inserted is left.
+    rows = (
+        f"SELECT * FROM {view} AS each WHERE each.{_NEW} OR NOT EXISTS "
+        f"(SELECT 1 FROM {view} AS other WHERE other.{_NEW} AND {_same('each', 'other', names)})"
+    )
+
+    def merge(batch: DataFrame, _number: int) -> None:
+        session = batch.sparkSession
+        columns = batch.drop(*_METADATA).limit(0).write.format("delta")
+        columns.mode("ignore").save(target)
+        if set(batch.columns) - set(session.read.format("delta").load(target).columns) - _METADATA:
+            columns.mode("append").option("mergeSchema", "true").save(target)
+        batch.createOrReplaceTempView(view)
+        try:
+            session.sql(
+                f"MERGE INTO {table} AS old USING ({rows}) AS new ON {_same('old', 'new', names)} "
+                f"WHEN MATCHED AND NOT new.{_NEW} THEN DELETE WHEN MATCHED THEN UPDATE SET * "
+                f"WHEN NOT MATCHED AND new.{_NEW} THEN INSERT *"
+            )
+        finally:
+            session.catalog.dropTempView(view)
+
+    return merge
+
+
+def kafka_records(batch: DataFrame) -> DataFrame:
+    """Rows of the envelope as Spark's Kafka sink takes them: `key`, `value` and `headers`.
+
+    Spark's sink is at-least-once: a batch that is done twice is sent twice. `_event_id` is the key, and the same both
+    times: who reads can leave out what it has seen. Write with `.write.format("kafka")` and Spark's options for it.
+    """
+    return batch.selectExpr(
+        "_event_id AS key",
+        "value",
+        f"array(struct('{CHANGE_TYPE}' AS key, CAST({CHANGE_TYPE} AS BINARY) AS value)) AS headers",
+    )
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _same(first: str, second: str, names: Sequence[str]) -> str:
+    """That two rows have the same key, as SQL."""
+    return " AND ".join(f"{first}.{name} <=> {second}.{name}" for name in names)

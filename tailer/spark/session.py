@@ -1,0 +1,211 @@
+"""A session of Spark as the configuration wants it: a driver of our own, or one behind a Spark Connect server.
+
+There is one Spark in a process. Where one is running already (a user's driver, a notebook) it is taken if it is the one
+that the settings ask for, and left running afterwards; a different one is never changed nor stopped.
+
+How executors get lake-tailer: with a `local` master they run this interpreter (`PYSPARK_PYTHON` is set to it unless it
+is set), so they have what we have. On a cluster the variable `PYSPARK_PYTHON` of the driver names a Python on the
+machines of the executors, of the same minor version, in whose environment lake-tailer is installed: an image, a path on
+every machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYSPARK_PYTHON=env/bin/python`).
+The wheel alone, in `spark.submit.pyFiles`, does where the environment has everything that the wheel depends on: ours is
+pure Python, pyarrow, pyroaring, duckdb and msgspec are not. Behind Spark Connect it is the server's `PYSPARK_PYTHON`
+that counts.
+
+Secrets: what Spark itself would redact (`spark.redaction.regex`) is not put on the command line of the driver's JVM, as
+PySpark does with all settings, and no value of a setting is part of an error.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakSet
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from tailer.errors import ConfigError, EngineUnavailable
+from tailer.placement import SparkSettings
+
+__all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "is_remote", "open_session"]
+
+# The bar is for people who wait for one job; ours are many, and the terminal is the tailer's.
+DEFAULTS: Final = {"spark.app.name": "lake-tailer", "spark.ui.showConsoleProgress": "false"}
+CONNECT_PATIENCE_S: Final = 30.0
+# Spark's own default.
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+_OURS: Final[WeakSet[Any]] = WeakSet()
+
+
+def open_session(settings: SparkSettings) -> SparkSession:
+    """The session; blocks until Spark is up, which may take a minute. `close_session` when done with it.
+
+    With a `remote`, one of Spark Connect, which in PySpark is a class with the same methods: DataFrames of it take
+    functions of `pyspark.sql.connect.functions`, or SQL text. Raises `ConfigError` where a person must act and
+    `EngineUnavailable` where Spark cannot be reached.
+    """
+    return _classic(settings) if settings.remote is None else _remote(settings.remote, settings.conf)
+
+
+def close_session(session: SparkSession) -> None:
+    """Stop what `open_session` started. A session that was there before is left as it is; twice does nothing."""
+    if session not in _OURS:
+        return
+    _OURS.discard(session)
+    try:
+        session.stop()
+    except (PySparkException, Py4JError, OSError):
+        # Its JVM or its server is gone, and with it what there was to stop.
+        return
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether Spark is behind a Connect server. There are no RDDs then, and no JVM of ours."""
+    return not hasattr(session, "_jsparkSession")
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Whether it can still be asked for anything; blocks for as long as it takes to ask a JVM."""
+    if is_remote(session):
+        return not bool(session.is_stopped)  # type: ignore[attr-defined]  # only Connect's has it
+    try:
+        context = session.sparkContext
+        return context._jsc is not None and not context._jsc.sc().isStopped()  # noqa: SLF001 - nothing public tells
+    except (Py4JError, OSError):
+        return False
+
+
+def engine_name(session: SparkSession) -> str:
+    """What errors call it."""
+    return "Spark Connect" if is_remote(session) else f"Spark at {session.sparkContext.master}"
+
+
+def first_sentence(error: Exception) -> str:
+    """What one of Spark's errors says, without stack traces; it may hold values of settings."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        # Below "An error occurred while calling ...": the class of the exception and its message.
+        text = text.partition("\n: ")[2] or text
+    text = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", text.strip())
+    return text.partition("\n")[0].partition("Driver stacktrace:")[0].strip()[:500]
+
+
+def _classic(settings: SparkSettings) -> SparkSession:
+    if "SPARK_REMOTE" in os.environ:
+        reason = "makes every session one of Spark Connect"
+        raise ConfigError("environment SPARK_REMOTE", reason, "Unset it, or set remote in the table [spark].")
+    _forget_dead_jvm()
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - sessions are told of per thread only
+        return _checked(SparkSession(SparkContext.getOrCreate()), settings)
+    if settings.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = {**DEFAULTS, **settings.conf, "spark.master": settings.master}
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise _no_java("is not on the PATH, and JAVA_HOME is not set")
+    try:
+        session = SparkSession(_context(wanted))
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _not_started(error, settings) from None
+    _OURS.add(session)
+    return session
+
+
+def _context(wanted: Mapping[str, str]) -> SparkContext:
+    """A context with these settings, whose JVM was told on its command line only what nobody needs to hide."""
+    open_ones = SparkConf(loadDefaults=False).setAll([each for each in wanted.items() if not _SECRET.search(each[0])])
+    gateway = None if SparkContext._gateway else launch_gateway(open_ones)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())), gateway=gateway)
+
+
+def _forget_dead_jvm() -> None:
+    # PySpark goes on asking a JVM that was killed, for as long as the process lives.
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing public tells
+    if process is not None and process.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+
+
+def _checked(running: SparkSession, settings: SparkSettings) -> SparkSession:
+    """The session that is there already, if it is what the settings ask for."""
+    there = running.sparkContext.getConf()
+    if (master := running.sparkContext.master) != settings.master:
+        reason = f"Spark runs in this process already, at {master}"
+        raise ConfigError("spark.master", reason, f'Set master = "{master}", or stop that session first.')
+    for key, value in settings.conf.items():
+        if value not in (there.get(key), running.conf.get(key, None)):
+            reason = "Spark runs in this process already, with another value"
+            raise ConfigError(f"spark.conf.{key}", reason, "Set it where that session is made, and leave it out here.")
+    return running
+
+
+def _not_started(error: Exception, settings: SparkSettings) -> ConfigError | EngineUnavailable:
+    text = str(error)
+    if "JAVA_GATEWAY_EXITED" in text or isinstance(error, OSError):
+        return _no_java("did not start; what it said is in the log")
+    if "Could not parse Master URL" in text or "Master must either be" in text:
+        remedy = 'Give "local[*]", "spark://HOST:7077", "yarn" or "k8s://...".'
+        return ConfigError("spark.master", "is not the address of a cluster", remedy)
+    if "IllegalArgumentException" in text or "SparkIllegalArgument" in text:
+        return ConfigError("spark.conf", _without_values(first_sentence(error), settings), "Correct the setting.")
+    return EngineUnavailable(f"Spark at {settings.master}", _without_values(first_sentence(error), settings))
+
+
+def _no_java(reason: str) -> ConfigError:
+    return ConfigError("engine", f"Spark needs Java, which {reason}", "Install Java 17 or newer, or set JAVA_HOME.")
+
+
+def _remote(remote: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session of Spark Connect. The process stays open for sessions of the other kind."""
+    try:
+        import grpc  # noqa: PLC0415 - an extra of its own
+        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - the same
+        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415 - the same
+    except ImportError as error:
+        remedy = "Install its client: pip install 'lake-tailer[spark-connect]'."
+        raise ConfigError("spark.remote", f"Spark Connect cannot be loaded: {error}", remedy) from error
+    try:
+        address = DefaultChannelBuilder(remote)
+    except PySparkException:
+        # What it says repeats the address, and a token is part of some.
+        raise ConfigError("spark.remote", "is not an address of Spark Connect", 'Give "sc://HOST:PORT".') from None
+    name = f"Spark Connect at {address.endpoint}"
+    # PySpark itself would try for ten minutes.
+    channel = address.toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=CONNECT_PATIENCE_S)
+    except grpc.FutureTimeoutError:
+        remedy = "Check that the server is up and can be reached from this machine."
+        raise EngineUnavailable(name, f"no answer within {CONNECT_PATIENCE_S:.0f} s", remedy) from None
+    finally:
+        channel.close()
+    try:
+        session: Any = RemoteSession.builder.channelBuilder(address).create()
+        _set_all(session, conf)
+    except PySparkException as error:
+        raise EngineUnavailable(name, first_sentence(error)) from None
+    _OURS.add(session)
+    return session  # type: ignore[no-any-return]  # has SparkSession's methods, and is none
+
+
+def _set_all(session: Any, conf: Mapping[str, str]) -> None:
+    for key, value in conf.items():
+        try:
+            session.conf.set(key, value)
+        except PySparkException as error:
+            if "CANNOT_MODIFY" not in str(error):
+                raise
+            session.stop()
+            remedy = "Set it where the server is started, and leave it out here."
+            raise ConfigError(f"spark.conf.{key}", "a Connect server lets no client set it", remedy) from None
+
+
+def _without_values(text: str, settings: SparkSettings) -> str:
+    for key, value in settings.conf.items():
+        if value and _SECRET.search(key):
+            text = text.replace(value, "***")
+    return text
