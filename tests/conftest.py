@@ -1,4 +1,4 @@
-"""What every suite shares: the reference Spark, the asyncio backend and a guard over every event loop."""
+"""What every suite shares: the reference Spark, a Kafka, the asyncio backend and a guard over every event loop."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,6 +8,9 @@ from pyspark.sql import SparkSession
 
 from tests.event_loop import watch_event_loops
 from tests.histories import quick
+from tests.kafka.cluster import KafkaCluster, Listener
+from tests.kafka.proxy import Proxy
+from tests.kafka.secure import SecureKafka, serving_secure
 from tests.spark import build_spark
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
@@ -33,6 +36,46 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with quick(session):
         yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_proxy() -> Iterator[Proxy]:
+    """The port that `kafka` advertises beside its own; tests ask for `kafka_link`."""
+    with Proxy() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Iterator[KafkaCluster]:
+    """One Kafka node for the whole run, started by the first test that asks. Topics are each test's own.
+
+    Who stops or freezes it asks for `mortal_kafka`, who cuts the way to it for `kafka_link`.
+    """
+    behind_proxy = Listener("PROXIED", advertised_ports=[kafka_proxy.port])
+    with KafkaCluster(tmp_path_factory.mktemp("kafka"), listeners=[behind_proxy]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mortal_kafka(kafka: KafkaCluster) -> Iterator[KafkaCluster]:
+    """`kafka` for a test that stops or freezes it: up again afterwards, however the test ends."""
+    yield kafka
+    kafka.revive()
+
+
+@pytest.fixture
+def kafka_link(kafka: KafkaCluster, kafka_proxy: Proxy) -> Iterator[Proxy]:
+    """A way to `kafka` that can be cut: clients begin at `kafka_link.address`. Sound again after the test."""
+    kafka_proxy.target = kafka.port("PROXIED")
+    yield kafka_proxy
+    kafka_proxy.mend()
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """One Kafka node that asks who is there, for the whole run, started by the first test that asks."""
+    with serving_secure(tmp_path_factory.mktemp("secure-kafka")) as secure:
+        yield secure
 
 
 @pytest.fixture(autouse=True)

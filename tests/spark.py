@@ -6,6 +6,7 @@ it needs the network at every start and trips over a local Maven repository that
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -53,8 +54,10 @@ def delta_jars() -> list[Path]:
     return jars
 
 
-def build_spark(scratch: Path, master: str = "local[2]", java_options: str = "") -> SparkSession:
-    """A Spark session whose every file lies under `scratch`. The caller stops it."""
+def build_spark(
+    scratch: Path, master: str = "local[2]", java_options: str = "", jars: Sequence[Path] = ()
+) -> SparkSession:
+    """A Spark session whose every file lies under `scratch`, with `jars` beside Delta's. The caller stops it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
     quiet = scratch / "log4j2.properties"
@@ -63,7 +66,7 @@ def build_spark(scratch: Path, master: str = "local[2]", java_options: str = "")
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
     return (
-        builder.config("spark.jars", ",".join(str(jar) for jar in delta_jars()))
+        builder.config("spark.jars", ",".join(str(jar) for jar in (*delta_jars(), *jars)))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config(
             "spark.driver.extraJavaOptions",

@@ -36,6 +36,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PROSE: Final = ("mermaid", "sql", "text")
 FOLLOW_S: Final = 8
 END_S: Final = 60
+SCRIPT_S: Final = 180
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 RUNS_TAILER: Final = re.compile(r"(?:\w+=\S+ )*tailer\b")
@@ -73,7 +74,7 @@ def make_orders(folder: Path) -> None:
     DeltaTable(path).delete("id = 4")
 
 
-def run(command: list[str], folder: Path) -> None:
+def run(command: list[str], folder: Path, follow_s: float = FOLLOW_S) -> None:
     """Run a command to its end, asking it to end with Ctrl-C's signal once it has had its time."""
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with subprocess.Popen(
@@ -86,7 +87,7 @@ def run(command: list[str], folder: Path) -> None:
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=FOLLOW_S)
+            output, _ = process.communicate(timeout=follow_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGINT)
             try:
@@ -131,7 +132,7 @@ def run_python(text: str, folder: Path) -> None:
     """Run it as a script."""
     script = folder / "readme_block.py"
     script.write_text(text)
-    run([sys.executable, script.name], folder)
+    run([sys.executable, script.name], folder, SCRIPT_S)
 
 
 def run_json(text: str, _folder: Path) -> None:

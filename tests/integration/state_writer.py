@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import pyarrow as pa
 
 from tailer.delta.state import StateTable
 from tailer.errors import SinkFenced
@@ -42,5 +43,6 @@ async def record(path: str, app: str, last: int) -> int:
 
 
 if __name__ == "__main__":
+    pa.scalar(0)  # pyarrow looks for pandas at its first use: where that is installed it takes longer than we may live
     print("started", flush=True)
     print(anyio.run(record, sys.argv[1], sys.argv[2], int(sys.argv[3])))

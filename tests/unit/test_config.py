@@ -1,5 +1,7 @@
 """The configuration: what it may say, who wins, and that every fault is named by its place, with a way on."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from tailer.config import Settings, examine, load, local_folder
 from tailer.errors import ConfigError
+from tailer.placement import EngineKind, SparkSettings, Writers
 from tailer.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.start import Start, StartKind
 
@@ -16,11 +19,15 @@ table = "orders"
 sink = {kind = "delta", path = "copy"}
 """
 
+SPARK = f'engine = "spark"\n{PIPELINE}write = "executors"\n'
+KAFKA = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "kafka", bootstrap_servers = "h:1", topic = "t"}')
+STDOUT = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "stdout"}')
+
 
 @pytest.fixture(autouse=True)
 def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's own variables are none of the tests' business."""
-    for name in ("TAILER_STATE_TABLE", "TAILER_DRAIN_S", "TAILER_PIPELINES"):
+    for name in ("TAILER_STATE_TABLE", "TAILER_DRAIN_S", "TAILER_PIPELINES", "TAILER_ENGINE", "TAILER_SPARK"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -165,7 +172,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("", "pipelines", "missing or empty", "[pipelines.NAME]"),
     ("pipelines = 3", "pipelines", "must be a table", ""),
     ("stat_table = 'x'" + PIPELINE, "stat_table", "unknown key", "'state_table'"),
-    ("zzz = 1" + PIPELINE, "zzz", "unknown key", "Known: state_table, drain_s, metrics, pipelines."),
+    ("zzz = 1" + PIPELINE, "zzz", "unknown key", "Known: state_table, drain_s, metrics, engine, spark, pipelines."),
     ("drain_s = -1" + PIPELINE, "drain_s", "greater than or equal to 0", ""),
     ("drain_s = inf" + PIPELINE, "drain_s", "finite", ""),
     ("drain_s = 'x'" + PIPELINE, "drain_s", "valid number", ""),
@@ -209,6 +216,26 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("state_table = 'orders'" + PIPELINE, "state_table", "is pipelines.orders.table too", ""),
     ("[pipelines.a]\ntable='x'\nsink={kind='stdout'}", "pipelines.a.sink", "no state_table", "Add state_table"),
     ("a = b", "", "is not TOML", "quotes"),
+    ("engine = 'duckdb'" + PIPELINE, "engine", "must be 'local', 'spark' or 'auto'", ""),
+    ("spark = 3" + PIPELINE, "spark", "must be a table", ""),
+    (PIPELINE + "[spark]\nmasters = 'local'", "spark.masters", "unknown key", "'master'"),
+    (PIPELINE + "[spark]\nmaster = ' '", "spark.master", "is empty", "Leave it out"),
+    (PIPELINE + "[spark]\nmaster = 'local'\nremote = 'sc://host'", "spark.remote", "excludes master", "Keep one"),
+    (PIPELINE + "[spark]\nremote = 'spark://host:7077'", "spark.remote", "not an address of Spark Connect", "sc://"),
+    (PIPELINE + "[spark.conf]\nspeculation = true", "spark.conf.speculation", "not a setting of Spark", "'spark.'"),
+    (PIPELINE + "[spark.conf]\n'spark.master' = 'x'", "spark.conf.spark.master", "key of its own", "Set master"),
+    (PIPELINE + "[spark.conf]\nspark.x = [1]", "spark.conf.spark.x", "must be text, a number or a boolean", ""),
+    (PIPELINE + "write = 'threads'", "pipelines.orders.write", "must be 'driver' or 'executors'", ""),
+    (PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "local"', 'engine = "spark"'),
+    ("engine = 'auto'" + PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "auto"', ""),
+    (SPARK + "on_data_loss = 'resnapshot'", "pipelines.orders.on_data_loss", 'is "resnapshot"', 'write = "driver"'),
+    (PIPELINE + "shards = 2", "pipelines.orders.shards", "of no use where the driver writes", "executors"),
+    (KAFKA + "shards = 0", "pipelines.orders.shards", "greater than or equal to 1", ""),
+    (KAFKA + "shards = 1025", "pipelines.orders.shards", "less than or equal to 1024", ""),
+    (KAFKA + "shards = true", "pipelines.orders.shards", "must be a valid integer", ""),
+    (SPARK + "shards = 2", "pipelines.orders.shards", "of no use for a delta sink", "Leave it out"),
+    (SPARK.replace("delta", "files"), "pipelines.orders.write", "a files sink is written by one", 'kind = "kafka"'),
+    ("state_table = 's'\n" + STDOUT, "pipelines.orders.write", "a stdout sink is written by one", 'kind = "kafka"'),
 ]
 
 
@@ -247,6 +274,57 @@ def test_one_fault_does_not_hide_the_next(tmp_path: Path) -> None:
     findings = examine(tmp_path / "tailer.toml")
     assert findings.names == ("a", "b", "c")
     assert [problem.pipeline for problem in findings.problems] == [None, "a", "a", "a", "c"]
+
+
+def test_spark_is_not_asked_for_unless_it_is_wanted(tmp_path: Path) -> None:
+    found = settings(tmp_path, PIPELINE)
+    assert (found.engine, found.spark) == (EngineKind.LOCAL, SparkSettings("local[*]", None, {}))
+    (orders,) = found.pipelines
+    assert (orders.write, orders.shards) == (Writers.DRIVER, 4)
+    code = "import sys, tailer.config; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_said_of_spark_arrives_in_its_own_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"""
+    {KAFKA}
+    shards = 8
+    [spark]
+    master = "spark://host:7077"
+    [spark.conf]
+    spark.executor.cores = 4
+    "spark.speculation" = true
+    "spark.speculation.quantile" = 0.9
+    "spark.executor.memory" = "2g"
+    """
+    monkeypatch.setenv("TAILER_SPARK__MASTER", "local[2]")
+    monkeypatch.setenv("TAILER_SPARK__CONF", '{"spark.executor.memory": "4g", "spark.hadoop.secretKey": "hunter2"}')
+    found = settings(tmp_path, text)
+    assert (found.engine, found.spark.master, found.spark.remote) == (EngineKind.SPARK, "local[2]", None)
+    assert found.spark.conf == {
+        "spark.executor.cores": "4",
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.9",
+        "spark.executor.memory": "4g",
+        "spark.hadoop.secretKey": "hunter2",
+    }
+    assert "hunter2" not in repr(found)
+    (orders,) = found.pipelines
+    assert (orders.write, orders.shards) == (Writers.EXECUTORS, 8)
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "table"),
+    [("pyspark", "lake-tailer[spark]", ""), ("grpc", "lake-tailer[spark-connect]", "[spark]\nremote = 'sc://host'")],
+)
+def test_what_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, extra: str, table: str
+) -> None:
+    monkeypatch.setattr("tailer.config_spark.find_spec", lambda name: None if name == missing else object())
+    text = PIPELINE + table
+    assert problems(tmp_path, text) == []
+    for engine in ("spark", "auto"):
+        assert extra in one_problem(tmp_path, f"engine = '{engine}'\n{text}")[2]
 
 
 def test_pipelines_may_be_chained_and_may_share_a_table(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigError) as raised:
         configure_sink("archive", "flies", {"path": "out"})
     assert str(raised.value) == "archive: no sink of kind 'flies'"
-    assert "delta, files, memory, stdout" in raised.value.hint
+    assert "delta, files, kafka, memory, stdout" in raised.value.hint
 
 
 def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

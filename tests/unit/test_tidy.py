@@ -50,12 +50,15 @@ BOUNDARIES: Final = (
     Boundary("tailer.events tailer.variant", "tailer.errors", "pyarrow"),
     Boundary("tailer.start", "tailer.errors"),
     Boundary("tailer.policy"),
-    Boundary("tailer.plan", "tailer.errors tailer.events tailer.start", "pyarrow"),
+    Boundary("tailer.placement"),
+    Boundary("tailer.plan", "tailer.errors tailer.events", "pyarrow"),
+    Boundary("tailer.table_log", "tailer.errors tailer.plan tailer.start", "pyarrow"),
     Boundary("tailer.schema_changes", "tailer.delta.schema", "pyarrow"),
     Boundary("tailer.calendars", "tailer.errors tailer.plan", "pyarrow"),
     Boundary(
         "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
     ),
+    Boundary("tailer.filters", "tailer.errors tailer.events", "duckdb pyarrow"),
     Boundary("tailer.bitmaps", "", "pyarrow pyroaring"),
     Boundary("tailer.scratch", "tailer.errors"),
     Boundary("tailer.preimages", "tailer.bitmaps tailer.errors tailer.events tailer.scratch", "pyarrow"),
@@ -70,7 +73,7 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.pairing_engine",
         "tailer.comparing tailer.engine tailer.errors tailer.events tailer.matches tailer.pairing tailer.plan"
-        " tailer.policy tailer.preimages tailer.selections",
+        " tailer.policy tailer.preimages tailer.readings tailer.selections",
         "anyio",
     ),
     Boundary("tailer.storage", "tailer.errors", "anyio"),
@@ -101,49 +104,150 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.engine", "tailer.background tailer.errors tailer.events tailer.execute tailer.plan", "anyio pyarrow"
     ),
+    Boundary("tailer.spark", "tailer.spark.source", "pyspark"),
+    Boundary("tailer.spark.places", "tailer.ahead tailer.errors tailer.plan"),
     Boundary(
-        "tailer.spark",
-        "tailer.engine tailer.errors tailer.events tailer.execute tailer.plan",
+        "tailer.spark.views",
+        "tailer.ahead tailer.delta.schema tailer.errors tailer.events tailer.filters tailer.plan"
+        " tailer.spark.envelope tailer.spark.typed",
+        "pyarrow pyspark",
+    ),
+    Boundary(
+        "tailer.spark.source",
+        "tailer.ahead tailer.delta.table tailer.errors tailer.events tailer.feed tailer.pieces tailer.plan"
+        " tailer.spark.options"
+        " tailer.spark.places tailer.spark.views tailer.start tailer.storage tailer.table_log",
         "anyio pyarrow pyspark",
     ),
+    Boundary(
+        "tailer.spark.engine",
+        "tailer.events tailer.pieces tailer.plan tailer.selections tailer.spark.executors",
+        "anyio pyarrow",
+    ),
+    Boundary("tailer.spark.shared", "tailer.placement tailer.spark.executors tailer.spark.session", "pyspark"),
+    Boundary(
+        "tailer.spark.session tailer.spark.executors",
+        "tailer.errors tailer.placement tailer.spark.session",
+        "grpc py4j pyarrow pyspark",
+    ),
+    Boundary("tailer.attempts", "tailer.errors", "anyio tenacity"),
+    Boundary(
+        "tailer.spans",
+        "tailer.errors tailer.pairing tailer.pieces tailer.plan tailer.policy tailer.schema_changes tailer.table_log",
+        "pyarrow",
+    ),
+    Boundary("tailer.spark.delta_session", "tailer.errors tailer.placement", "py4j pyspark"),
+    Boundary(
+        "tailer.spark.appends",
+        "tailer.errors tailer.pieces tailer.sink tailer.spark.session",
+        "py4j pyarrow pyspark",
+    ),
+    Boundary(
+        "tailer.spark.delta_writer",
+        "tailer.attempts tailer.background tailer.config tailer.engine tailer.errors tailer.lineage tailer.pipeline"
+        " tailer.plan tailer.policy tailer.sink tailer.spans tailer.spark.appends tailer.spark.delta_session"
+        " tailer.start tailer.table_log tailer.vacuum_watch tailer.watch",
+        "anyio pyarrow pyspark",
+    ),
+    Boundary("tailer.spark.recipes", "tailer.errors tailer.events", "pyspark"),
+    Boundary("tailer.spark.typed", "tailer.delta.schema tailer.errors tailer.events tailer.plan", "pyarrow pyspark"),
+    Boundary(
+        "tailer.spark.options",
+        "tailer.errors tailer.events tailer.feed tailer.filters tailer.policy tailer.start",
+    ),
+    Boundary("tailer.spark.envelope", "tailer.encodings tailer.errors tailer.events", "pyarrow pyspark"),
+    Boundary("tailer.encodings", "tailer.errors", "pyarrow"),
+    Boundary("tailer.readings", "tailer.errors tailer.plan tailer.policy"),
+    Boundary(
+        "tailer.pieces",
+        "tailer.engine tailer.events tailer.execute tailer.matches tailer.pairing tailer.plan tailer.policy"
+        " tailer.preimages tailer.selections",
+    ),
+    Boundary("tailer.ahead", "tailer.errors tailer.plan tailer.table_log", "pyarrow"),
+    Boundary(
+        "tailer.feed",
+        "tailer.ahead tailer.errors tailer.events tailer.execute tailer.pairing tailer.pieces tailer.plan"
+        " tailer.policy tailer.readings tailer.schema_changes tailer.start tailer.storage tailer.table_log",
+    ),
+    Boundary(
+        "tailer.engines",
+        "tailer.engine tailer.errors tailer.events tailer.pairing tailer.pairing_engine tailer.placement tailer.plan"
+        " tailer.policy tailer.spark.delta_session tailer.spark.engine tailer.spark.shared",
+        "anyio",
+    ),
+    Boundary("tailer.arrivals", "tailer.background tailer.engine tailer.events tailer.plan", "anyio"),
     Boundary("tailer.comparing", "tailer.background tailer.matches", "anyio"),
     Boundary(
         "tailer.net_changes",
         "tailer.comparing tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy"
-        " tailer.selections",
+        " tailer.selections tailer.table_log",
         "anyio",
     ),
     Boundary("tailer.pairing_report", "tailer.pairing tailer.plan", "prometheus_client"),
     Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan", "pyarrow"),
     Boundary("tailer.watch", "tailer.background tailer.errors tailer.plan", "anyio watchfiles"),
-    Boundary("tailer.lineage", "tailer.errors tailer.plan tailer.sink"),
+    Boundary("tailer.lineage", "tailer.errors tailer.plan tailer.sink tailer.table_log"),
+    Boundary("tailer.obstacle", "tailer.errors"),
     Boundary("tailer.vacuum_watch", "", "prometheus_client"),
     Boundary(
         "tailer.delivery",
-        "tailer.errors tailer.events tailer.lineage tailer.plan tailer.schema_changes tailer.sink",
+        "tailer.arrivals tailer.engine tailer.errors tailer.events tailer.lineage tailer.plan tailer.schema_changes"
+        " tailer.sink",
         "anyio pyarrow",
     ),
     Boundary(
         "tailer.pipeline",
-        "tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.plan tailer.policy"
-        " tailer.schema_changes tailer.sink tailer.start tailer.vacuum_watch tailer.watch",
+        "tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.obstacle tailer.plan"
+        " tailer.policy tailer.schema_changes tailer.sink tailer.start tailer.table_log tailer.vacuum_watch"
+        " tailer.watch",
         "anyio pyarrow tenacity",
+    ),
+    Boundary("tailer.shards", "tailer.engine tailer.errors tailer.events tailer.plan", "anyio pyarrow"),
+    Boundary(
+        "tailer.shard_layout",
+        "tailer.errors tailer.events tailer.lineage tailer.plan tailer.sink tailer.start tailer.table_log",
+        "anyio pyarrow",
+    ),
+    Boundary(
+        "tailer.shard_delivery",
+        "tailer.config tailer.delta.table tailer.engine tailer.errors tailer.lineage tailer.pairing"
+        " tailer.pairing_engine tailer.pipeline tailer.plan tailer.shard_layout tailer.shards tailer.sink tailer.start"
+        " tailer.storage tailer.watch",
+        "anyio",
+    ),
+    Boundary(
+        "tailer.spark.sharded",
+        "tailer.attempts tailer.background tailer.config tailer.errors tailer.pairing_report tailer.pipeline"
+        " tailer.plan tailer.policy tailer.shard_delivery tailer.shard_layout tailer.sink tailer.table_log"
+        " tailer.vacuum_watch tailer.watch",
+        "anyio",
     ),
     # The edge where everything is put together.
     Boundary("tailer.demo tailer.demo.*", "tailer tailer.*", "anyio delta pyspark rich"),
     Boundary("tailer tailer.__main__ tailer.cli tailer.cli.*", "tailer tailer.*", "anyio click rich"),
-    Boundary("tailer.config tailer.config_file", "tailer.*", "pydantic pydantic_core pydantic_settings"),
+    Boundary(
+        "tailer.config tailer.config_file tailer.config_spark", "tailer.*", "pydantic pydantic_core pydantic_settings"
+    ),
     Boundary("tailer.daemon", "tailer.*", "anyio prometheus_client"),
     # Sinks see the ports and nothing behind them, as a third party's would.
     Boundary("sinks", "tailer.errors", "msgspec"),
     Boundary("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
-    Boundary("sinks.encoding sinks.encoding.*", "sinks.encoding.* tailer.errors tailer.events", "pyarrow"),
+    Boundary("sinks.encoding.avro", "sinks.encoding.* tailer.errors tailer.events", "fastavro pyarrow"),
+    Boundary("sinks.schema_registry", "tailer.errors", "httpx2 msgspec"),
+    Boundary("sinks.encoding sinks.encoding.*", "sinks.encoding.* tailer.errors tailer.events tailer.plan", "pyarrow"),
     Boundary("sinks.typed", "tailer.events", "pyarrow"),
     Boundary("sinks.delta_table", f"sinks.typed sinks.delta_* {PORTS}", "deltalake pyarrow"),
     Boundary("sinks.delta sinks.delta_*", f"sinks sinks.typed sinks.delta_* {PORTS}", "anyio msgspec pyarrow"),
     Boundary(
         "sinks.files sinks.files_*",
         f"sinks sinks.typed sinks.files_* sinks.encoding.* {PORTS}",
+        "anyio msgspec pyarrow",
+    ),
+    Boundary("sinks.kafka.confluent_producer", f"sinks.kafka.* sinks.encoding.* {PORTS}", "confluent_kafka pyarrow"),
+    Boundary("sinks.kafka.python_*", f"sinks.kafka.* sinks.encoding.* {PORTS}", "kafka pyarrow"),
+    Boundary(
+        "sinks.kafka sinks.kafka.*",
+        f"sinks sinks.kafka.* sinks.encoding.* sinks.schema_registry {PORTS}",
         "anyio msgspec pyarrow",
     ),
     Boundary("sinks.memory", f"sinks {PORTS}", "anyio msgspec pyarrow"),

@@ -1,0 +1,142 @@
+"""A process with a Spark that reads tables' changes: arguments SCRATCH and MASTER.
+
+Each line of its input orders one reading, as JSON: who reads (`READERS`), which table, from which version to which; it
+answers each by a line: how long it took and how much processor time, that of Java, of the executors' Python and of
+itself. Spark's readers write to a sink that takes every row and keeps none. It is a process of its own because there is
+one Spark in each, and so that nothing else is counted.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import psutil  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+
+import tailer.spark
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import Engine, LocalEngine
+from tailer.spark.engine import SparkEngine
+from tailer.spark.executors import Executors
+from tailer.storage import LocalStore
+from tests.bench import spark_tables
+from tests.spark import build_spark
+
+__all__ = ["READERS", "answers"]
+
+Order = Mapping[str, Any]
+
+
+def answers(scratch: Path, master: str, orders: Iterable[str]) -> Iterator[str]:
+    """What to print: first that Spark is there, then an answer to each order."""
+    spark = build_spark(scratch, master)
+    spark.conf.set("spark.databricks.delta.changelogV2.enabled", "true")
+    tailer.spark.register(spark)
+    yield "{}"
+    for line in orders:
+        order = json.loads(line)
+        read = READERS[order["reader"]]
+        started, before = time.perf_counter(), _cpu_s()
+        read(spark, order)
+        seconds, after = time.perf_counter() - started, _cpu_s()
+        yield json.dumps({"seconds": seconds} | {name: after[name] - before[name] for name in after})
+    spark.stop()
+
+
+def _cpu_s() -> dict[str, float]:
+    """Processor time so far, with that of processes that have ended."""
+    found = {"java_s": 0.0, "python_s": 0.0, "driver_s": time.process_time()}
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times, name = child.cpu_times(), child.name()
+        except psutil.NoSuchProcess:
+            continue
+        found["java_s" if name == "java" else "python_s"] += times.user + times.system
+        # Java's children are Pythons.
+        found["python_s"] += times.children_user + times.children_system
+    return found
+
+
+def _ours(spark: SparkSession, order: Order) -> None:
+    options = {"startingVersion": order["first"], "endingVersion": order["last"], **order.get("options", {})}
+    _batch(spark.read.format("tailer").options(**options).load(order["path"]))
+
+
+def _feed(spark: SparkSession, order: Order) -> None:
+    options = {"readChangeFeed": True, "startingVersion": order["first"], "endingVersion": order["last"]}
+    _batch(spark.read.format("delta").options(**options).load(order["path"]))
+
+
+def _changes(spark: SparkSession, order: Order) -> None:
+    options = {"startingVersion": order["first"], "endingVersion": order["last"]}
+    _batch(spark.read.options(**options).changes(f"delta.`{order['path']}`"))
+
+
+def _our_stream(spark: SparkSession, order: Order) -> None:
+    _stream(spark.readStream.format("tailer").option("startingVersion", order["first"]).load(order["path"]))
+
+
+def _feed_stream(spark: SparkSession, order: Order) -> None:
+    # All in one micro-batch, as ours; a thousand files are the most that Delta takes without being told.
+    options = {"readChangeFeed": True, "startingVersion": order["first"]}
+    _stream(spark.readStream.format("delta").options(**options).load(order["path"]))
+
+
+def _batch(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _stream(rows: DataFrame) -> None:
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = rows.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", checkpoint)
+        writer.start().awaitTermination()
+
+
+def _local_engine(_spark: SparkSession, order: Order) -> None:
+    anyio.run(_follow, LocalEngine(), order)
+
+
+def _spark_engine(spark: SparkSession, order: Order) -> None:
+    executors = Executors(spark)
+    try:
+        anyio.run(_follow, SparkEngine(lambda: executors), order)
+    finally:
+        executors.close()
+
+
+async def _follow(engine: Engine, order: Order) -> None:
+    """As the daemon does: version by version, the batches in their order."""
+    log = DeltaTableLog(LocalStore(Path(order["path"])))
+    await log.seek(order["first"])
+    for _ in range(order["first"], order["last"] + 1):
+        plan = await log.next_plan()
+        assert plan is not None
+        async with engine.run(plan) as batches:
+            async for batch in batches:
+                assert len(batch)
+
+
+def _write(spark: SparkSession, order: Order) -> None:
+    getattr(spark_tables, order["table"])(spark, Path(order["path"]), **order["arguments"])
+
+
+READERS: Final[Mapping[str, Callable[[SparkSession, Order], None]]] = {
+    "tailer": _ours,
+    "tailer, stream": _our_stream,
+    "Delta's feed": _feed,
+    "Delta's feed, stream": _feed_stream,
+    "Delta's CHANGES": _changes,
+    "LocalEngine": _local_engine,
+    "SparkEngine": _spark_engine,
+    "write": _write,
+}
+
+
+if __name__ == "__main__":
+    for answer in answers(Path(sys.argv[1]), sys.argv[2], sys.stdin):
+        print(answer, flush=True)

@@ -1,0 +1,118 @@
+"""The tables of the benchmarks of Spark: thirty columns of mixed types, written by Spark and Delta themselves.
+
+Each in a way that a table is commonly changed: rows appended, rows updated with a change feed, rows marked in deletion
+vectors without one. Rows are made of their numbers, so that a table is the same in every run.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tailer.pieces import MAX_PIECE_BYTES
+from tests.logs import add, commit_info, metadata, parquet, protocol, write_commit
+
+__all__ = [
+    "COLUMNS",
+    "append_wide",
+    "claim_files",
+    "claim_size",
+    "delete_by_vector",
+    "grow_by_links",
+    "update_with_feed",
+]
+
+CLAIMED_BYTES: Final = 128 * 2**20
+
+_KINDS: Final = {
+    # Hardly compressible, as measured values are; few different ones, as codes are; and between the two.
+    "INT": ("CAST(hash(id, {n}) AS INT)", "CAST(pmod(hash(id, {n}), 1000) AS INT)"),
+    "LONG": ("xxhash64(id, {n})", "id * {n}"),
+    "DOUBLE": ("hash(id, {n}) / 7e3", "CAST(pmod(hash(id, {n}), 500) AS DOUBLE) / 4"),
+    "PRICE": ("CAST(pmod(hash(id, {n}), 10000000) / 100 AS DECIMAL(12, 2))",),
+    "TEXT": ("concat('customer ', pmod(hash(id, {n}), 5000))", "hex(xxhash64(id, {n}))"),
+    "TIME": ("timestamp_micros(1700000000000000 + id * 1001 + pmod(hash(id, {n}), 1000))",),
+    "DAY": ("date_add(DATE'2020-01-01', pmod(hash(id, {n}), 2000))",),
+    "FLAG": ("pmod(hash(id, {n}), 3) = 0",),
+}
+_MIX: Final = {"INT": 6, "LONG": 4, "DOUBLE": 4, "PRICE": 3, "TEXT": 6, "TIME": 2, "DAY": 2, "FLAG": 2}
+COLUMNS: Final = (
+    "id",
+    *(
+        f"{_KINDS[kind][n % len(_KINDS[kind])].format(n=n)} AS {kind.lower()}_{n}"
+        for kind, count in _MIX.items()
+        for n in range(count)
+    ),
+)
+
+
+def append_wide(spark: SparkSession, path: Path, versions: int, rows: int) -> None:
+    """Version after version of `rows` new rows, in one file each."""
+    for version in range(versions):
+        _create(_rows(spark, version * rows, rows, 1), path, ChangeDataFeed=True)
+
+
+def update_with_feed(spark: SparkSession, path: Path, rows: int, updates: int, share: int) -> None:
+    """Version 0 with `rows` rows in two files, and updates of one row in `share`, in change files."""
+    _create(_rows(spark, 0, rows, 2), path, ChangeDataFeed=True, DeletionVectors=False)
+    for number in range(updates):
+        spark.sql(f"UPDATE delta.`{path}` SET long_1 = -id WHERE id % {share} = {number}").collect()
+
+
+def delete_by_vector(spark: SparkSession, path: Path, rows: int, deletes: int, share: int, *, tracked: bool) -> None:
+    """Version 0 with `rows` rows in two files, and deletes of one row in `share`, none of which writes a row."""
+    _create(_rows(spark, 0, rows, 2), path, DeletionVectors=True, RowTracking=tracked)
+    for number in range(deletes):
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE id % {share} = {number}").collect()
+
+
+def _rows(spark: SparkSession, first: int, count: int, files: int) -> DataFrame:
+    return spark.range(first, first + count, 1, files).selectExpr(*COLUMNS)
+
+
+def _create(rows: DataFrame, path: Path, **features: bool) -> None:
+    writer = rows.write.format("delta").mode("append")
+    for name, on in features.items():
+        writer = writer.option(f"delta.enable{name}", str(on).lower())
+    writer.save(str(path))
+
+
+def grow_by_links(path: Path, sizes: Sequence[int]) -> None:
+    """Behind version 0 of a table, which has one file, versions of as many files as `sizes` says, all of them that one.
+
+    `path`: a table that nobody else reads. A file by another name is another file: no bytes are copied.
+    """
+    (commit,) = (path / "_delta_log").glob("*.json")
+    (line,) = (line for line in commit.read_text().splitlines() if line.startswith('{"add"'))
+    written = json.loads(line)["add"]
+    for version, count in enumerate(sizes, 1):
+        names = [f"{version}-{number}.parquet" for number in range(count)]
+        for name in names:
+            os.link(path / written["path"], path / name)
+        write_commit(
+            path, version, commit_info(operation="WRITE"), *(add(name, size=written["size"]) for name in names)
+        )
+
+
+def claim_files(path: Path, files: int) -> None:
+    """A version 0 of so many files of 128 MB, none of which is there: for planning."""
+    adds = (add(f"part-{number:05}-{uuid4()}.c000.snappy.parquet", size=CLAIMED_BYTES) for number in range(files))
+    write_commit(path, 0, commit_info(operation="WRITE"), protocol(), metadata(), *adds)
+
+
+def claim_size(path: Path, pieces: int) -> None:
+    """A version 0 of one file with one row that the log says to be large: all of its pieces but one have no rows."""
+    parquet(path / "one.parquet", pa.table({"a": pa.array([1], pa.int64())}))
+    write_commit(
+        path,
+        0,
+        commit_info(operation="WRITE"),
+        protocol(),
+        metadata(),
+        add("one.parquet", size=pieces * MAX_PIECE_BYTES),
+    )

@@ -1,0 +1,260 @@
+"""Changes on Spark: lake-tailer's data source beside Delta's own readers, in the same session, and what tasks cost.
+
+Wide rows that were appended, updates in a change feed, and rows marked in deletion vectors without a feed, for which
+Delta needs row tracking (CHANGES, with the setting `changelogV2`). Every contender gives all rows to a sink that keeps
+none. Processor time counts besides time: that of Java and of the executors' Python together.
+
+Then the engines, as the daemon takes their batches: from which size of a version on is Spark sooner? And what a piece
+costs that is planned, and one that is run, for what a thousand executors would take. Nothing is asserted about time.
+`make bench` prints the tables; figures that are quoted anywhere come from here.
+"""
+
+import json
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+
+from tailer.spark.source import TailerSource
+from tests.bench.spark_tables import claim_files, claim_size, grow_by_links
+
+RUNS: Final = 3
+ROOT: Final = Path(__file__).parents[2]
+APPENDED: Final = 500_000  # rows a version
+VERSIONS: Final = 4
+ROWS: Final = 1_000_000  # of the tables that change
+CHANGES: Final = 2  # versions
+UPDATED: Final = 5  # every fifth row
+DELETED: Final = 100
+LINKED: Final = 50_000  # rows, about 8 MB of a file
+LINKS: Final = (1, 4, 16, 64, 128)  # files a version
+PLANNED: Final = 100_000  # files
+PIECES: Final = (32, 288)  # from 32 on they are as large as pieces get
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who reads what; `peer`: whom it is held against, by the same name."""
+
+    reader: str
+    table: str
+    first: int
+    last: int
+    rows: int
+    peer: str
+    master: str = "local[2]"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """How a table shows it."""
+        return f"{self.table}: {self.reader}, {self.master}"
+
+
+class Readers:
+    """Sparks that wait for orders (`tests.bench.spark_reader`), one for each master, and the folder of the tables."""
+
+    def __init__(self, folder: Path, processes: Mapping[str, "subprocess.Popen[str]"]) -> None:
+        self.folder: Final = folder
+        self._processes = processes
+        for process in processes.values():
+            self._answer(process)
+
+    def order(self, master: str, **order: Any) -> dict[str, float]:
+        """Have it done: the seconds it took, and those of processors."""
+        process = self._processes[master]
+        print(json.dumps(order), file=opened(process.stdin), flush=True)
+        return self._answer(process)
+
+    def run(self, contender: Contender) -> dict[str, float]:
+        """Have it read."""
+        path = str(self.folder / contender.table)
+        versions = {"first": contender.first, "last": contender.last}
+        reading = {"reader": contender.reader, "path": path, "options": dict(contender.options)}
+        return self.order(contender.master, **reading, **versions)
+
+    def write(self, table: str, how: str, **arguments: Any) -> None:
+        """Write a table: `how` is a function of `tests.bench.spark_tables`."""
+        self.order("local[2]", reader="write", path=str(self.folder / table), table=how, arguments=arguments)
+
+    def _answer(self, process: "subprocess.Popen[str]") -> dict[str, float]:
+        answer: dict[str, float] = json.loads(opened(process.stdout).readline())
+        return answer
+
+
+def opened(stream: IO[str] | None) -> IO[str]:
+    """A pipe of a process that was started with it."""
+    assert stream is not None
+    return stream
+
+
+@contextmanager
+def waiting(scratch: Path, master: str) -> Iterator["subprocess.Popen[str]"]:
+    """The process; it ends with its input."""
+    scratch.mkdir()
+    command = [sys.executable, "-m", "tests.bench.spark_reader", str(scratch), master]
+    with (scratch / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+        )
+        with process:
+            yield process
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
+    """Two Sparks and the tables that Spark writes."""
+    folder = tmp_path_factory.mktemp("tables")
+    with ExitStack() as stack:
+        processes = {
+            master: stack.enter_context(waiting(folder / f"spark-{cores}", master))
+            for cores, master in enumerate(("local[1]", "local[2]"), 1)
+        }
+        found = Readers(folder, processes)
+        found.write("appends", "append_wide", versions=VERSIONS, rows=APPENDED)
+        found.write("updates", "update_with_feed", rows=ROWS, updates=CHANGES, share=UPDATED)
+        found.write("vectors", "delete_by_vector", rows=ROWS, deletes=CHANGES, share=DELETED, tracked=True)
+        found.write("untracked", "delete_by_vector", rows=ROWS, deletes=CHANGES, share=DELETED, tracked=False)
+        found.write("linked", "append_wide", versions=1, rows=LINKED)
+        grow_by_links(folder / "linked", LINKS)
+        yield found
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    """Print past pytest's capture."""
+
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(text)
+
+    return line
+
+
+def contenders() -> list[Contender]:
+    """Ours and Delta's, by table."""
+    feeds = [
+        Contender(reader, table, first, last, rows, peer, master)
+        for table, first, last, rows in (
+            ("appends", 0, VERSIONS - 1, VERSIONS * APPENDED),
+            ("updates", 1, CHANGES, CHANGES * 2 * ROWS // UPDATED),
+        )
+        for master in ("local[1]", "local[2]")
+        for reader, peer in (
+            ("tailer", "Delta's feed"),
+            ("Delta's feed", "Delta's feed"),
+            ("tailer, stream", "Delta's feed, stream"),
+            ("Delta's feed, stream", "Delta's feed, stream"),
+        )
+        if master == "local[2]" or table == "appends"
+    ]
+    marked = [
+        Contender(reader, table, 1, CHANGES, CHANGES * ROWS // DELETED, "Delta's CHANGES")
+        for reader, table in (("tailer", "vectors"), ("Delta's CHANGES", "vectors"))
+    ]
+    return feeds + marked
+
+
+def cpu_s(taken: Mapping[str, float]) -> float:
+    """Processor time of all that is not the program that asks."""
+    return taken["java_s"] + taken["python_s"]
+
+
+def rounds(readers: Readers, found: Sequence[Contender], runs: int = RUNS) -> list[dict[str, dict[str, float]]]:
+    """All in turn, as often as it says. What Java compiles before is not counted."""
+    return [{each.name: readers.run(each) for each in found} for _ in range(1 + runs)][1:]
+
+
+def test_data_source(readers: Readers, show: Show) -> None:
+    found = contenders()
+    runs = rounds(readers, found)
+    show(f"\nmedians of {RUNS} runs, {VERSIONS * APPENDED:,} rows appended, {CHANGES} versions of updates and deletes")
+    show(f"{'':40} rows/s, rows/CPU s, CPU s of Java, of Python, times as fast, per CPU s, as its peer")
+    names = {(each.table, each.reader, each.master): each.name for each in found}
+    for each in found:
+        mine = [run[each.name] for run in runs]
+        theirs = [run[names[each.table, each.peer, each.master]] for run in runs]
+        pairs = list(zip(mine, theirs, strict=True))
+        figures = (
+            f"{statistics.median(each.rows / taken['seconds'] for taken in mine):>9,.0f}",
+            f"{statistics.median(each.rows / cpu_s(taken) for taken in mine):>9,.0f}",
+            f"{statistics.median(taken['java_s'] for taken in mine):>6.2f}",
+            f"{statistics.median(taken['python_s'] for taken in mine):>6.2f}",
+            f"{statistics.median(peer['seconds'] / own['seconds'] for own, peer in pairs):>6.2f}",
+            f"{statistics.median(cpu_s(peer) / cpu_s(own) for own, peer in pairs):>6.2f}",
+        )
+        show(f"{each.name:40}{'  '.join(figures)}")
+    for reader in ("tailer", "Delta's feed"):
+        one, two = (names["appends", reader, master] for master in ("local[1]", "local[2]"))
+        speedup = statistics.median(run[one]["seconds"] / run[two]["seconds"] for run in runs)
+        show(f"{reader}, two cores beside one: {speedup:.2f} times as fast")
+    show(f"load of the machine, all of this included: {os.getloadavg()[0]:.1f} of {os.cpu_count()}")
+
+
+def test_engines(readers: Readers, show: Show) -> None:
+    """The daemon's form: batches of a version, in their order, in its process."""
+    size = next((readers.folder / "linked").glob("1-*.parquet")).stat().st_size
+    found = [
+        Contender(engine, "linked", version, version, links * LINKED, "LocalEngine", options={"files": str(links)})
+        for version, links in enumerate(LINKS, 1)
+        for engine in ("LocalEngine", "SparkEngine")
+    ]
+    runs = rounds_by_version(readers, found)
+    show(f"\nmedians of {RUNS} runs; a file has {size / 2**20:.1f} MB and {LINKED:,} rows")
+    show("MB of files, seconds of LocalEngine, of SparkEngine, CPU s of either (SparkEngine's in this process)")
+    for version, links in enumerate(LINKS, 1):
+        local, spark = (runs[version, engine] for engine in ("LocalEngine", "SparkEngine"))
+        figures = (
+            f"{statistics.median(taken['seconds'] for taken in local):>7.2f}",
+            f"{statistics.median(taken['seconds'] for taken in spark):>7.2f}",
+            f"{statistics.median(taken['driver_s'] for taken in local):>7.2f}",
+            f"{statistics.median(cpu_s(taken) + taken['driver_s'] for taken in spark):>7.2f}",
+            f"({statistics.median(taken['driver_s'] for taken in spark):.2f})",
+        )
+        show(f"{links * size / 2**20:>8.0f}{'  '.join(figures)}")
+
+
+def rounds_by_version(readers: Readers, found: Sequence[Contender]) -> dict[tuple[int, str], list[dict[str, float]]]:
+    """Each in turn, without the first round."""
+    taken: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for number in range(1 + RUNS):
+        for each in found:
+            result = readers.run(each)
+            if number:
+                taken.setdefault((each.first, each.reader), []).append(result)
+    return taken
+
+
+def test_pieces(readers: Readers, tmp_path: Path, show: Show) -> None:
+    """What each costs: on the driver that plans it, and on the executor that finds no row in it."""
+    claim_files(tmp_path / "planned", PLANNED)
+    started = time.process_time()
+    source = TailerSource({"path": str(tmp_path / "planned"), "startingVersion": "0"})
+    partitions = source.reader(source.schema()).partitions()
+    planned_s = time.process_time() - started
+    size = statistics.mean(len(pickle.dumps(partition)) for partition in partitions[:1000])
+    show(f"\nplanning a version of {PLANNED:,} files: {1e6 * planned_s / PLANNED:.0f} CPU us a file")
+    show(f"{len(partitions):,} partitions, {size:,.0f} bytes each")
+    for pieces in PIECES:
+        claim_size(readers.folder / f"pieces-{pieces}", pieces)
+    found = [Contender("tailer", f"pieces-{pieces}", 0, 0, 1, "tailer") for pieces in PIECES]
+    runs = rounds(readers, found)
+    few, many = ([run[each.name] for run in runs] for each in found)
+    more = PIECES[1] - PIECES[0]
+    for what, measured in (("ms", lambda taken: taken["seconds"]), ("CPU ms", cpu_s)):
+        each_ms = statistics.median(
+            1000 * (measured(big) - measured(small)) / more for small, big in zip(few, many, strict=True)
+        )
+        job_ms = statistics.median(1000 * measured(small) for small in few)
+        show(f"a task without rows: {each_ms:.1f} {what}; a query of {PIECES[0]}: {job_ms:.0f} {what}")

@@ -1,0 +1,149 @@
+"""Tables written by executors and by the driver, for tests that hold one against the other."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pyarrow as pa
+from anyio import to_thread
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from sinks.delta import DeltaSink
+from tailer.config import PipelineSettings
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.pairing_engine import PairingEngine
+from tailer.pipeline import Limits, Pipeline
+from tailer.policy import PairingRules, Policy
+from tailer.sink import Append
+from tailer.spans import SPAN_VERSIONS
+from tailer.spark.delta_writer import DeltaPipeline, delta_pipeline
+from tailer.start import Start, StartKind
+from tailer.storage import LocalStore
+from tailer.watch import TimerWake
+
+__all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "rows_of", "waits_to_die"]
+
+EARLIEST: Final = Start(StartKind.EARLIEST)
+LIMITS: Final = Limits(poll_interval_s=0.05, retry_for_s=20.0)
+
+PATIENCE_S: Final = 240
+
+Row = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Delivering:
+    """A pipeline from one folder to another, whoever writes."""
+
+    source: Path
+    target: Path
+    start: Start = EARLIEST
+    policy: Policy = field(default_factory=Policy)
+    pairing: PairingRules = field(default_factory=PairingRules)
+    options: Mapping[str, Any] | None = None
+    name: str = "orders"
+    span_versions: int = SPAN_VERSIONS
+
+    @property
+    def settings(self) -> PipelineSettings:
+        """As a configuration would have it."""
+        options = {"path": str(self.target), **(self.options or {})}
+        return PipelineSettings(self.name, self.source, self.start, self.policy, self.pairing, 0.05, "delta", options)
+
+    def into(self, target: Path) -> "Delivering":
+        """The same into another table."""
+        return replace(self, target=target)
+
+    def sink(self) -> DeltaSink:
+        """A sink of its own."""
+        return DeltaSink.configure(self.name, self.settings.sink_options)
+
+    def log(self) -> DeltaTableLog:
+        """The source."""
+        return DeltaTableLog(LocalStore(self.source))
+
+    @property
+    def latest(self) -> int:
+        """The newest version of the source."""
+        return anyio.run(self.log().latest)
+
+    def executors(
+        self, session: Callable[[], SparkSession], until: int | None = None, sink: DeltaSink | None = None
+    ) -> DeltaPipeline:
+        """The pipeline whose rows executors write."""
+        engine = PairingEngine(LocalEngine(), self.pairing)
+        return delta_pipeline(
+            self.settings,
+            self.log(),
+            sink or self.sink(),
+            session,
+            engine,
+            TimerWake(),
+            LIMITS,
+            until,
+            self.span_versions,
+        )
+
+    def driver(self, until: int | None = None, limits: Limits = LIMITS) -> Pipeline:
+        """The ordinary pipeline."""
+        engine = PairingEngine(LocalEngine(), self.pairing)
+        end = None if until is None else Start(StartKind.VERSION, until)
+        return Pipeline(self.name, self.log(), self.sink(), engine, TimerWake(), self.start, end, self.policy, limits)
+
+    def by_executors(self, spark: SparkSession, until: int | None = None) -> None:
+        """Deliver up to `until`, None: the newest version."""
+        last = self.latest if until is None else until
+        anyio.run(self.executors(lambda: spark, last).run)
+
+    def by_driver(self, until: int | None = None, limits: Limits = LIMITS) -> None:
+        """The same."""
+        last = self.latest if until is None else until
+        anyio.run(self.driver(last, limits).run)
+
+    def progress(self, table_id: str | None = None) -> int | None:
+        """The version that the target says was delivered."""
+        app_id = f"{self.name}/{table_id or anyio.run(self.log().table_id)}"
+        return DeltaTable(self.target).transaction_version(app_id)
+
+
+def rows_of(target: Path, version: int | None = None) -> Counter[Row]:
+    """All rows of a table, each with the columns that are not null, as text."""
+    table = pa.table(DeltaTable(target, version=version).scan())
+    return Counter(
+        tuple(sorted((name, repr(v)) for name, v in row.items() if v is not None)) for row in table.to_pylist()
+    )
+
+
+class Interrupted(DeltaSink):
+    """A sink with something that happens between its look at the target and the executors' work."""
+
+    then: Callable[[Append], Append]
+
+    async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
+        """Lets it happen."""
+        append = await super().appending(app_id, schemas)
+        return await to_thread.run_sync(self.then, append)
+
+
+def die_first(due: Callable[[], None], folder: Path) -> None:
+    """See whether the append is due; the first time, say who we are and wait to be killed."""
+    due()
+    try:
+        (folder / "running").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def waits_to_die(folder: Path, append: Append) -> Append:
+    """The append with a task whose executor is going to be killed."""
+    return replace(append, check=partial(die_first, append.check, folder))

@@ -1,0 +1,120 @@
+"""SIGKILL of executors and of the daemon while executors deliver to Kafka: the five figures are 0.
+
+Executors that are killed are Spark's to replace, and a task that was on one runs again. A daemon that is killed leaves
+executors behind that go on for a while, beside those of the next one.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tailer.placement import SparkSettings
+from tests.faults.kafka_figures import Figures
+from tests.faults.kafka_history import History
+from tests.faults.kafka_lanes import Daemon, Lane, Lanes
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.shards import by_key, together
+from tests.kafka.topics import Record
+from tests.spark_cluster import StandaloneCluster
+
+SHARDS = 3
+KILLS = 4
+LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+
+
+class ShardedLane(Lane):
+    """A lane of which executors deliver the shards."""
+
+    def ends(self, records: Sequence[Record]) -> list[Record]:
+        """One END for each version that all shards have ended."""
+        return together([record for record in records if record.topic == self.topics[1]], SHARDS)
+
+    def figures(self, history: History, records: Sequence[Record]) -> Figures:
+        """See `Lane.figures`."""
+        others = [record for record in records if record.topic != self.topics[1]]
+        return super().figures(history, [*by_key(others), *self.ends(records)])
+
+
+class ShardedLanes(Lanes):
+    """See `Lanes`; a version is reached when all shards have ended it."""
+
+    def reached(self, lane: Lane) -> int:
+        """See `Lanes.reached`."""
+        assert isinstance(lane, ShardedLane)
+        ends = lane.ends(self._followers[lane.name].records())
+        return int(json.loads(ends[-1].value or b"")["commit_version"]) if ends else -1
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A cluster with two executors for each driver."""
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def run_on(spark: SparkSettings, lanes: Sequence[Lane], patch: pytest.MonkeyPatch) -> None:
+    """Have daemons of these lanes deliver through executors."""
+    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("TAILER_ENGINE", "spark")
+    patch.setenv("TAILER_SPARK__MASTER", spark.master)
+    patch.setenv("TAILER_SPARK__CONF", json.dumps(dict(spark.conf)))
+    for lane in lanes:
+        pipeline = f"TAILER_PIPELINES__{lane.name.replace('-', '_').upper()}"
+        patch.setenv(f"{pipeline}__WRITE", "executors")
+        patch.setenv(f"{pipeline}__SHARDS", str(SHARDS))
+
+
+def finish(lanes: Lanes) -> None:
+    """Let one daemon deliver the rest, and judge."""
+    lanes.history.publish(lanes.history.length)
+    with Daemon(lanes.config) as daemon:
+        daemon.await_running()
+        lanes.await_caught_up(daemon)
+        assert daemon.terminate() == 0, daemon.said
+    lanes.check()
+
+
+@pytest.mark.timeout(900)
+def test_executors_and_drivers_are_killed(
+    tmp_path: Path, kafka: KafkaCluster, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(tmp_path / "table", seed=8, length=60, large=2_000, large_every=2)
+    pipelines = [ShardedLane("confluent-kafka")]
+    run_on(cluster.settings(), pipelines, monkeypatch)
+    moments = random.Random(history.seed)
+    with ShardedLanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
+        for number in range(KILLS):
+            history.publish(moments.randint(2, 6))
+            with Daemon(lanes.config) as daemon:
+                daemon.await_running()
+                # What is open at first may be what executors of the last one left behind.
+                lanes.publish_until(daemon, lambda: bool(cluster.executor_pids() and lanes.open()))
+                if number % 2:
+                    for pid in cluster.executor_pids()[:1]:
+                        cluster.kill_executor(pid)
+                    lanes.await_more(daemon)
+                daemon.kill()
+        finish(lanes)
+        assert lanes.torn() > 0, "no kill hit a transaction"
+
+
+@pytest.mark.timeout(900)
+def test_the_process_with_all_of_it_is_killed(
+    tmp_path: Path, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver and executor are one Java process, which ends when it finds that ours is gone."""
+    history = History(tmp_path / "table", seed=9, length=30, large=2_000, large_every=2)
+    pipelines = [ShardedLane("kafka-python")]
+    run_on(SparkSettings("local[2]", conf=LOCAL), pipelines, monkeypatch)
+    with ShardedLanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
+        history.publish(5)
+        with Daemon(lanes.config) as daemon:
+            daemon.await_running()
+            lanes.publish_until(daemon, lambda: bool(lanes.open()))
+            daemon.kill()
+        finish(lanes)

@@ -1,0 +1,170 @@
+"""SIGKILL of who writes a Delta table by executors: the driver, and executors. What is there afterwards is exact.
+
+A driver that is killed leaves a JVM behind for a moment, which may still commit what it was at; the next driver begins
+meanwhile.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tailer.spark.delta_session import with_delta
+from tests.executor_writing import Delivering, Interrupted, waits_to_die
+from tests.faults.saga import Saga
+from tests.faults.test_kill import DeltaDestination
+from tests.follow import follow
+from tests.spark import delta_jars
+from tests.spark_cluster import Driver, StandaloneCluster
+
+KILLS: Final = 2
+COMMITS: Final = 60
+SHORT: Final = 4  # versions of a span, for commits to be killed at
+PATIENCE_S: Final = 240
+
+
+Row = tuple[int, str, int, object]
+
+
+def delivered(table: pa.Table) -> Counter[Row]:
+    """The change rows of a table."""
+    columns = (
+        table.column(name).to_pylist() for name in ("_commit_version", "_change_type", "id", "_commit_timestamp")
+    )
+    return Counter(zip(*columns, strict=True))
+
+
+def check(saga: Saga, target: Path) -> None:
+    """What is in the target is every change of the source, once."""
+    expected: Counter[Row] = Counter()
+    for version in follow(saga.path):
+        expected.update(delivered(version.table))
+    assert Counter(row[:3] for row in expected.elements()) == saga.changes
+    found = delivered(pa.table(DeltaTable(target).scan()))
+    assert not expected - found, f"missing: {list((expected - found).items())[:5]}"
+    assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
+
+
+class Writer:
+    """The process of `tests.faults.executor_writer`."""
+
+    def __init__(self, saga: Saga, destination: DeltaDestination, scratch: Path, span_versions: int = SHORT) -> None:
+        scratch.mkdir()
+        self._said = scratch / "said.log"
+        module = "tests.faults.executor_writer"
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            str(saga.path),
+            str(destination.path),
+            str(scratch),
+            str(span_versions),
+        ]
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(command, stdout=said, stderr=said)
+
+    @property
+    def said(self) -> str:
+        """Everything it printed."""
+        return self._said.read_text(errors="replace")
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Return when something has come about."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Writer]]:
+    """Writers of a test; none survives it."""
+    writers: list[Writer] = []
+    yield writers
+    for writer in writers:
+        if writer.process.poll() is None:
+            writer.process.kill()
+            writer.process.wait()
+
+
+def files(destination: DeltaDestination) -> int:
+    """How many data files there are, committed or not."""
+    return len(list(destination.path.glob("part-*.parquet")))
+
+
+def has_got(destination: DeltaDestination, there: int, least: int) -> bool:
+    """Whether there are more files than `there`, and what is committed goes up to `least` at least."""
+    return files(destination) > there and destination.reached() >= least
+
+
+@pytest.mark.timeout(600)
+def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) -> None:
+    moments = random.Random(7)
+    saga = Saga(tmp_path / "source", seed=5, length=COMMITS)
+    destination = DeltaDestination(tmp_path / "target", f"orders/{saga.table_id}")
+    reached = [-1]
+    for number in range(KILLS):
+        saga.publish(8)
+        there = files(destination)
+        started.append(writer := Writer(saga, destination, tmp_path / f"scratch-{number}"))
+        # Now with files that no commit names yet, now behind a commit.
+        least = reached[-1] if number % 2 == 0 else reached[-1] + 1
+        writer.wait_until(partial(has_got, destination, there, least))
+        saga.publish(4)
+        time.sleep(moments.uniform(0.0, 0.7))
+        writer.process.kill()
+        writer.process.wait()
+        reached.append(destination.reached())
+    saga.publish(saga.length)
+    started.append(writer := Writer(saga, destination, tmp_path / "scratch", span_versions=saga.length))
+    writer.wait_until(lambda: destination.reached() == saga.last)
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.process.wait(PATIENCE_S) == 0, writer.said
+    print(f"killed at versions {reached[1:]}")
+    check(saga, destination.path)
+
+
+def deliver(session: SparkSession, delivering: Delivering, until: int, folder: Path) -> None:
+    """Deliver, on a driver of its own."""
+    sink = Interrupted.configure(delivering.name, delivering.settings.sink_options)
+    sink.then = partial(waits_to_die, folder)
+    anyio.run(delivering.executors(lambda: session, until, sink).run)
+
+
+@pytest.mark.timeout(600)
+def test_executors_killed_while_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    saga = Saga(tmp_path / "source", seed=6, length=COMMITS)
+    saga.publish(saga.length)
+    delivering = Delivering(saga.path, tmp_path / "target")
+    destination = DeltaDestination(delivering.target, f"orders/{saga.table_id}")
+    cluster = StandaloneCluster(tmp_path / "cluster")
+    try:
+        conf = {"spark.jars": ",".join(map(str, delta_jars())), "spark.databricks.delta.snapshotPartitions": "2"}
+        with Driver(with_delta(cluster.settings(conf))) as driver:
+            delivered = driver.start(deliver, delivering, saga.last, tmp_path)
+            deadline = time.monotonic() + PATIENCE_S
+            while not (tmp_path / "running").exists():
+                assert not delivered.done() or delivered.result() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            for pid in cluster.executor_pids():
+                cluster.kill_executor(pid)
+            delivered.result(PATIENCE_S)
+    finally:
+        cluster.close()
+    check(saga, destination.path)

@@ -1,0 +1,49 @@
+"""Golden tables through the data source `tailer`: as a batch and as a stream, what `LocalEngine` gives of them."""
+
+import random
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import tailer.spark
+from tests.golden.test_feeds import TABLES, expected_table, rows
+from tests.oracle import assert_same, type_name
+from tests.queries import Checkpoint, Query, Trigger, read_batch, rows_of_all
+from tests.tables import expected_feed, golden_delta
+
+ON_SPARK = ("cdc_ict_table", "cdf-column-mapping-id-mode", "cdf-table-backtick-column-names", "cdf-table-with-dv")
+
+
+def limits(chance: random.Random) -> dict[str, int]:
+    """Limits of a micro-batch, low ones above all."""
+    names = chance.sample(("maxFilesPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger"), chance.randint(0, 3))
+    most = {"maxFilesPerTrigger": 4, "maxRowsPerTrigger": 9, "maxBytesPerTrigger": 4000}
+    return {name: chance.randint(1, most[name]) for name in names}
+
+
+@pytest.mark.parametrize("name", sorted(set(TABLES)))
+def test_batches_and_streams_are_the_expected_feed(name: str) -> None:
+    """With any limits and any trigger; the columns and their types are those of Delta's feed."""
+    feed, chance = expected_feed(name), random.Random(name)
+    expected = rows(expected_table(name))
+    options = {"path": golden_delta(name), "startingVersion": feed.first, "endingVersion": feed.last}
+    batch = read_batch(**options)
+    assert_same(rows(batch), expected, name)
+    types = [(field.name, type_name(field.type)) for field in batch.schema]
+    assert types == [(field.name, type_name(field.type)) for field in expected_table(name).schema]
+    for trigger in Trigger:
+        checkpoint = Checkpoint()
+        given = {**options, **limits(chance)}
+        assert Query(checkpoint, **given).run(trigger) is None
+        assert_same(rows(rows_of_all(checkpoint)), expected, f"{name} {trigger} {given}")
+
+
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_spark_reads_the_expected_feed(name: str, spark: SparkSession) -> None:
+    tailer.spark.register(spark)
+    feed, expected = expected_feed(name), expected_table(name)
+    frame = spark.read.format("tailer").options(startingVersion=feed.first, endingVersion=feed.last)
+    found = frame.load(str(golden_delta(name)))
+    assert found.schema == from_arrow_schema(expected.schema)
+    assert_same(rows(found.toArrow()), rows(expected), name)

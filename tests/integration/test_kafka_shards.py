@@ -1,0 +1,359 @@
+"""A pipeline whose shards are delivered side by side, on a real broker: their figures, their number, their rivals."""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import anyio
+import pyarrow as pa
+import pytest
+from anyio import create_task_group, to_thread
+
+from tailer.config import PipelineSettings
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.errors import ConfigError, SinkFenced, TableReplaced
+from tailer.lineage import app_id_of
+from tailer.pairing_engine import PairingEngine
+from tailer.pipeline import Pipeline
+from tailer.placement import Writers
+from tailer.plan import Position
+from tailer.policy import PairingRules, Policy
+from tailer.shard_delivery import ShardReport, ShardWork, deliver_shard, make_sink
+from tailer.shard_layout import NO_COLUMNS, Layout, LayoutSink, UndividedSink, layout_id
+from tailer.sink import Progress, Sink, shard_name
+from tailer.spark.sharded import ShardedPipeline
+from tailer.start import Start
+from tailer.storage import LocalStore
+from tailer.watch import TimerWake
+from tests.faults.kafka_figures import Figures
+from tests.faults.kafka_history import TABLE_ID, History
+from tests.faults.kafka_lanes import Form, Lane
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.shards import ThreadRunner, by_key, together
+from tests.kafka.topics import Follower, Record, read_topic, unique_name
+from tests.logs import add, metadata, parquet, protocol, schema_string, write_commit
+from tests.oracle import delta_rs_snapshot
+
+T = TypeVar("T")
+
+PATIENCE_S = 1.0
+
+
+class Place:
+    """A pipeline over the table at `table`, or over that of a history, into topics of its own."""
+
+    def __init__(self, kafka: KafkaCluster, table: History | Path, form: Form = "keyed", **options: Any) -> None:
+        self.table_path = table.path if isinstance(table, History) else table
+        self.history = table
+        self.servers = kafka.bootstrap_servers
+        self.lane = Lane("confluent-kafka", form, options=options)
+        self.lane.create(self.servers)
+        self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
+
+    def settings(self, shards: int, start: str = "earliest") -> PipelineSettings:
+        key = tuple(self.options.get("key", ()))
+        return PipelineSettings(
+            name=self.lane.name,
+            table=self.table_path,
+            start=Start.parse(start),
+            policy=Policy(),
+            pairing=PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
+            poll_interval_s=0.05,
+            sink_kind="kafka",
+            sink_options=self.options,
+            write=Writers.EXECUTORS,
+            shards=shards,
+        )
+
+    def table(self) -> DeltaTableLog:
+        return DeltaTableLog(LocalStore(self.table_path))
+
+    @property
+    def last(self) -> int:
+        """The newest version."""
+        return len(list((self.table_path / "_delta_log").glob("*.json"))) - 1
+
+    def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> ShardedPipeline:
+        return ShardedPipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=until)
+
+    def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
+        """Let all shards come as far as the table is, or until that version."""
+        anyio.run(self.pipeline(shards, self.last if until is None else until, start).run)
+
+    def deliver_undivided(self) -> None:
+        """Let one process deliver up to the newest version, as the daemon has it done."""
+        settings = self.settings(1)
+
+        async def deliver(sink: Sink) -> None:
+            whole = UndividedSink(sink, settings.name, self.layout(sink), settings.start)
+            engine = PairingEngine(LocalEngine(), settings.pairing)
+            until = Start.parse(str(self.last))
+            await Pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
+
+        self.with_sink(deliver)
+
+    def attempt(self, shard: int, shards: int, until: int) -> ShardReport:
+        """Deliver one shard, as an executor does."""
+        (data,) = deliver_shard(ShardWork(self.settings(shards), shard, until, PATIENCE_S))
+        report: ShardReport = pickle.loads(data)
+        return report
+
+    def settle(self, shards: int, start: str = "earliest") -> None:
+        """Put so many shards in force."""
+        self.with_sink(lambda sink: self.layout(sink).settle(shards, Start.parse(start)))
+
+    def places(self, shards: int) -> list[Position]:
+        """Where the shards are."""
+        return self.with_sink(lambda sink: self.layout(sink).places(shards))
+
+    async def until_ended(self, shards: int, version: int) -> None:
+        """Return when all shards have ended that version, of a pipeline that began with version 0."""
+        with Follower(self.servers, [f"{self.lane.topic}-ends"]) as follower:
+            await to_thread.run_sync(follower.await_records, shards * (version + 1))
+
+    def layout(self, sink: Sink) -> Layout:
+        return Layout(self.lane.name, self.table(), sink, lambda: make_sink(self.settings(1)))
+
+    def with_sink(self, work: Callable[[Sink], Awaitable[T]]) -> T:
+        """What `work` gives with an instance of the sink."""
+
+        async def run() -> T:
+            sink = make_sink(self.settings(1))
+            try:
+                return await work(sink)
+            finally:
+                await sink.aclose()
+
+        return anyio.run(run)
+
+    def read(self, which: Literal["rows", "ends", "schema"]) -> list[Record]:
+        topics = {
+            "rows": self.lane.topic,
+            "ends": f"{self.lane.topic}-ends",
+            "schema": self.options.get("schema_topic"),
+        }
+        return read_topic(self.servers, str(topics[which]))
+
+    def figures(self, shards: int) -> Figures:
+        """The five figures, with the ENDs of all shards taken together."""
+        assert isinstance(self.history, History)
+        return self.lane.figures(self.history, [*by_key(self.read("rows")), *together(self.read("ends"), shards)])
+
+    def figures_without_ends(self) -> tuple[int, int, int, int]:
+        """What is missing, doubled, out of order, and not what the table holds: where the number of shards changed."""
+        assert isinstance(self.history, History)
+        figures = self.lane.figures(self.history, by_key(self.read("rows")))
+        return figures.missing, figures.doubled, figures.disordered, figures.unfolded
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """Forty versions, some larger than a transaction; none but the first published."""
+    return History(tmp_path / "table", seed=7, length=40, large=900, large_every=8)
+
+
+def test_what_all_shards_deliver_is_the_table(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(20)
+    place.deliver(3)
+    history.publish(history.length)
+    place.deliver(3)
+    assert set(place.places(3)) == {Position.end(history.last)}
+    assert place.figures(3).all_zero, place.figures(3)
+
+
+def test_without_a_key_shards_have_tasks(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history, "flat")
+    history.publish(history.length)
+    place.deliver(4)
+    figures = place.figures(4)
+    # Between shards there is no order.
+    assert (figures.missing, figures.doubled, figures.unfolded, figures.miscounted) == (0, 0, 0, 0), figures
+
+
+def test_attempts_at_one_shard_at_the_same_time(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(history.length)
+    place.settle(2)
+    with ThreadPoolExecutor(6) as threads:
+        runs = [threads.submit(place.attempt, shard, 2, history.last) for shard in (0, 1, 0, 1, 0, 1)]
+        assert [run.result().error for run in runs] == [None] * 6
+    assert place.figures(2).all_zero, place.figures(2)
+
+
+def test_the_number_changes_only_between_versions(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(12)
+    place.deliver(2)
+    history.publish(5)
+    assert place.attempt(0, 2, 15).error is None
+    with pytest.raises(ConfigError) as raised:
+        place.deliver(3)
+    assert "in 2 shards, up to versions 12 to 15, and cannot be delivered in 3 shards" in str(raised.value)
+    assert "shards = 2" in raised.value.hint
+    assert "up to 12 no change is left out" in raised.value.hint
+    place.deliver(2)
+    history.publish(5)
+    place.deliver(3)
+    assert set(place.places(3)) == {Position.end(history.published - 1)}
+    late = place.attempt(0, 2, history.published - 1).error
+    assert isinstance(late, SinkFenced)
+    assert "the pipeline is delivered in 3 shards" in str(late)
+    assert place.figures_without_ends() == (0, 0, 0, 0)
+
+
+def test_divided_and_put_together_again(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(9)
+    place.deliver_undivided()
+    history.publish(9)
+    place.deliver(2)
+    history.publish(9)
+    place.deliver_undivided()
+    history.publish(history.length)
+    place.deliver(3)
+    assert place.figures_without_ends() == (0, 0, 0, 0)
+
+
+def test_whoever_dies_while_the_number_changes(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(9)
+    place.deliver(2)
+    number = Progress(layout_id(place.lane.name), Position.opening(2))
+    place.with_sink(lambda sink: sink.reset(number))
+    history.publish(9)
+    left = place.attempt(0, 2, 15).error
+    assert isinstance(left, SinkFenced)
+    assert "the number of its shards is being changed" in str(left)
+    place.deliver(2)
+    place.with_sink(lambda sink: sink.reset(number))
+    history.publish(9)
+    place.deliver(3)
+    assert place.figures_without_ends() == (0, 0, 0, 0)
+
+
+def test_who_was_divided_differently_writes_nothing_more(kafka: KafkaCluster, history: History) -> None:
+    """An executor that lives on, while the pipeline is delivered in another way."""
+    place = Place(kafka, history)
+    history.publish(9)
+    place.deliver(2)
+    app_id = app_id_of(shard_name(place.lane.name, 0, 2), TABLE_ID)
+
+    async def outlive(sink: Sink) -> None:
+        left = LayoutSink(sink, place.lane.name, 2)
+        assert await left.progress(app_id) is not None
+        async with left.begin(app_id, NO_COLUMNS):
+            pass
+        await to_thread.run_sync(place.settle, 3)
+        with pytest.raises(SinkFenced):
+            async with left.begin(app_id, NO_COLUMNS) as transaction:
+                await transaction.commit(Progress(app_id, Position.end(20)))
+        with pytest.raises(SinkFenced):
+            await left.progress(app_id)
+
+    place.with_sink(outlive)
+    assert set(place.places(3)) == {Position.end(history.published - 1)}
+
+
+def test_all_shards_start_where_the_first_one_did(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(9)
+    place.settle(2, "latest")
+    history.publish(9)
+    assert place.attempt(1, 2, 14).error is None
+    history.publish(history.length)
+    place.deliver(2, start="latest")
+    ends = [json.loads(end.value or b"") for end in together(place.read("ends"), 2)]
+    assert [end["commit_version"] for end in ends] == list(range(10, history.length))
+    changes = Counter(version for version, *_ in history.net_changes().elements())
+    assert [end["event_count"] for end in ends] == [changes[version] for version in range(10, history.length)]
+
+
+def test_all_shards_have_one_snapshot(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(15)
+    place.settle(2, "snapshot")
+    assert place.attempt(1, 2, 15).error is None
+    rows = {dict(row)["id"] for row in delta_rs_snapshot(history.path, 15)}
+    history.publish(history.length)
+    place.deliver(2, start="snapshot")
+    events = [json.loads(record.value) for record in place.read("rows") if record.value]
+    found = Counter(event["after"]["id"] for event in events if event["op"] == "r")
+    assert found == Counter(rows)
+    ends = [json.loads(end.value or b"") for end in together(place.read("ends"), 2)]
+    assert [end["commit_version"] for end in ends] == list(range(15, history.length))
+    assert ends[0]["event_count"] == len(rows)
+
+
+def test_of_two_drivers_the_first_one_ends(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(5)
+
+    async def both() -> None:
+        first = place.pipeline(2)
+        async with create_task_group() as group:
+            group.start_soon(ending, first)
+            await place.until_ended(2, 5)
+            history.publish(3)
+            await place.pipeline(2, until=8).run()
+            history.publish(3)
+
+    async def ending(first: ShardedPipeline) -> None:
+        with pytest.raises(SinkFenced, match="layout"):
+            await first.run()
+
+    anyio.run(both)
+    place.deliver(2)
+    assert place.figures(2).all_zero, place.figures(2)
+
+
+def test_another_table_in_its_place_is_told(kafka: KafkaCluster, history: History) -> None:
+    place = Place(kafka, history)
+    history.publish(5)
+    place.deliver(2)
+    for commit in (history.path / "_delta_log").iterdir():
+        commit.write_text(commit.read_text().replace(TABLE_ID, TABLE_ID[::-1]))
+    with pytest.raises(TableReplaced):
+        place.deliver(2)
+    with pytest.raises(TableReplaced):
+        place.deliver(3)
+
+
+def test_a_commit_that_makes_it_another_table(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Shards without a row of the version in question have an END of it as well."""
+    schema, table = schema_string(id="long"), tmp_path / "table"
+
+    def rows(name: str, *ids: int) -> Any:
+        written = parquet(table / name, pa.table({"id": pa.array(ids, pa.int64())}))
+        return add(name, size=written.stat().st_size)
+
+    write_commit(table, 0, protocol(), metadata(schema, table_id="one"), rows("0.parquet", 1, 2, 3, 4))
+    write_commit(table, 1, rows("1.parquet", 5))
+    write_commit(table, 2, metadata(schema, table_id="other"), rows("2.parquet", 6))
+    write_commit(table, 3, rows("3.parquet", 7))
+    place = Place(kafka, table)
+    place.deliver(3, until=1)
+    place.deliver(3, until=3)
+    ends = [json.loads(end.value or b"") for end in together(place.read("ends"), 3)]
+    counts = [(end["id"], end["event_count"]) for end in ends]
+    assert counts == [("one:0", 4), ("one:1", 1), ("other:2", 1), ("other:3", 1)]
+
+
+def test_each_shard_says_that_columns_change(kafka: KafkaCluster, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+
+    def rows(name: str, **columns: list[int]) -> Any:
+        return add(name, size=parquet(table / name, pa.table(columns)).stat().st_size)
+
+    write_commit(table, 0, protocol(), metadata(schema_string(id="long")), rows("0.parquet", id=[1, 2, 3]))
+    write_commit(table, 1, metadata(schema_string(id="long", n="long")), rows("1.parquet", id=[4], n=[4]))
+    place = Place(kafka, table, schema_topic=unique_name("schema"))
+    place.deliver(2)
+    told = [json.loads(record.value or b"") for record in place.read("schema")]
+    assert sorted((each["_commit_version"], each["shard"], each["shards"]) for each in told) == [(1, 0, 2), (1, 1, 2)]
+    assert {tuple(each["changes"]) for each in told} == {("column n int64 was added",)}

@@ -1,0 +1,118 @@
+"""`tailer run` with an engine on Spark: the same rows, and a process that ends when it is asked to."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from deltalake.exceptions import TableNotFoundError
+
+from tests.integration.commands import Orders, background
+from tests.spark import delta_jars
+
+WAIT_S = 120.0
+
+
+def copied(orders: Orders, target: Path) -> bool:
+    """Whether every change lies in the target."""
+    try:
+        return orders.copied_to(target) == sorted(orders.changes)
+    except TableNotFoundError:
+        return False
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.1)
+
+
+def configuration(folder: Path, engine: str, name: str = "", more: str = "") -> Path:
+    """A pipeline from `source` to `target-<name>`, with Spark in the same process."""
+    name = name or engine
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f"""
+        engine = "{engine}"
+        drain_s = 60
+        [spark]
+        master = "local[2]"
+        [spark.conf]
+        "spark.ui.enabled" = false
+        "spark.driver.bindAddress" = "127.0.0.1"
+        "spark.local.dir" = "{folder / "spark"}"
+        "spark.jars" = "{",".join(map(str, delta_jars()))}"
+        [pipelines.orders]
+        table = "source"
+        carryovers = "drop"
+        poll_interval_s = 0.1
+        {more}
+        [pipelines.orders.sink]
+        kind = "delta"
+        path = "target-{name}"
+        """
+    )
+    return path
+
+
+def java_children(pid: int) -> list[str]:
+    """What a process has started and not ended, by its command."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            command = (status.parent / "comm").read_text().strip()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and command == "java":
+            found.append(command)
+    return found
+
+
+def test_spark_delivers_what_threads_do(tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "source")
+    orders.insert(*range(200))
+    orders.delete(3, 4)
+    with background("run", configuration(tmp_path, "spark"), SPARK_LOCAL_IP="127.0.0.1") as daemon:
+        until(lambda: copied(orders, tmp_path / "target-spark"))
+        orders.insert(1000)
+        orders.delete(1000, 5)
+        until(lambda: copied(orders, tmp_path / "target-spark"))
+        assert java_children(daemon.pid)
+        daemon.send_signal(signal.SIGTERM)
+        _, said = daemon.communicate(timeout=WAIT_S)
+        assert daemon.returncode == 0, said
+    assert "Spark at local[2] is up" in said
+
+
+def test_executors_write_and_the_driver_goes_on_behind_them(tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "source")
+    orders.insert(*range(200))
+    orders.delete(3, 4)
+    by_executors = configuration(tmp_path, "spark", "same", 'write = "executors"')
+    with background("run", by_executors, SPARK_LOCAL_IP="127.0.0.1") as daemon:
+        until(lambda: copied(orders, tmp_path / "target-same"))
+        orders.insert(1000)
+        orders.delete(1000, 5)
+        until(lambda: copied(orders, tmp_path / "target-same"))
+        daemon.send_signal(signal.SIGTERM)
+        _, said = daemon.communicate(timeout=WAIT_S)
+        assert daemon.returncode == 0, said
+    orders.insert(2000)
+    with background("run", configuration(tmp_path, "local", "same")) as daemon:
+        until(lambda: copied(orders, tmp_path / "target-same"))
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(WAIT_S) == 0
+
+
+def test_auto_starts_no_spark_for_small_versions(tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "source")
+    orders.insert(1, 2)
+    with background("run", configuration(tmp_path, "auto")) as daemon:
+        until(lambda: copied(orders, tmp_path / "target-auto"))
+        assert java_children(daemon.pid) == []
+        os.kill(daemon.pid, signal.SIGTERM)
+        assert daemon.wait(WAIT_S) == 0

@@ -1,0 +1,301 @@
+"""Executors: results in order, errors as they were, jobs that end when asked; the same with Spark of every kind.
+
+Spark in this process, a standalone cluster of two workers, and a Connect server.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailer.errors import ConfigError, EngineUnavailable, FileVacuumed, Retry, StorageUnavailable
+from tailer.placement import SparkSettings
+from tailer.spark.executors import Executors
+from tailer.spark.session import close_session, engine_name, is_alive, is_remote, open_session
+from tests.kafka.ports import free_ports
+from tests.spark_cluster import ConnectServer, Driver, StandaloneCluster
+
+PATIENCE_S: Final = 120
+ITEMS: Final = [3, 0, 1, 40, 2, 0, 7, 5, 11, 1, 0]
+
+Work = Callable[[int], Iterator[bytes]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """Spark Connect."""
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def connect(server: ConnectServer) -> Iterator[SparkSession]:
+    """A session of it."""
+    session = open_session(server.settings())
+    yield session
+    close_session(session)
+
+
+@pytest.fixture(params=["classic", "connect"])
+def session(request: pytest.FixtureRequest) -> SparkSession:
+    """A session of either kind."""
+    found: SparkSession = request.getfixturevalue({"classic": "spark", "connect": "connect"}[request.param])
+    return found
+
+
+@pytest.fixture
+def executors(session: SparkSession) -> Iterator[Executors]:
+    """What is tested."""
+    with closing(Executors(session)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A master and two workers."""
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: StandaloneCluster) -> Iterator[Driver]:
+    """A driver of the cluster, with tasks that Spark runs twice where they take long."""
+    speculative = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1",
+        "spark.speculation.quantile": "0.1",
+        "spark.speculation.minTaskRuntime": "0ms",
+    }
+    with Driver(cluster.settings(speculative)) as found:
+        yield found
+
+
+def counting() -> Work:
+    """As many chunks as the item says; made here, because executors cannot import this module."""
+
+    def count(item: int) -> Iterator[bytes]:
+        for chunk in range(item):
+            yield b"%d of %d" % (chunk, item)
+
+    return count
+
+
+def failing() -> Work:
+    """One chunk, then an error for some items."""
+
+    def fail(item: int) -> Iterator[bytes]:
+        yield b"first"
+        if item == 3:
+            raise FileVacuumed("orders", 7, "part-0.parquet")
+        if item == 4:
+            raise StorageUnavailable("orders", "slow down")
+        if item == 5:
+            raise ValueError("of no kind of ours")
+
+    return fail
+
+
+def waiting(folder: Path) -> Work:
+    """Items that say in `folder` that they have begun, and never end."""
+
+    def wait(item: int) -> Iterator[bytes]:
+        (folder / str(item)).touch()
+        time.sleep(1000)
+        yield b""
+
+    return wait
+
+
+def waiting_once(folder: Path) -> Work:
+    """Item 3 says with its process, in `folder`, that it has begun, and never ends, but when it is run again."""
+
+    def wait(item: int) -> Iterator[bytes]:
+        begun = folder / "begun"
+        yield b"before"
+        if item == 3 and not begun.exists():
+            begun.with_suffix(".new").write_text(str(os.getppid()))
+            begun.with_suffix(".new").replace(begun)
+            time.sleep(1000)
+        yield b"%d" % item
+
+    return wait
+
+
+def expected(items: list[int]) -> list[list[bytes]]:
+    """What `counting` gives."""
+    return [list(counting()(item)) for item in items]
+
+
+def await_files(folder: Path, count: int) -> None:
+    """Return when there are so many files."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(list(folder.iterdir())) < count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_results_come_in_the_order_of_items(executors: Executors) -> None:
+    assert list(executors.run(counting(), ITEMS)) == expected(ITEMS)
+    assert list(executors.run(counting(), [])) == []
+
+
+def test_runs_of_one_session_do_not_mix(executors: Executors) -> None:
+    with closing(executors.run(counting(), ITEMS)) as one, closing(executors.run(counting(), ITEMS[::-1])) as other:
+        assert list(zip(one, other, strict=True)) == list(zip(expected(ITEMS), expected(ITEMS[::-1]), strict=True))
+
+
+def test_all_cores_are_counted(executors: Executors) -> None:
+    assert executors.parallelism == 2
+
+
+def test_no_more_than_a_window_is_under_way(executors: Executors, tmp_path: Path) -> None:
+    def tell(item: int) -> Iterator[bytes]:
+        (tmp_path / str(item)).touch()
+        yield b""
+
+    with closing(executors.run(tell, list(range(20)))) as run:
+        next(run)
+        await_files(tmp_path, 5)
+        # Nothing is begun but what was handed out and a window behind it; whoever is late does not change that.
+        assert {int(path.name) for path in tmp_path.iterdir()} == set(range(5))
+
+
+@pytest.mark.parametrize(("item", "retry"), [(3, Retry.MANUAL), (4, Retry.TIMED)])
+def test_our_errors_arrive_as_they_were_raised(executors: Executors, item: int, retry: Retry) -> None:
+    run = executors.run(failing(), [0, 1, item, 2])
+    assert [next(run), next(run)] == [[b"first"], [b"first"]]
+    with pytest.raises((FileVacuumed, StorageUnavailable)) as raised:
+        next(run)
+    assert raised.value.retry is retry
+    known = {3: FileVacuumed("orders", 7, "part-0.parquet"), 4: StorageUnavailable("orders", "slow down")}[item]
+    assert (type(raised.value), raised.value.fields) == (type(known), known.fields)
+    with pytest.raises(CancelledError):
+        next(run)
+
+
+def test_any_other_error_arrives_with_its_trace(executors: Executors) -> None:
+    with pytest.raises(ValueError, match="of no kind of ours") as raised:
+        list(executors.run(failing(), [5]))
+    assert "in fail" in raised.value.__notes__[0]
+
+
+def test_an_error_that_cannot_be_pickled_is_told_in_words(executors: Executors) -> None:
+    def fail(item: int) -> Iterator[bytes]:
+        yield b"%d" % item
+        raise ValueError("has a lock", threading.Lock())
+
+    with pytest.raises(RuntimeError, match=r"ValueError: .*has a lock"):
+        list(executors.run(fail, [1]))
+
+
+@pytest.mark.parametrize("stopped_by", ["run", "executors"])
+def test_a_run_can_be_stopped_from_another_thread(executors: Executors, tmp_path: Path, stopped_by: str) -> None:
+    run = executors.run(waiting(tmp_path), [0, 1, 2, 3])
+
+    def stop() -> None:
+        await_files(tmp_path, 2)
+        (run.close if stopped_by == "run" else executors.cancel)()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(CancelledError):
+        next(run)
+    thread.join(PATIENCE_S)
+    # No core is left with what was stopped.
+    assert list(executors.run(counting(), [2, 2])) == expected([2, 2])
+
+
+def test_work_that_executors_do_not_know_is_a_fault_of_the_installation(
+    executors: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_here = ModuleType("only_here")
+    exec("def work(item):\n    yield b''", only_here.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", only_here)
+    with pytest.raises(ConfigError) as raised:
+        list(executors.run(only_here.work, [1]))
+    assert "do not have the Python module 'only_here'" in raised.value.reason
+    assert "PYSPARK_PYTHON" in raised.value.hint
+
+
+def run_counting(session: SparkSession, items: list[int]) -> list[list[bytes]]:
+    """What a driver of the cluster does."""
+    with closing(Executors(session)) as executors:
+        assert executors.parallelism == 2
+        return list(executors.run(counting(), items))
+
+
+def run_waiting_once(session: SparkSession, folder: Path, items: list[int]) -> list[list[bytes]]:
+    """The same, with a task that waits to be killed."""
+    with closing(Executors(session)) as executors:
+        return list(executors.run(waiting_once(folder), items))
+
+
+def test_a_cluster_gives_the_same(driver: Driver) -> None:
+    assert driver.call(run_counting, ITEMS) == expected(ITEMS)
+
+
+def test_a_killed_executor_changes_nothing(driver: Driver, cluster: StandaloneCluster, tmp_path: Path) -> None:
+    driver.call(run_counting, [1])
+    running = driver.start(run_waiting_once, tmp_path, list(range(8)))
+    await_files(tmp_path, 1)
+    for pid in cluster.executor_pids():
+        cluster.kill_executor(pid)
+    assert running.result(PATIENCE_S) == [[b"before", b"%d" % item] for item in range(8)]
+
+
+def test_a_running_session_is_taken_if_it_is_the_one_and_left_running(spark: SparkSession) -> None:
+    found = open_session(SparkSettings("local[2]", conf={"spark.ui.enabled": "false"}))
+    assert found.sparkContext is spark.sparkContext
+    close_session(found)
+    assert is_alive(spark)
+    assert (engine_name(spark), is_remote(spark)) == ("Spark at local[2]", False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        (SparkSettings("local[3]"), "spark.master"),
+        (
+            SparkSettings("local[2]", conf={"spark.hadoop.some.secret": "hunter2"}),
+            "spark.conf.spark.hadoop.some.secret",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_a_running_session_is_not_taken_for_another_one(settings: SparkSettings, where: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_session(settings)
+    assert raised.value.where == where
+    assert "runs in this process already" in raised.value.reason
+    assert "hunter2" not in f"{raised.value} {raised.value.hint}"
+
+
+def test_a_connect_server_that_is_not_there_is_named_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailer.spark.session.CONNECT_PATIENCE_S", 0.5)
+    (port,) = free_ports(1)
+    with pytest.raises(EngineUnavailable) as raised:
+        open_session(SparkSettings(remote=f"sc://127.0.0.1:{port}/;user_id=ada"))
+    assert str(raised.value).startswith(f"Spark Connect at 127.0.0.1:{port}: no answer")
+    with pytest.raises(ConfigError) as faulty:
+        open_session(SparkSettings(remote="sc://127.0.0.1/;token"))
+    assert "token" not in str(faulty.value)
+
+
+def test_what_a_connect_server_lets_no_client_set_is_named(server: ConnectServer) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_session(server.settings({"spark.executor.memory": "1g"}))
+    assert raised.value.where == "spark.conf.spark.executor.memory"
+    session = open_session(server.settings({"spark.sql.shuffle.partitions": "3"}))
+    assert session.conf.get("spark.sql.shuffle.partitions") == "3"
+    close_session(session)
+    assert not is_alive(session)

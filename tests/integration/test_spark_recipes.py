@@ -1,0 +1,113 @@
+"""What is offered to `foreachBatch`: exact also where a batch is done twice."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import tailer.spark
+from tailer.errors import ConfigError
+from tailer.spark.recipes import append_once, kafka_records, merge_by_key
+
+Done = Callable[[DataFrame, int], None]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A table with a few versions: inserts, then updates, a delete and a key that comes back."""
+    path = tmp_path / "source"
+    write_deltalake(path, pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"]}))
+    write_deltalake(path, pa.table({"k": pa.array([4], pa.int64()), "v": ["d"]}), mode="append")
+    DeltaTable(path).update(updates={"v": "'B'"}, predicate="k = 2")
+    DeltaTable(path).delete("k = 3")
+    write_deltalake(path, pa.table({"k": pa.array([3], pa.int64()), "v": ["again"]}), mode="append")
+    DeltaTable(path).delete("k = 1")
+    return path
+
+
+def changes(spark: SparkSession, source: Path, **options: Any) -> DataFrame:
+    """The table's changes from its first version on, a few rows at a time."""
+    tailer.spark.register(spark)
+    reader = spark.readStream.format("tailer").option("startingVersion", 0).option("maxFilesPerTrigger", 2)
+    return reader.options(**options).load(str(source))
+
+
+def run(rows: DataFrame, each: Done, checkpoint: Path) -> None:
+    """Do all batches there are."""
+    query = rows.writeStream.foreachBatch(each).trigger(availableNow=True)
+    query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+
+
+def failing_behind(each: Done, at: int) -> Done:
+    """`each`, with a failure behind the batch number `at`: Spark does not know that it was done."""
+
+    def done(batch: DataFrame, number: int) -> None:
+        each(batch, number)
+        if number == at:
+            raise RuntimeError("lost")
+
+    return done
+
+
+def run_with_failures(rows: DataFrame, each: Done, checkpoint: Path) -> None:
+    """Do all batches; the first two are done twice."""
+    for at in (0, 1):
+        with pytest.raises(StreamingQueryException):
+            run(rows, failing_behind(each, at), checkpoint)
+    run(rows, each, checkpoint)
+
+
+def contents(path: Path) -> Counter[tuple[int, str]]:
+    """Keys and values of a table."""
+    return Counter((row["k"], row["v"]) for row in pa.table(DeltaTable(path).scan()).to_pylist())
+
+
+def test_a_batch_is_appended_once(source: Path, tmp_path: Path, spark: SparkSession) -> None:
+    target = tmp_path / "target"
+    rows = changes(spark, source)
+    run_with_failures(rows, append_once(str(target), "orders"), tmp_path / "checkpoint")
+    direct = spark.read.format("tailer").option("startingVersion", 0).load(str(source))
+    assert Counter(map(tuple, spark.read.format("delta").load(str(target)).collect())) == Counter(
+        map(tuple, direct.collect())
+    )
+
+
+def test_a_copy_is_kept_by_key(source: Path, tmp_path: Path, spark: SparkSession) -> None:
+    target = tmp_path / "target"
+    each = merge_by_key(str(target), ["k"])
+    run_with_failures(changes(spark, source, netChanges="true", key="k"), each, tmp_path / "checkpoint")
+    assert contents(target) == contents(source)
+    new = pa.table({"k": pa.array([7], pa.int64()), "v": ["g"], "w": ["new"]})
+    write_deltalake(source, new, mode="append", schema_mode="merge")
+    DeltaTable(source).delete("k = 4")
+    # A query that was ended by a change of the columns, and is begun again with the new ones.
+    run(changes(spark, source, netChanges="true", key="k"), each, tmp_path / "checkpoint")
+    assert contents(target) == contents(source)
+    assert "w" in [field.name for field in DeltaTable(target).schema().fields]
+
+
+def test_a_key_is_needed() -> None:
+    with pytest.raises(ConfigError, match="key"):
+        merge_by_key("target", [])
+
+
+def test_records_for_kafka_have_what_tells_a_repeated_one(source: Path, tmp_path: Path, spark: SparkSession) -> None:
+    found: list[tuple[str, str]] = []
+
+    def keep(batch: DataFrame, _number: int) -> None:
+        records = kafka_records(batch)
+        assert records.columns == ["key", "value", "headers"]
+        found.extend((row["key"], row["value"]) for row in records.collect())
+
+    run_with_failures(changes(spark, source, schema="envelope"), keep, tmp_path / "checkpoint")
+    assert len(found) > len(set(found))
+    envelope = spark.read.format("tailer").option("startingVersion", 0).option("schema", "envelope")
+    rows = envelope.load(str(source)).collect()
+    assert {key for key, _ in found} == {row["_event_id"] for row in rows}
+    assert len(set(found)) == len(rows)

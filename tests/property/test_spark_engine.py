@@ -1,0 +1,54 @@
+"""`SparkEngine` gives the batches of `LocalEngine`: the same rows, in the same order, with the same positions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailer.engine import Engine, LocalEngine
+from tailer.pairing_engine import PairingEngine
+from tailer.plan import ChangePlan, Position
+from tailer.policy import PairingRules
+from tailer.spark.engine import SparkEngine
+from tailer.spark.executors import Executors
+from tests.feeding import KEEP, Placed, placed
+from tests.follow import plans, run_plan
+from tests.golden.test_feeds import TABLES
+from tests.tables import golden_delta
+from tests.written import HISTORIES, read
+
+WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))[:3]
+
+
+@pytest.fixture(scope="module")
+def engine(spark: SparkSession) -> Iterator[Engine]:
+    """On the executors of the session."""
+    executors = Executors(spark)
+    yield SparkEngine(lambda: executors)
+    executors.close()
+
+
+def rows(plan: ChangePlan, engine: Engine, rules: PairingRules, after: Position | None = None) -> list[Placed]:
+    """The rows of a plan, in order."""
+    return list(placed(run_plan(plan, PairingEngine(engine, rules), after).batches))
+
+
+@pytest.mark.parametrize("name", sorted(set(TABLES)))
+def test_golden_tables(engine: Engine, name: str) -> None:
+    for plan in plans(golden_delta(name)):
+        assert rows(plan, engine, KEEP) == rows(plan, LocalEngine(), KEEP)
+
+
+@pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
+def test_evolving_histories(engine: Engine, archive: Path, tmp_path: Path) -> None:
+    told = read(archive, tmp_path)
+    rules = PairingRules(compute_updates=True)
+    for plan in plans(told.path, told.first):
+        expected = rows(plan, LocalEngine(), rules)
+        assert rows(plan, engine, rules) == expected
+        if len(expected) > 3:
+            version, task, row, *_ = expected[len(expected) // 2]
+            after = Position(version, task, row)
+            assert rows(plan, engine, rules, after) == rows(plan, LocalEngine(), rules, after)

@@ -1,0 +1,97 @@
+"""What a configuration is completed with so that Spark knows of Delta, and what a session without it is told."""
+
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from tailer.errors import ConfigError
+from tailer.placement import SparkSettings
+from tailer.spark.delta_session import check_delta, with_delta
+
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def test_settings_are_completed() -> None:
+    made = with_delta(SparkSettings(conf={"spark.executor.memory": "4g"})).conf
+    assert made["spark.executor.memory"] == "4g"
+    assert made["spark.sql.extensions"] == EXTENSION
+    assert made["spark.sql.catalog.spark_catalog"] == CATALOG
+    assert made["spark.jars.packages"].startswith("io.delta:delta-spark_4.2_2.13:")
+
+
+def test_what_is_there_stays() -> None:
+    given = {
+        "spark.sql.extensions": "a.B",
+        "spark.sql.catalog.spark_catalog": "c.D",
+        "spark.jars.packages": "org.example:e:1",
+    }
+    made = with_delta(SparkSettings(conf=given)).conf
+    assert made["spark.sql.extensions"] == f"a.B,{EXTENSION}"
+    assert made["spark.sql.catalog.spark_catalog"] == "c.D"
+    assert made["spark.jars.packages"].startswith("org.example:e:1,io.delta:")
+    settings = SparkSettings(conf=made)
+    assert with_delta(settings) == settings
+
+
+@pytest.mark.parametrize("key", ["spark.jars", "spark.jars.packages"])
+def test_jars_that_are_named_are_not_fetched(key: str) -> None:
+    given = {key: "/jars/delta-spark_4.2_2.13-4.4.0.jar"}
+    made = with_delta(SparkSettings(conf=given)).conf
+    assert {name: made[name] for name in made if "jars" in name} == given
+
+
+def test_a_connect_server_has_its_own() -> None:
+    settings = SparkSettings(remote="sc://127.0.0.1:1")
+    assert with_delta(settings) == settings
+
+
+class Session:
+    """As much of a session as is asked: settings, and what loading from Delta raises."""
+
+    def __init__(self, settings: dict[str, str], error: str) -> None:
+        self._settings = settings
+        self._error = error
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """Has `get`."""
+        return self._settings
+
+    @property
+    def read(self) -> Any:
+        """Has `format`."""
+        return self
+
+    def format(self, name: str) -> Any:
+        """Has `load`."""
+        assert name == "delta"
+        return self
+
+    def load(self) -> None:
+        """Always fails: there is no path."""
+        raise AnalysisException(self._error)
+
+
+WITH_DELTA = {"spark.sql.extensions": EXTENSION, "spark.sql.catalog.spark_catalog": CATALOG}
+
+
+def test_a_session_without_the_settings_is_told_which() -> None:
+    session: Any = Session({"spark.sql.extensions": EXTENSION}, "")
+    with pytest.raises(ConfigError) as caught:
+        check_delta(session)
+    assert CATALOG in caught.value.hint
+    assert EXTENSION not in caught.value.hint
+
+
+def test_a_session_without_the_jars_is_told_so() -> None:
+    session: Any = Session(WITH_DELTA, "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta.")
+    with pytest.raises(ConfigError, match="jars") as caught:
+        check_delta(session)
+    assert "spark.jars.packages" in caught.value.hint
+
+
+def test_a_session_with_delta() -> None:
+    session: Any = Session(WITH_DELTA, "'path' is not specified")
+    check_delta(session)

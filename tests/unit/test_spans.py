@@ -1,0 +1,89 @@
+"""Which versions share a span."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tailer.delta.table import DeltaTableLog
+from tailer.errors import LogCorrupt, SchemaChanged
+from tailer.policy import Carryovers, OnSchemaChange, PairingRules, Policy
+from tailer.spans import Span, Spans, pieces_of
+from tailer.storage import LocalStore
+from tests.faults.crafted import Crafted
+
+WIDE = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},%s]}'
+MORE = WIDE % '{"name":"n","type":"long","nullable":true,"metadata":{}}'
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Crafted:
+    """A table with three versions that insert a row each."""
+    made = Crafted(tmp_path / "table")
+    for version in range(1, 4):
+        made.commit(made.add(made.data(f"{version}.parquet", [version])))
+    return made
+
+
+async def _cut(path: Path, policy: Policy, until: int | None, most: int, found: list[Span]) -> None:
+    log = DeltaTableLog(LocalStore(path))
+    spans = Spans(log, policy, lambda plan: plan, await log.seek(0), until)
+    while (span := await spans.next(most)) is not None:
+        found.append(span)
+
+
+def cut(
+    table: Crafted,
+    policy: Policy | None = None,
+    until: int | None = None,
+    most: int = 100,
+    found: list[Span] | None = None,
+) -> list[tuple[int, int]]:
+    """The first and last version of each span. `found`: where they are kept if something is raised."""
+    spans: list[Span] = [] if found is None else found
+    anyio.run(_cut, table.path, policy or Policy(), until, most, spans)
+    return versions(spans)
+
+
+def versions(spans: list[Span]) -> list[tuple[int, int]]:
+    """The first and last version of each."""
+    return [(span.first, span.last) for span in spans]
+
+
+def test_all_there_is_makes_one_span(table: Crafted) -> None:
+    assert cut(table) == [(0, 3)]
+    assert cut(table, until=1) == [(0, 1)]
+    assert cut(table, most=3) == [(0, 2), (3, 3)]
+
+
+def test_a_change_of_columns_begins_another(table: Crafted) -> None:
+    table.commit({"metaData": {**table.metadata, "schemaString": MORE}})
+    table.commit(table.add(table.data("5.parquet", [5])))
+    assert cut(table) == [(0, 3), (4, 5)]
+    found: list[Span] = []
+    with pytest.raises(SchemaChanged, match="column n"):
+        cut(table, Policy(on_schema_change=OnSchemaChange.FAIL), found=found)
+    assert versions(found) == [(0, 3)]
+
+
+def test_another_table_begins_another(table: Crafted) -> None:
+    table.commit({"metaData": {**table.metadata, "id": "22222222-3333-4444-5555-666666666666"}})
+    assert cut(table) == [(0, 3), (4, 4)]
+
+
+def test_what_stands_in_the_way_is_raised_behind_the_rest(table: Crafted) -> None:
+    table.commit_file(2).write_text("{")
+    found: list[Span] = []
+    with pytest.raises(LogCorrupt):
+        cut(table, found=found)
+    assert versions(found) == [(0, 1)]
+
+
+def test_a_span_knows_its_rows(table: Crafted) -> None:
+    table.commit(table.remove("1.parquet"), table.add(table.data("4.parquet", [1, 4])))
+    found: list[Span] = []
+    anyio.run(_cut, table.path, Policy(), None, 100, found)
+    (span,) = found
+    assert span.has_rows
+    assert [schema.names[0] for schema in span.schemas] == ["id"]
+    assert len(pieces_of(span, PairingRules(carryovers=Carryovers.KEEP))) == 1

@@ -1,0 +1,251 @@
+"""The options of the data source: what they mean, and that every fault is named as the user writes the option."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from tailer.errors import ConfigError
+from tailer.feed import Budget
+from tailer.filters import RowFilter
+from tailer.policy import Carryovers, PairingRules
+from tailer.spark.options import SourceOptions, read_options
+from tailer.start import Start, StartKind
+
+
+def options(**given: object) -> SourceOptions:
+    """What Spark's dictionary of these options is read as; the path is /data/orders."""
+    return read_options(
+        CaseInsensitiveDict({"path": "/data/orders", **{name: str(each) for name, each in given.items()}})
+    )
+
+
+def refused(**given: object) -> tuple[str, str, str]:
+    """Where, why and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        options(**given)
+    return caught.value.where, caught.value.reason, caught.value.remedy
+
+
+def at(kind: StartKind, value: int = 0) -> Start:
+    """A place in a table's history."""
+    return Start(kind, value)
+
+
+def test_everything_has_its_documented_default() -> None:
+    found = options()
+    assert found == SourceOptions(Path("/data/orders"))
+    assert (found.start, found.end, found.columns, found.filter, found.app_id) == (None, None, (), None, None)
+    assert found.budget == Budget(max_files=1000)
+    assert found.rules == PairingRules(Carryovers.DROP, compute_updates=False, key=())
+    assert (found.envelope, found.row_ids, found.net_changes) == (False, False, False)
+
+
+def test_everything_can_be_set() -> None:
+    found = options(
+        startingVersion=3,
+        endingTimestamp="2026-03-01",
+        maxFilesPerTrigger=7,
+        maxBytesPerTrigger="64m",
+        maxRowsPerTrigger=9,
+        columns="id, `a,b`,`c``d` , total amount",
+        filter="amount > 10",
+        carryovers="KEEP",
+        computeUpdates=True,
+        key="ID",
+        schema="Envelope",
+        appId="orders.eu-1",
+        rowIds="true",
+    )
+    assert (found.start, found.end) == (at(StartKind.VERSION, 3), at(StartKind.TIMESTAMP, 1_772_323_200_000))
+    assert found.budget == Budget(7, 64 * 2**20, 9)
+    assert found.columns == ("id", "a,b", "c`d", "total amount")
+    assert found.filter == RowFilter("amount > 10")
+    assert found.rules == PairingRules(Carryovers.KEEP, compute_updates=True, key=("ID",))
+    assert (found.envelope, found.app_id, found.row_ids) == (True, "orders.eu-1", True)
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_net_changes_may_have_a_key() -> None:
+    found = options(netChanges="true", key="id")
+    assert (found.net_changes, found.rules.key, found.rules.compute_updates) == (True, ("id",), False)
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ({"startingVersion": "latest"}, at(StartKind.LATEST)),
+        ({"startingVersion": "earliest"}, at(StartKind.EARLIEST)),
+        ({"startingVersion": " 12 "}, at(StartKind.VERSION, 12)),
+        ({"snapshot": "TRUE"}, at(StartKind.SNAPSHOT)),
+        ({"startingTimestamp": "1970-01-01 00:00:01.500"}, at(StartKind.TIMESTAMP, 1500)),
+        ({"startingTimestamp": "1970-01-01 00:00:01"}, at(StartKind.TIMESTAMP, 1000)),
+        ({"startingTimestamp": "1970-01-02"}, at(StartKind.TIMESTAMP, 86_400_000)),
+        ({"startingTimestamp": "1970-01-01T01:00:01+01:00"}, at(StartKind.TIMESTAMP, 1000)),
+        ({"startingTimestamp": "1970-01-01T00:00:01Z"}, at(StartKind.TIMESTAMP, 1000)),
+    ],
+)
+def test_starts(given: dict[str, str], start: Start) -> None:
+    assert options(**given).start == start
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("100b", 100), ("2k", 2048), ("2KB", 2048), ("64m", 2**26), ("1 g", 2**30), ("1t", 2**40)],
+)
+def test_sizes_are_written_as_spark_writes_them(text: str, size: int) -> None:
+    assert options(maxBytesPerTrigger=text).budget == Budget(max_bytes=size)
+
+
+def test_one_limit_replaces_the_default() -> None:
+    assert options(maxRowsPerTrigger=5).budget == Budget(max_rows=5)
+    assert options(maxFilesPerTrigger=5, maxBytesPerTrigger=6).budget == Budget(5, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("/data/orders/", "/data/orders"),
+        ("//data//orders", "/data/orders"),
+        ("file:/data/orders", "/data/orders"),
+        ("file:///data/../data/orders", "/data/orders"),
+        ("FILE:/data/a%20b", "/data/a%20b"),
+        ("/data/a%20b c#d?e", "/data/a%20b c#d?e"),
+        ("/data/a:b", "/data/a:b"),
+    ],
+)
+def test_paths_are_read_as_hadoop_reads_them(text: str, folder: str) -> None:
+    assert read_options({"path": text}).path == Path(folder)
+
+
+def test_relative_paths_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_options({"path": "orders"}).path == tmp_path / "orders"
+    assert read_options({"path": "./a:b"}).path == tmp_path / "a:b"
+
+
+def test_a_list_of_one_path_is_that_path() -> None:
+    assert read_options({"paths": '["/data/orders"]'}).path == Path("/data/orders")
+    with pytest.raises(ConfigError, match="path: must be one table"):
+        read_options({"paths": '["/a","/b"]'})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is missing or empty"),
+        ("  ", "is missing or empty"),
+        ("s3a://bucket/secret", "s3a: is not a local path"),
+        ("hdfs:/data", "hdfs: is not a local path"),
+        ("file:orders", "is no absolute path of this machine"),
+        ("file://host/orders", "is no absolute path of this machine"),
+    ],
+)
+def test_what_is_no_local_path_is_refused(text: str, reason: str) -> None:
+    where, said, remedy = refused(path=text)
+    assert (where, said) == ("path", reason)
+    assert remedy
+    assert "secret" not in said
+
+
+def test_a_missing_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="path: is missing or empty"):
+        read_options({})
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "reason"),
+    [
+        ({"startingVersion": "1", "startingTimestamp": "2026-03-01"}, "startingTimestamp", "does not go with"),
+        ({"endingVersion": "1", "endingTimestamp": "2026-03-01"}, "endingTimestamp", "does not go with"),
+        ({"startingVersion": "-1"}, "startingVersion", "'-1' is not a version"),
+        ({"startingVersion": "2026-03-01"}, "startingVersion", "is not a version"),
+        ({"startingVersion": "snapshot"}, "startingVersion", "is not a version"),
+        ({"startingVersion": str(2**63)}, "startingVersion", "is not a version"),
+        ({"startingTimestamp": "20260301"}, "startingTimestamp", "is not a time"),
+        ({"startingTimestamp": "latest"}, "startingTimestamp", "is not a time"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp", "is not a time"),
+        ({"endingVersion": "earliest"}, "endingVersion", "is not a version"),
+        ({"startingVersion": "5", "endingVersion": "4"}, "endingVersion", "comes before startingVersion"),
+        (
+            {"startingTimestamp": "2026-03-02", "endingTimestamp": "2026-03-01"},
+            "endingTimestamp",
+            "comes before startingTimestamp",
+        ),
+        ({"snapshot": "true", "startingVersion": "1"}, "startingVersion", "does not go with snapshot"),
+        ({"snapshot": "true", "endingVersion": "1"}, "endingVersion", "does not go with snapshot"),
+        ({"snapshot": "yes"}, "snapshot", "is not true or false"),
+        ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger", "is not a number above 0"),
+        ({"maxRowsPerTrigger": "-5"}, "maxRowsPerTrigger", "is not a number above 0"),
+        ({"maxRowsPerTrigger": "1.5"}, "maxRowsPerTrigger", "is not a number above 0"),
+        ({"maxBytesPerTrigger": "0m"}, "maxBytesPerTrigger", "is not a size above 0"),
+        ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "is not a size above 0"),
+        ({"maxBytesPerTrigger": "1.5g"}, "maxBytesPerTrigger", "is not a size above 0"),
+        ({"maxBytesPerTrigger": "5x"}, "maxBytesPerTrigger", "is not a size above 0"),
+        ({"columns": ""}, "columns", "has an empty name"),
+        ({"columns": "a,,b"}, "columns", "has an empty name"),
+        ({"columns": "a,"}, "columns", "has an empty name"),
+        ({"columns": "`a"}, "columns", "half a pair of backticks"),
+        ({"columns": "`a`b"}, "columns", "half a pair of backticks"),
+        ({"columns": "a, A"}, "columns", "names 'a' twice"),
+        ({"columns": "a, _change_type"}, "columns", "is not a column of the table"),
+        ({"filter": "  "}, "filter", "is empty"),
+        ({"filter": "a >"}, "filter", "is not one condition"),
+        ({"filter": "random() < 1"}, "filter", "depends on more than its arguments"),
+        ({"carryovers": "maybe"}, "carryovers", "'maybe' is not drop or keep"),
+        ({"schema": "json"}, "schema", "'json' is not typed or envelope"),
+        ({"netChanges": "true", "carryovers": "keep"}, "carryovers", "does not go with netChanges"),
+        ({"key": "id"}, "key", "is of no use without computeUpdates or netChanges"),
+        ({"key": "id", "computeUpdates": "true", "columns": "a"}, "key", "is not one of columns"),
+        ({"appId": ""}, "appId", "is not a name"),
+        ({"appId": "a/b"}, "appId", "is not a name"),
+        ({"startingversoin": "1"}, "startingversoin", "is not an option of the data source tailer"),
+    ],
+)
+def test_what_is_refused_is_named_with_a_way_on(given: dict[str, str], where: str, reason: str) -> None:
+    found, said, remedy = refused(**given)
+    assert found == where
+    assert reason in said
+    assert remedy
+
+
+def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
+    assert refused(startingVersoin=1)[2] == "Did you mean startingVersion?"
+    assert refused(maxFilesPerTriger=1)[2] == "Did you mean maxFilesPerTrigger?"
+    assert refused(password="x")[2].startswith("The options are: path, startingVersion, ")
+
+
+def test_a_table_made_with_sql_is_refused() -> None:
+    """Spark gives its options to `schema`, with some of its own, and none of them to the reader."""
+    with pytest.raises(ConfigError, match="CREATE TABLE: ") as caught:
+        read_options({"path": "file:/x", "location": "file:/x", "provider": "tailer", "owner": "me", "option.a": "1"})
+    assert "CREATE TEMPORARY VIEW" in caught.value.remedy
+
+
+def test_a_batch_needs_a_start() -> None:
+    for given in ({}, {"snapshot": "false"}, {"endingVersion": "3"}):
+        with pytest.raises(ConfigError, match="startingVersion: is missing") as caught:
+            options(**given).check_batch()
+        assert "snapshot = true" in caught.value.remedy
+    with pytest.raises(ConfigError, match="latest is behind the newest version"):
+        options(startingVersion="latest").check_batch()
+    for each in ({"startingVersion": 0, "endingVersion": "latest"}, {"snapshot": "true"}):
+        options(**each).check_batch()
+
+
+def test_a_stream_without_a_start_begins_with_a_snapshot_unless_told_not_to() -> None:
+    options().check_stream()
+    options(startingVersion="latest", endingVersion=9, snapshot="false").check_stream()
+    with pytest.raises(ConfigError, match="snapshot: is false"):
+        options(snapshot="false").check_stream()
+    with pytest.raises(ConfigError, match="an end needs a start"):
+        options(endingVersion=9).check_stream()
+
+
+def test_columns_are_spelled_as_the_table_spells_them() -> None:
+    found = options(columns="ID, Amount", key="iD", computeUpdates=True).spelled_as(["id", "other", "AMOUNT"])
+    assert (found.columns, found.rules.key) == (("id", "AMOUNT"), ("id",))
+    with pytest.raises(ConfigError, match="columns: no column 'amout'") as caught:
+        options(columns="amout").spelled_as(["id", "Amount"])
+    assert caught.value.remedy == "The columns are: id, Amount. Did you mean 'Amount'?"
