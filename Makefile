@@ -5,6 +5,8 @@
 UV_VERSION := 0.13.9
 PYTHON ?= python3
 BIN := .venv/bin
+# What Spark Connect's client needs costs every process that starts half a second: pyarrow takes pandas in wherever it is.
+CONNECT := .venv/connect
 
 # uv brings certificates of its own; a machine behind a proxy keeps the right ones where pip and curl look.
 export UV_SYSTEM_CERTS := 1
@@ -24,12 +26,14 @@ demo: .venv/.synced $(LAKE_TAILER_JARS) java
 
 # Tests of brokers mostly wait and those of tables compute, so they run side by side; the brokers' are shown at the end.
 BROKERS := kafka or registry
-PYTEST := $(BIN)/pytest tests --ignore=tests/bench -m "not soak"
-test: setup
+PYTEST := $(BIN)/pytest tests --ignore=tests/bench -m "not soak and not spark_connect"
+test: setup $(CONNECT)/.synced
 	@log=$$(mktemp); $(PYTEST) -k "$(BROKERS)" -p no:cacheprovider >"$$log" 2>&1 & brokers=$$!; \
 	trap 'kill $$brokers 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 1' INT TERM; \
-	$(PYTEST) -k "not ($(BROKERS))"; tables=$$?; wait $$brokers; brokers=$$?; cat "$$log"; \
-	[ $$tables -eq 0 ] && [ $$brokers -eq 0 ]
+	$(PYTEST) -k "not ($(BROKERS))"; tables=$$?; \
+	$(CONNECT)/bin/pytest tests/integration -m spark_connect -p no:cacheprovider; connect=$$?; \
+	wait $$brokers; brokers=$$?; cat "$$log"; \
+	[ $$tables -eq 0 ] && [ $$connect -eq 0 ] && [ $$brokers -eq 0 ]
 
 check: .venv/.synced
 	$(BIN)/ruff check
@@ -55,7 +59,11 @@ java:
 
 # --inexact leaves uv where it is: a tool of this file, not a dependency of the project.
 .venv/.synced: .venv/.uv-$(UV_VERSION) pyproject.toml uv.lock
-	$(BIN)/uv sync --quiet --frozen --all-extras --inexact
+	$(BIN)/uv sync --quiet --frozen --all-extras --no-extra all --no-extra spark-connect --inexact
+	@touch $@
+
+$(CONNECT)/.synced: .venv/.synced
+	UV_PROJECT_ENVIRONMENT=$(CONNECT) $(BIN)/uv sync --quiet --frozen --all-extras
 	@touch $@
 
 $(LAKE_TAILER_JARS): POM := tests/jars/pom.xml

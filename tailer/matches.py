@@ -8,6 +8,8 @@ does not equal minus zero.
 
 Of a row only its place and its fingerprint are kept; what does not fit into memory DuckDB puts on disk, below the
 folder that `TMPDIR` names, and takes away again. Answers do not depend on the salt, on the memory or on threads.
+
+DuckDB is imported by the first object: that takes a tenth of a second, and most processes of Spark compare nothing.
 """
 
 import secrets
@@ -15,9 +17,8 @@ import shutil
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
@@ -26,6 +27,9 @@ from tailer.bitmaps import Bitmaps, bitmap_of
 from tailer.errors import StorageUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = ["GONE", "MEMORY_BYTES", "RowMatches", "Stopped"]
 
@@ -113,6 +117,8 @@ class RowMatches:
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        import duckdb  # noqa: PLC0415 - see the module's docstring
+
         self._folder = str(scratch_folder())
         self._salt = secrets.token_hex(16)
         self._stopped = False
@@ -132,7 +138,7 @@ class RowMatches:
         self._release = weakref.finalize(self, _release, self._connections, self._folder)
 
     @property
-    def _database(self) -> duckdb.DuckDBPyConnection:
+    def _database(self) -> "duckdb.DuckDBPyConnection":
         return self._connections[0]
 
     @property
@@ -151,6 +157,8 @@ class RowMatches:
 
     def stop(self) -> None:
         """From another thread: end what is under way, and refuse what follows."""
+        import duckdb  # noqa: PLC0415 - see the module's docstring
+
         self._stopped = True
         for connection in self._connections:
             with suppress(duckdb.Error):  # it was closed meanwhile
@@ -280,6 +288,8 @@ class RowMatches:
 
     @contextmanager
     def _translated(self, reading: "_Reading | None" = None) -> Iterator[None]:
+        import duckdb  # noqa: PLC0415 - see the module's docstring
+
         try:
             if self._stopped:
                 raise Stopped
@@ -296,7 +306,7 @@ class RowMatches:
             raise
 
 
-def _release(connections: list[duckdb.DuckDBPyConnection], folder: str) -> None:
+def _release(connections: "list[duckdb.DuckDBPyConnection]", folder: str) -> None:
     connections.pop().close()
     shutil.rmtree(folder, ignore_errors=True)
 

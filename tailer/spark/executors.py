@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, EngineUnavailable, TailerError
 from tailer.spark.session import engine_name, first_sentence, is_remote
+from tailer.spark.worker import our_task
 
 __all__ = ["Executors", "Run"]
 
@@ -261,9 +262,10 @@ class _ConnectJobs:
 def _answer(work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator[Answer]:
     """What an executor answers for one item."""
     try:
-        for item in items:
-            for chunk in work(item):
-                yield item_number, CHUNK, chunk
+        with our_task():
+            for item in items:
+                for chunk in work(item):
+                    yield item_number, CHUNK, chunk
         yield item_number, DONE, b""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is raised on the driver
         yield item_number, FAILURE, _packed(error)

@@ -48,6 +48,7 @@ from tailer.plan import Position
 from tailer.spark.options import SourceOptions, read_options
 from tailer.spark.places import Offset, StreamPlace, offset_of, place_of
 from tailer.spark.views import EnvelopeView, SparkView, TypedView
+from tailer.spark.worker import our_task
 from tailer.start import Start, StartKind, StartPoint
 from tailer.storage import LocalStore
 from tailer.table_log import TableLog
@@ -342,7 +343,7 @@ def _naming(which: str, place: Start) -> Iterator[None]:
 
 def _read(view: SparkView, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     work = partition.value
-    with _with_next_step():
+    with our_task(), _with_next_step():
         if isinstance(work, SchemaChange):
             yield from view.change(work)
         elif work is not None:  # Spark makes a partition of no work for a batch without any

@@ -9,7 +9,7 @@ behind it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -18,10 +18,12 @@ from tailer.ahead import View
 from tailer.delta.schema import physical_name
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, SchemaChange
-from tailer.filters import RowFilter
 from tailer.plan import ChangePlan, add_row_ids, output_schema, select_columns
 from tailer.spark.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.typed import ReadSchemaLeft, TypedRows, typed_schema
+
+if TYPE_CHECKING:
+    from tailer.filters import RowFilter
 
 __all__ = ["EnvelopeView", "SparkView", "TypedView"]
 
@@ -53,7 +55,7 @@ class TypedView:
         self,
         table: pa.Schema,
         columns: Sequence[str],
-        row_filter: RowFilter | None,
+        row_filter: "RowFilter | None",
         *,
         row_ids: bool = False,
         follows: int | None = None,
@@ -112,7 +114,7 @@ class EnvelopeView:
     spark_schema = ENVELOPE
 
     def __init__(
-        self, table: pa.Schema, columns: Sequence[str], row_filter: RowFilter | None, *, row_ids: bool = False
+        self, table: pa.Schema, columns: Sequence[str], row_filter: "RowFilter | None", *, row_ids: bool = False
     ) -> None:
         if extra := _extra(table, columns, row_filter):
             remedy = "Add it there, or use schema = typed."
@@ -134,7 +136,7 @@ class EnvelopeView:
             self._filter.check(self._filtered(plan.schema))
         return plan
 
-    def _check_names(self, plan: ChangePlan, row_filter: RowFilter) -> None:
+    def _check_names(self, plan: ChangePlan, row_filter: "RowFilter") -> None:
         """Raise `ConfigError` where the version has another name for a column of the filter: it would seem null."""
         for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
             called = {physical_name(field): field.name for field in schema}
@@ -187,14 +189,14 @@ def _with_ids(schema: pa.Schema, row_ids: bool) -> pa.Schema:
     return add_row_ids(schema) if row_ids else schema
 
 
-def _extra(table: pa.Schema, wanted: Sequence[str], row_filter: RowFilter | None) -> tuple[str, ...]:
+def _extra(table: pa.Schema, wanted: Sequence[str], row_filter: "RowFilter | None") -> tuple[str, ...]:
     """The columns that only the filter needs."""
     if row_filter is None or not wanted:
         return ()
     return tuple(name for name in row_filter.columns(table.names) if name not in wanted)
 
 
-def _kept(batch: ChangeBatch, row_filter: RowFilter | None, extra: Sequence[str]) -> ChangeBatch:
+def _kept(batch: ChangeBatch, row_filter: "RowFilter | None", extra: Sequence[str]) -> ChangeBatch:
     """The rows that pass, without the columns that only the filter needed."""
     kept = batch if row_filter is None else row_filter.apply(batch)
     return replace(kept, rows=kept.rows.drop_columns(list(extra))) if extra else kept

@@ -45,7 +45,7 @@ def connect(server: ConnectServer) -> Iterator[SparkSession]:
     close_session(session)
 
 
-@pytest.fixture(params=["classic", "connect"])
+@pytest.fixture(params=["classic", pytest.param("connect", marks=pytest.mark.spark_connect)])
 def session(request: pytest.FixtureRequest) -> SparkSession:
     """A session of either kind."""
     found: SparkSession = request.getfixturevalue({"classic": "spark", "connect": "connect"}[request.param])
@@ -280,6 +280,7 @@ def test_a_running_session_is_not_taken_for_another_one(settings: SparkSettings,
     assert "hunter2" not in f"{raised.value} {raised.value.hint}"
 
 
+@pytest.mark.spark_connect
 def test_a_connect_server_that_is_not_there_is_named_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailer.spark.session.CONNECT_PATIENCE_S", 0.5)
     (port,) = free_ports(1)
@@ -291,6 +292,7 @@ def test_a_connect_server_that_is_not_there_is_named_without_its_token(monkeypat
     assert "token" not in str(faulty.value)
 
 
+@pytest.mark.spark_connect
 def test_what_a_connect_server_lets_no_client_set_is_named(server: ConnectServer) -> None:
     with pytest.raises(ConfigError) as raised:
         open_session(server.settings({"spark.executor.memory": "1g"}))
