@@ -116,7 +116,7 @@ BOUNDARIES: Final = (
         "tailer.spark.source",
         "tailer.ahead tailer.delta.table tailer.errors tailer.events tailer.feed tailer.pieces tailer.plan"
         " tailer.spark.options"
-        " tailer.spark.places tailer.spark.views tailer.start tailer.storage tailer.table_log",
+        " tailer.spark.places tailer.spark.views tailer.spark.worker tailer.start tailer.storage tailer.table_log",
         "anyio pyarrow pyspark",
     ),
     Boundary(
@@ -127,9 +127,10 @@ BOUNDARIES: Final = (
     Boundary("tailer.spark.shared", "tailer.placement tailer.spark.executors tailer.spark.session", "pyspark"),
     Boundary(
         "tailer.spark.session tailer.spark.executors",
-        "tailer.errors tailer.placement tailer.spark.session",
+        "tailer.errors tailer.placement tailer.scratch tailer.spark.session tailer.spark.worker",
         "grpc py4j pyarrow pyspark",
     ),
+    Boundary("tailer.spark.worker", "", "pyspark"),
     Boundary("tailer.attempts", "tailer.errors", "anyio tenacity"),
     Boundary(
         "tailer.spans",
