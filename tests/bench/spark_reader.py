@@ -2,11 +2,13 @@
 
 Each line of its input orders one reading, as JSON: who reads (`READERS`), which table, from which version to which; it
 answers each by a line: how long it took and how much processor time, that of Java, of the executors' Python and of
-itself. Spark's readers write to a sink that takes every row and keeps none. It is a process of its own because there is
-one Spark in each, and so that nothing else is counted.
+itself; of a plan also how large it is. Spark's readers write to a sink that takes every row and keeps none. It is a
+process of its own because there is one Spark in each, and so that nothing else is counted.
 """
 
 import json
+import pickle
+import statistics
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
 from tailer.spark.engine import SparkEngine
 from tailer.spark.executors import Executors
+from tailer.spark.source import TailerSource
 from tailer.storage import LocalStore
 from tests.bench import spark_tables
 from tests.spark import build_spark
@@ -42,9 +45,9 @@ def answers(scratch: Path, master: str, orders: Iterable[str]) -> Iterator[str]:
         order = json.loads(line)
         read = READERS[order["reader"]]
         started, before = time.perf_counter(), _cpu_s()
-        read(spark, order)
+        told = read(spark, order)
         seconds, after = time.perf_counter() - started, _cpu_s()
-        yield json.dumps({"seconds": seconds} | {name: after[name] - before[name] for name in after})
+        yield json.dumps({"seconds": seconds} | {name: after[name] - before[name] for name in after} | (told or {}))
     spark.stop()
 
 
@@ -121,11 +124,19 @@ async def _follow(engine: Engine, order: Order) -> None:
                 assert len(batch)
 
 
+def _plan(_spark: SparkSession, order: Order) -> dict[str, float]:
+    """Plan a batch of the version 0, which nobody reads: how many partitions there are, and the bytes of each."""
+    source = TailerSource({"path": order["path"], "startingVersion": "0"})
+    partitions = source.reader(source.schema()).partitions()
+    sizes = [len(pickle.dumps(partition)) for partition in partitions[:1000]]
+    return {"partitions": len(partitions), "bytes": statistics.mean(sizes)}
+
+
 def _write(spark: SparkSession, order: Order) -> None:
     getattr(spark_tables, order["table"])(spark, Path(order["path"]), **order["arguments"])
 
 
-READERS: Final[Mapping[str, Callable[[SparkSession, Order], None]]] = {
+READERS: Final[Mapping[str, Callable[[SparkSession, Order], dict[str, float] | None]]] = {
     "tailer": _ours,
     "tailer, stream": _our_stream,
     "Delta's feed": _feed,
@@ -133,6 +144,7 @@ READERS: Final[Mapping[str, Callable[[SparkSession, Order], None]]] = {
     "Delta's CHANGES": _changes,
     "LocalEngine": _local_engine,
     "SparkEngine": _spark_engine,
+    "plan": _plan,
     "write": _write,
 }
 

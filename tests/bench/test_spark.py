@@ -11,11 +11,9 @@ costs that is planned, and one that is run, for what a thousand executors would 
 
 import json
 import os
-import pickle
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +22,6 @@ from typing import IO, Any, Final
 
 import pytest
 
-from tailer.spark.source import TailerSource
 from tests.bench.spark_tables import claim_files, claim_size, grow_by_links
 
 RUNS: Final = 3
@@ -239,13 +236,10 @@ def rounds_by_version(readers: Readers, found: Sequence[Contender]) -> dict[tupl
 def test_pieces(readers: Readers, tmp_path: Path, show: Show) -> None:
     """What each costs: on the driver that plans it, and on the executor that finds no row in it."""
     claim_files(tmp_path / "planned", PLANNED)
-    started = time.process_time()
-    source = TailerSource({"path": str(tmp_path / "planned"), "startingVersion": "0"})
-    partitions = source.reader(source.schema()).partitions()
-    planned_s = time.process_time() - started
-    size = statistics.mean(len(pickle.dumps(partition)) for partition in partitions[:1000])
+    taken = [readers.order("local[2]", reader="plan", path=str(tmp_path / "planned")) for _ in range(RUNS)]
+    planned_s = statistics.median(each["driver_s"] for each in taken)
     show(f"\nplanning a version of {PLANNED:,} files: {1e6 * planned_s / PLANNED:.0f} CPU us a file")
-    show(f"{len(partitions):,} partitions, {size:,.0f} bytes each")
+    show(f"{taken[0]['partitions']:,.0f} partitions, {taken[0]['bytes']:,.0f} bytes each")
     for pieces in PIECES:
         claim_size(readers.folder / f"pieces-{pieces}", pieces)
     found = [Contender("tailer", f"pieces-{pieces}", 0, 0, 1, "tailer") for pieces in PIECES]
