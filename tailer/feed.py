@@ -18,8 +18,8 @@ from tailer.ahead import Ahead, Place, Step, View
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
 from tailer.execute import row_groups
-from tailer.pairing import check_key, concerns
-from tailer.pieces import Compared, Net, Piece, Slice, slices, split
+from tailer.pairing import concerns
+from tailer.pieces import Net, Piece, Slice, compared, slices, split
 from tailer.plan import END, ChangePlan, Position, output_schema
 from tailer.policy import PairingRules
 from tailer.readings import renumbered
@@ -124,8 +124,7 @@ class Feed:
         if self._net and not step.in_snapshot:
             ranged.append(step.plan)
         elif self._is_whole(step):
-            check_key(step.plan, self._rules)
-            found.append(Compared(renumbered(step.plan, self._rules), self._rules))
+            found += compared(renumbered(step.plan, self._rules), self._rules)
         else:
             rows += slices(step.plan, after, through)
 

@@ -31,23 +31,24 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.bitmaps import Bitmaps
-from tailer.delta.schema import dropped_column, partition_scalar, physical_name, restated, restates
+from tailer.delta.schema import dropped_column, restated, restates
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.execute import execute
 from tailer.matches import RowMatches
+from tailer.partitions import by_partition
 from tailer.plan import ROW_TRACKING, ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
 from tailer.policy import Carryovers, PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
 
-__all__ = ["PairingCounts", "check_key", "concerns", "lacks_identity", "refine", "refine_range"]
+__all__ = ["PairingCounts", "apart", "check_key", "concerns", "lacks_identity", "refine", "refine_range"]
 
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
@@ -88,6 +89,17 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     if plan.regime is not Regime.FILES or len(kinds) < 2:
         return False
     return _may_carry_over(plan, rules) or _pairs(plan, rules)
+
+
+def apart(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
+    """The plan in parts that `refine` may be given one by one: it compares no row of one with a row of another.
+
+    These are its partitions where equal rows are all that is looked for: an update may take a row from one to another.
+    """
+    if plan.regime is not Regime.FILES or rules.compute_updates or _is_tracked(plan):
+        return [plan]
+    groups = by_partition(plan.tasks, plan.schema)
+    return [replace(plan, tasks=tuple(plan.tasks[index] for index in group)) for group in groups]
 
 
 def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
@@ -349,27 +361,9 @@ class _Comparison:
 
     def _rivals(self, indices: Sequence[int]) -> list[int]:
         """Those tasks whose partition has rows on the other side, too: no row is equal to one of another partition."""
-        columns = self._partition_columns(indices)
-        values = {index: self._partition(index, columns) for index in indices}
-        sides: dict[tuple[Any, ...], set[TaskKind]] = {}
-        for index, value in values.items():
-            sides.setdefault(value, set()).add(self._tasks[index].kind)
-        return [index for index in indices if len(sides[values[index]]) > 1]
-
-    def _partition_columns(self, indices: Iterable[int]) -> list[pa.Field]:
-        """The columns that are compared and have one value in each of the files, the same in whatever way written."""
-        names = [{name for name, _ in self._tasks[index].partition_values} for index in indices]
-        fixed = set.intersection(*names) if names else set()
-        fields = [field for field in self._schema if physical_name(field) in fixed]
-        return [field for field in fields if not pa.types.is_floating(field.type)]
-
-    def _partition(self, index: int, columns: Iterable[pa.Field]) -> tuple[Any, ...]:
-        task = self._tasks[index]
-        texts = dict(task.partition_values)
-        return tuple(
-            partition_scalar(texts[physical_name(field)], field.type, task.table, task.version, task.uri)
-            for field in columns
-        )
+        groups = by_partition([self._tasks[index] for index in indices], self._schema)
+        found = ([indices[number] for number in group] for group in groups)
+        return sorted(index for group in found if self._has_both(group) for index in group)
 
 
 @dataclass(frozen=True, slots=True)

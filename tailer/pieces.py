@@ -6,27 +6,29 @@ rows in position order; who runs them side by side has their rows piece by piece
 
 - `Rows`: parts of tasks. Files much larger than a piece are split by row group, small ones share a piece.
 - `Compared`: a version whose rows must be compared with each other before it is known which of them are changes
-  (`tailer.pairing`). One executor does that, on its own disk: two versions are compared side by side, one is not.
+  (`tailer.pairing`), or those of some of its partitions where that is enough. One executor does that, on its own disk.
 - `Net`: a range of versions, for what became of their rows in the end; likewise.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from tailer.engine import remaining
 from tailer.events import ChangeBatch
 from tailer.execute import execute
 from tailer.matches import RowMatches
-from tailer.pairing import refine, refine_range
+from tailer.pairing import apart, check_key, concerns, refine, refine_range
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.policy import PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
 
-__all__ = ["Compared", "Net", "Piece", "Rows", "Slice", "run", "slices", "split"]
+__all__ = ["Compared", "Net", "Piece", "Rows", "Slice", "compared", "run", "slices", "split"]
+
+T = TypeVar("T")
 
 MIN_PIECE_BYTES: Final = 8 * 2**20
 MAX_PIECE_BYTES: Final = 128 * 2**20
@@ -114,10 +116,34 @@ def split(work: Sequence[Slice], most_bytes: int = MAX_PIECE_BYTES) -> list[Rows
 
     `most_bytes`: of a piece, as far as row groups allow.
     """
-    total = sum(each.size_bytes for each in work)
-    wanted = min(max(total // _PIECES, MIN_PIECE_BYTES), most_bytes)
+    wanted = _piece_bytes(sum(each.size_bytes for each in work), most_bytes)
     part_bytes = min(max(wanted, _PART_BYTES), most_bytes)
-    return list(_grouped((part for each in work for part in _cut(each, part_bytes)), wanted))
+    parts = [part for each in work for part in _cut(each, part_bytes)]
+    return [Rows(tuple(group)) for group in _grouped(parts, [part.size_bytes for part in parts], wanted)]
+
+
+def compared(plan: ChangePlan, rules: PairingRules) -> list[Compared | Rows]:
+    """The work of a plan whose rows must be compared (`tailer.pairing.concerns`), in pieces of like size if it can be.
+
+    Raises `ConfigError` where rows lack a column of the key, `DataCorrupt` for partition values that are none.
+    """
+    check_key(plan, rules)
+    parts = apart(plan, rules)
+    alone = [part for part in parts if concerns(part, rules)]
+    sizes = [part.size_bytes for part in alone]
+    groups = _grouped(alone, sizes, _piece_bytes(sum(sizes), MAX_PIECE_BYTES))
+    others = [each for part in parts if not concerns(part, rules) for each in slices(part)]
+    return [*(Compared(_united(group), rules) for group in groups), *split(others)]
+
+
+def _united(parts: Sequence[ChangePlan]) -> ChangePlan:
+    """Parts of one plan as one, in the order of the plan."""
+    tasks = sorted((task for part in parts for task in part.tasks), key=lambda task: task.index)
+    return replace(parts[0], tasks=tuple(tasks))
+
+
+def _piece_bytes(total: int, most_bytes: int) -> int:
+    return min(max(total // _PIECES, MIN_PIECE_BYTES), most_bytes)
 
 
 def _cut(whole: Slice, size_bytes: int) -> Iterator[Slice]:
@@ -133,18 +159,18 @@ def _cut(whole: Slice, size_bytes: int) -> Iterator[Slice]:
         yield replace(whole, first_byte=first, end_byte=end)
 
 
-def _grouped(parts: Iterable[Slice], size_bytes: int) -> Iterator[Rows]:
+def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Iterator[list[T]]:
     """Consecutive parts, as many together as make up `size_bytes`."""
-    group: list[Slice] = []
+    group: list[T] = []
     size = 0
-    for part in parts:
-        if group and size + part.size_bytes > size_bytes:
-            yield Rows(tuple(group))
+    for part, part_bytes in zip(parts, sizes, strict=True):
+        if group and size + part_bytes > size_bytes:
+            yield group
             group, size = [], 0
         group.append(part)
-        size += part.size_bytes
+        size += part_bytes
     if group:
-        yield Rows(tuple(group))
+        yield group
 
 
 def _compared(piece: Compared) -> Iterator[ChangeBatch]:

@@ -12,8 +12,8 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.errors import SchemaChanged, TailerError
-from tailer.pairing import check_key, concerns
-from tailer.pieces import Compared, Piece, Slice, slices, split
+from tailer.pairing import concerns
+from tailer.pieces import Piece, Slice, compared, slices, split
 from tailer.plan import ChangePlan, output_schema
 from tailer.policy import OnSchemaChange, PairingRules, Policy
 from tailer.schema_changes import describe_changes
@@ -135,15 +135,14 @@ class Spans:
 
 def pieces_of(span: Span, rules: PairingRules) -> list[Piece]:
     """The span's work for executors. Raises `ConfigError` where rows lack the key of `rules`."""
-    compared: list[Piece] = []
+    found: list[Piece] = []
     rows: list[Slice] = []
     for plan in span.plans:
         if concerns(plan, rules):
-            check_key(plan, rules)
-            compared.append(Compared(plan, rules))
+            found += compared(plan, rules)
         else:
             rows += slices(plan)
-    return [*compared, *split(rows)]
+    return [*found, *split(rows)]
 
 
 def _schemas(plan: ChangePlan) -> Iterator[pa.Schema]:

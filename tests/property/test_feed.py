@@ -2,8 +2,9 @@
 
 import random
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 
 from tailer.feed import Budget
@@ -12,6 +13,7 @@ from tailer.start import StartPoint
 from tests.feeding import KEEP, feed_all, placed, places_of
 from tests.follow import snapshot
 from tests.golden.test_feeds import TABLES
+from tests.logs import add, commit_info, metadata, parquet, protocol, remove, schema_string, write_commit
 from tests.tables import golden_delta
 from tests.written import HISTORIES, read
 
@@ -51,3 +53,27 @@ def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
         fed = feed_all(told.path, StartPoint(version, snapshot=True), budget, seed=chance.randint(0, 99))
         assert set(fed.rows) == there
         assert fed.rows.total() == len(there)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_partitions_are_compared_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Values written in several ways are one partition; equal rows come on several files, and go again."""
+    monkeypatch.setattr("tailer.pieces.MIN_PIECE_BYTES", 1)
+    chance = random.Random(seed)
+    write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
+    there: dict[str, Any] = {}
+    for version in range(1, 8):
+        gone = {name: there.pop(name) for name in chance.sample(sorted(there), chance.randint(0, len(there)))}
+        come = {}
+        for number in range(chance.randint(0, 6)):
+            rows = pa.table({"a": [chance.randint(0, 5) for _ in range(chance.randint(1, 9))]})
+            name = f"{version}-{number}.parquet"
+            size = parquet(tmp_path / name, rows).stat().st_size
+            come[name] = {"size": size, "partitionValues": {"p": chance.choice(["1", "01", "2", "02", "", None])}}
+        there |= come
+        actions = [make(name, **told) for make, files in ((remove, gone), (add, come)) for name, told in files.items()]
+        write_commit(tmp_path, version, commit_info(operation="WRITE"), *actions)
+    expected = places_of(tmp_path, PairingRules())
+    for budget in budgets(chance, 2):
+        assert feed_all(tmp_path, StartPoint(0), budget, PairingRules(), seed=seed).rows == expected
+    assert expected.total() < places_of(tmp_path).total()

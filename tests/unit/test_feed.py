@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pyarrow as pa
@@ -12,12 +12,13 @@ from tailer.ahead import Place, View
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, FileVacuumed, SchemaChanged, TableReplaced, TailerError, VersionAhead
 from tailer.feed import Budget, Feed
-from tailer.pieces import Compared, Net, Rows, Slice, run, split
+from tailer.pieces import Compared, Net, Rows, Slice, compared, run, split
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.policy import PairingRules
 from tailer.start import StartPoint
 from tailer.storage import LocalStore
 from tests.feeding import KEEP, PlainView, feed_all, places_of
+from tests.follow import plans
 from tests.logs import add, commit_info, metadata, parquet, protocol, remove, schema_string, task, write_commit
 
 SCHEMA: Final = pa.schema([("a", pa.int64())])
@@ -33,7 +34,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _file(table: Path, name: str, rows: int) -> dict[str, object]:
+def _file(table: Path, name: str, rows: int) -> dict[str, Any]:
     file = parquet(table / name, pa.table([list(range(rows))], SCHEMA), row_group_size=10)
     return add(name, size=file.stat().st_size)
 
@@ -248,6 +249,27 @@ def test_kinds_of_work(table: Path) -> None:
     assert anyio.run(_kinds, table, PairingRules(), False) == [Compared, Rows]
     assert anyio.run(_kinds, table, PairingRules(), True) == [Net]
     assert anyio.run(_kinds, table, KEEP, False) == [Rows]
+
+
+def test_partitions_of_a_version_are_work_for_several_executors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one with nothing on the other side are compared with none. An update may go from one to another."""
+    monkeypatch.setattr("tailer.pieces.MIN_PIECE_BYTES", 1)
+    write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
+    files = [_file(tmp_path, f"file-{index}", 5) for index in range(5)]
+    for file, value in zip(files, ("1", "2", "01", "2", "3"), strict=True):
+        file["add"]["partitionValues"] = {"p": value}
+    write_commit(tmp_path, 1, *files[:2])
+    gone = [{"remove": file["add"] | {"extendedFileMetadata": True}} for file in files[:2]]
+    write_commit(tmp_path, 2, *gone, *files[2:])
+    plan = plans(tmp_path, 2)[0]
+    pieces = compared(plan, PairingRules())
+    assert [type(piece) for piece in pieces] == [Compared, Compared, Rows]
+    found = [[task.index for task in piece.plan.tasks] for piece in pieces if isinstance(piece, Compared)]
+    assert found == [[0, 2], [1, 3]]
+    updates = PairingRules(compute_updates=True, key=("a",))
+    assert compared(plan, updates) == [Compared(plan, updates)]
 
 
 async def _kinds(table: Path, rules: PairingRules, net: bool) -> list[type]:

@@ -66,10 +66,11 @@ BOUNDARIES: Final = (
     Boundary("tailer.matches", "tailer.bitmaps tailer.errors tailer.events tailer.scratch", "duckdb pyarrow pyroaring"),
     Boundary(
         "tailer.pairing",
-        "tailer.bitmaps tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches tailer.plan"
-        " tailer.policy tailer.preimages tailer.selections",
+        "tailer.bitmaps tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches"
+        " tailer.partitions tailer.plan tailer.policy tailer.preimages tailer.selections",
         "pyarrow pyroaring",
     ),
+    Boundary("tailer.partitions", "tailer.delta.schema tailer.plan", "pyarrow"),
     Boundary(
         "tailer.pairing_engine",
         "tailer.comparing tailer.engine tailer.errors tailer.events tailer.matches tailer.pairing tailer.plan"
