@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 
 import pytest
 
-from tests.bench.spark_tables import claim_files, claim_size, grow_by_links
+from tests.bench.spark_tables import CLAIMED_BYTES, claim_files, claim_size, grow_by_links
 
 RUNS: Final = 3
 ROOT: Final = Path(__file__).parents[2]
@@ -35,6 +35,7 @@ DELETED: Final = 100
 LINKED: Final = 50_000  # rows, about 8 MB of a file
 LINKS: Final = (1, 4, 16, 64, 128)  # files a version
 PLANNED: Final = 100_000  # files
+EXECUTORS: Final = 1000
 PIECES: Final = (32, 288)  # from 32 on they are as large as pieces get
 
 Show = Callable[[str], None]
@@ -168,6 +169,16 @@ def cpu_s(taken: Mapping[str, float]) -> float:
     return taken["java_s"] + taken["python_s"]
 
 
+# What a task costs: until the next one begins, all processor time, and Java's, which has the driver's part.
+ALL: Final = "CPU ms"
+JAVA: Final = "CPU ms of Java"
+MEASURES: Final[Mapping[str, Callable[[Mapping[str, float]], float]]] = {
+    "ms": lambda taken: taken["seconds"],
+    ALL: cpu_s,
+    JAVA: lambda taken: taken["java_s"],
+}
+
+
 def rounds(readers: Readers, found: Sequence[Contender], runs: int = RUNS) -> list[dict[str, dict[str, float]]]:
     """All in turn, as often as it says. What Java compiles before is not counted."""
     return [{each.name: readers.run(each) for each in found} for _ in range(1 + runs)][1:]
@@ -243,12 +254,21 @@ def test_pieces(readers: Readers, tmp_path: Path, show: Show) -> None:
     for pieces in PIECES:
         claim_size(readers.folder / f"pieces-{pieces}", pieces)
     found = [Contender("tailer", f"pieces-{pieces}", 0, 0, 1, "tailer") for pieces in PIECES]
-    runs = rounds(readers, found)
+    full = Contender("tailer", "appends", 0, VERSIONS - 1, VERSIONS * APPENDED, "tailer")
+    runs = rounds(readers, [*found, full])
     few, many = ([run[each.name] for run in runs] for each in found)
     more = PIECES[1] - PIECES[0]
-    for what, measured in (("ms", lambda taken: taken["seconds"]), ("CPU ms", cpu_s)):
-        each_ms = statistics.median(
+    task_ms = {}
+    for what, measured in MEASURES.items():
+        task_ms[what] = statistics.median(
             1000 * (measured(big) - measured(small)) / more for small, big in zip(few, many, strict=True)
         )
         job_ms = statistics.median(1000 * measured(small) for small in few)
-        show(f"a task without rows: {each_ms:.1f} {what}; a query of {PIECES[0]}: {job_ms:.0f} {what}")
+        show(f"a task without rows: {task_ms[what]:.1f} {what}; a query of {PIECES[0]}: {job_ms:.0f} {what}")
+    size = sum(file.stat().st_size for file in (readers.folder / "appends").glob("*.parquet"))
+    full_s = statistics.median(cpu_s(run[full.name]) for run in runs)
+    files_s = PLANNED * CLAIMED_BYTES / size * full_s / EXECUTORS
+    show(f"on paper, {EXECUTORS:,} executors of one core and {PLANNED:,} files of {CLAIMED_BYTES / 2**20:.0f} MB:")
+    launched_s, started_s = (PLANNED * task_ms[what] / 1000 for what in (JAVA, ALL))
+    show(f"  the driver plans for {planned_s:.1f} s, and launches for at most {launched_s:.0f} CPU s")
+    show(f"  executors start tasks for {started_s / EXECUTORS:.1f} s, and read for {files_s:.0f} s")
