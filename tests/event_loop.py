@@ -31,7 +31,7 @@ from unittest.mock import patch
 __all__ = ["BlockedLoop", "watch_event_loops"]
 
 INTERVAL_S: Final = 0.02
-LIMIT_S: Final = 0.3
+LIMIT_S: Final = 0.5
 BENIGN_LOOKS: Final = 2
 STACK_DEPTH: Final = 12
 

@@ -24,12 +24,12 @@ def watched(function: Callable[[], Awaitable[None]]) -> list[BlockedLoop]:
 
 async def sleeps() -> None:
     """Block in a system call."""
-    time.sleep(0.5)  # noqa: ASYNC251 - the point of it
+    time.sleep(0.8)  # noqa: ASYNC251 - the point of it
 
 
 async def computes() -> None:
     """Block by working, in Python."""
-    end = time.thread_time() + 0.4
+    end = time.thread_time() + 0.7
     while time.thread_time() < end:
         hash(end)
 
@@ -41,20 +41,20 @@ async def computes_without_a_line() -> None:
 
 async def waits_for_a_lock() -> None:
     """Block on a thread that never answers in time."""
-    threading.Event().wait(0.5)
+    threading.Event().wait(0.8)
 
 
 @pytest.mark.parametrize("function", [sleeps, computes, computes_without_a_line, waits_for_a_lock])
 def test_blocking_is_caught_and_its_line_named(function: Callable[[], Awaitable[None]]) -> None:
     blocked = watched(function)
     assert len(blocked) == 1
-    assert blocked[0].blocked_s > 0.3
+    assert blocked[0].blocked_s > 0.5
     assert function.__name__ in str(blocked[0])
 
 
 async def in_a_thread() -> None:
     """Sleep where sleeping is free."""
-    await anyio.to_thread.run_sync(time.sleep, 0.5)
+    await anyio.to_thread.run_sync(time.sleep, 0.8)
 
 
 async def in_many_steps() -> None:
@@ -81,13 +81,13 @@ def test_the_fixture_fails_the_test_that_blocks(pytester: pytest.Pytester) -> No
 
         @pytest.mark.anyio
         async def test_blocks():
-            time.sleep(0.5)
+            time.sleep(0.8)
 
         @pytest.mark.anyio
         async def test_does_not():
-            await anyio.to_thread.run_sync(time.sleep, 0.5)
+            await anyio.to_thread.run_sync(time.sleep, 0.8)
         """
     )
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*the event loop was blocked for*", "*time.sleep(0.5)*"])
+    result.stdout.fnmatch_lines(["*the event loop was blocked for*", "*time.sleep(0.8)*"])
