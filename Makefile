@@ -24,16 +24,17 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/tailer demo
 
-# Tests of brokers mostly wait and those of tables compute, so they run side by side; the brokers' are shown at the end.
-BROKERS := kafka or registry
+# Tests of brokers mostly wait and those of tables compute, so they run side by side, with what evens out their length;
+# the brokers' are shown at the end.
+BESIDE := kafka or registry or spark_delta_kill
 PYTEST := $(BIN)/pytest tests --ignore=tests/bench -m "not soak and not spark_connect"
 test: setup $(CONNECT)/.synced
-	@log=$$(mktemp); $(PYTEST) -k "$(BROKERS)" -p no:cacheprovider >"$$log" 2>&1 & brokers=$$!; \
-	trap 'kill $$brokers 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 1' INT TERM; \
-	$(PYTEST) -k "not ($(BROKERS))"; tables=$$?; \
+	@log=$$(mktemp); $(PYTEST) -k "$(BESIDE)" -p no:cacheprovider >"$$log" 2>&1 & beside=$$!; \
+	trap 'kill $$beside 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 1' INT TERM; \
+	$(PYTEST) -k "not ($(BESIDE))"; tables=$$?; \
 	$(CONNECT)/bin/pytest tests/integration -m spark_connect -p no:cacheprovider; connect=$$?; \
-	wait $$brokers; brokers=$$?; cat "$$log"; \
-	[ $$tables -eq 0 ] && [ $$connect -eq 0 ] && [ $$brokers -eq 0 ]
+	wait $$beside; beside=$$?; cat "$$log"; \
+	[ $$tables -eq 0 ] && [ $$connect -eq 0 ] && [ $$beside -eq 0 ]
 
 check: .venv/.synced
 	$(BIN)/ruff check
