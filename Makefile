@@ -30,11 +30,11 @@ BESIDE := kafka or registry or spark_delta_kill
 PYTEST := $(BIN)/pytest tests --ignore=tests/bench -m "not soak and not spark_connect"
 test: setup $(CONNECT)/.synced
 	@log=$$(mktemp); $(PYTEST) -k "$(BESIDE)" -p no:cacheprovider >"$$log" 2>&1 & beside=$$!; \
-	trap 'kill $$beside 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 1' INT TERM; \
+	trap '[ -z "$$beside" ] || kill $$beside; rm -f "$$log"' EXIT; trap 'exit 1' INT TERM; \
 	$(PYTEST) -k "not ($(BESIDE))"; tables=$$?; \
 	$(CONNECT)/bin/pytest tests/integration -m spark_connect -p no:cacheprovider; connect=$$?; \
-	wait $$beside; beside=$$?; cat "$$log"; \
-	[ $$tables -eq 0 ] && [ $$connect -eq 0 ] && [ $$beside -eq 0 ]
+	wait $$beside; brokers=$$?; beside=; cat "$$log"; \
+	[ $$tables -eq 0 ] && [ $$connect -eq 0 ] && [ $$brokers -eq 0 ]
 
 check: .venv/.synced
 	$(BIN)/ruff check
@@ -64,7 +64,7 @@ java:
 	@touch $@
 
 $(CONNECT)/.synced: .venv/.synced
-	UV_PROJECT_ENVIRONMENT=$(CONNECT) $(BIN)/uv sync --quiet --frozen --all-extras
+	UV_PROJECT_ENVIRONMENT=$(CONNECT) $(BIN)/uv sync --quiet --frozen --python $(BIN)/python --all-extras
 	@touch $@
 
 $(LAKE_TAILER_JARS): POM := tests/jars/pom.xml

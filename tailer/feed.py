@@ -100,7 +100,8 @@ class Feed:
                 step = await anext(steps, None)
                 if step is None:
                     raise VersionAhead(self._table.uri, through.version, reached.version)
-                self._take(step, after.position, through, found, rows, ranged)
+                # To tell which rows are compared takes long where a version has many files.
+                await in_thread(self._take, step, after.position, through, found, rows, ranged)
                 reached, met = step.end, step.plan.table_id
         if table_id not in (None, met) and after.position < through:
             raise TableReplaced(self._table.uri, through.version, str(table_id), met)
@@ -124,7 +125,9 @@ class Feed:
         if self._net and not step.in_snapshot:
             ranged.append(step.plan)
         elif self._is_whole(step):
-            found += compared(renumbered(step.plan, self._rules), self._rules)
+            work, alone = compared(renumbered(step.plan, self._rules), self._rules)
+            found += work
+            rows += alone
         else:
             rows += slices(step.plan, after, through)
 

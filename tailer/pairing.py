@@ -98,8 +98,11 @@ def apart(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
     """
     if plan.regime is not Regime.FILES or rules.compute_updates or _is_tracked(plan):
         return [plan]
-    groups = by_partition(plan.tasks, plan.schema)
-    return [replace(plan, tasks=tuple(plan.tasks[index] for index in group)) for group in groups]
+    indices = _comparable(plan.tasks, plan.schema)
+    groups = by_partition([plan.tasks[index] for index in indices], plan.schema)
+    others = sorted(set(range(len(plan.tasks))).difference(indices))
+    parts = [*([indices[number] for number in group] for group in groups), *([others] if others else [])]
+    return [replace(plan, tasks=tuple(plan.tasks[index] for index in part)) for part in parts]
 
 
 def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
@@ -350,11 +353,7 @@ class _Comparison:
         return self._exactly or dropped_column(self._tasks[index].schema, self._schema) is None
 
     def _comparable(self, schema: pa.Schema) -> list[int]:
-        """The tasks whose rows have a meaning in the columns of `schema`."""
-        wanted = pa.struct(list(schema))
-        schemas = {id(task.schema): task.schema for task in self._tasks}
-        known = {key: restates(pa.struct(list(found)), wanted) for key, found in schemas.items()}
-        return [index for index, task in enumerate(self._tasks) if known[id(task.schema)]]
+        return _comparable(self._tasks, schema)
 
     def _has_both(self, indices: Iterable[int]) -> bool:
         return len({self._tasks[index].kind for index in indices}) > 1
@@ -364,6 +363,14 @@ class _Comparison:
         groups = by_partition([self._tasks[index] for index in indices], self._schema)
         found = ([indices[number] for number in group] for group in groups)
         return sorted(index for group in found if self._has_both(group) for index in group)
+
+
+def _comparable(tasks: Sequence[ChangeTask], schema: pa.Schema) -> list[int]:
+    """The indices of the tasks whose rows have a meaning in the columns of `schema`."""
+    wanted = pa.struct(list(schema))
+    schemas = {id(task.schema): task.schema for task in tasks}
+    known = {key: restates(pa.struct(list(found)), wanted) for key, found in schemas.items()}
+    return [index for index, task in enumerate(tasks) if known[id(task.schema)]]
 
 
 @dataclass(frozen=True, slots=True)

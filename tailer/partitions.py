@@ -22,9 +22,14 @@ def by_partition(tasks: Sequence[ChangeTask], schema: pa.Schema) -> list[list[in
     Raises `DataCorrupt` for a value that is none of its type.
     """
     columns = _columns(tasks, schema)
+    values: dict[tuple[str | None, ...], tuple[Any, ...]] = {}  # the texts of many files are the same
     found: dict[tuple[Any, ...], list[int]] = {}
     for index, task in enumerate(tasks):
-        found.setdefault(_values(task, columns), []).append(index)
+        told = dict(task.partition_values)
+        texts = tuple(told[physical_name(field)] for field in columns)
+        if texts not in values:
+            values[texts] = _values(task, texts, columns)
+        found.setdefault(values[texts], []).append(index)
     return list(found.values())
 
 
@@ -36,9 +41,6 @@ def _columns(tasks: Sequence[ChangeTask], schema: pa.Schema) -> list[pa.Field]:
     return [field for field in fields if not pa.types.is_floating(field.type)]
 
 
-def _values(task: ChangeTask, columns: Sequence[pa.Field]) -> tuple[Any, ...]:
-    texts = dict(task.partition_values)
-    return tuple(
-        partition_scalar(texts[physical_name(field)], field.type, task.table, task.version, task.uri)
-        for field in columns
-    )
+def _values(task: ChangeTask, texts: Sequence[str | None], columns: Sequence[pa.Field]) -> tuple[Any, ...]:
+    pairs = zip(texts, columns, strict=True)
+    return tuple(partition_scalar(text, field.type, task.table, task.version, task.uri) for text, field in pairs)

@@ -122,8 +122,10 @@ def split(work: Sequence[Slice], most_bytes: int = MAX_PIECE_BYTES) -> list[Rows
     return [Rows(tuple(group)) for group in _grouped(parts, [part.size_bytes for part in parts], wanted)]
 
 
-def compared(plan: ChangePlan, rules: PairingRules) -> list[Compared | Rows]:
-    """The work of a plan whose rows must be compared (`tailer.pairing.concerns`), in pieces of like size if it can be.
+def compared(plan: ChangePlan, rules: PairingRules) -> tuple[list[Compared], list[Slice]]:
+    """The work of a plan whose rows must be compared (`tailer.pairing.concerns`), and those that need not after all.
+
+    The work is in pieces of like size where it can be.
 
     Raises `ConfigError` where rows lack a column of the key, `DataCorrupt` for partition values that are none.
     """
@@ -133,7 +135,7 @@ def compared(plan: ChangePlan, rules: PairingRules) -> list[Compared | Rows]:
     sizes = [part.size_bytes for part in alone]
     groups = _grouped(alone, sizes, _piece_bytes(sum(sizes), MAX_PIECE_BYTES))
     others = [each for part in parts if not concerns(part, rules) for each in slices(part)]
-    return [*(Compared(_united(group), rules) for group in groups), *split(others)]
+    return [Compared(_united(group), rules) for group in groups], others
 
 
 def _united(parts: Sequence[ChangePlan]) -> ChangePlan:

@@ -45,8 +45,13 @@ def _begin() -> Path:
     fcntl.flock(os.open(draft / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX)
     folder = draft.rename(parent / draft.name.removeprefix("."))
     _folders[os.getpid()] = folder
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_end, folder, os.getpid())
     return folder
+
+
+def _end(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not one that forked off
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_left(folder: Path) -> bool:

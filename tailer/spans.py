@@ -139,7 +139,9 @@ def pieces_of(span: Span, rules: PairingRules) -> list[Piece]:
     rows: list[Slice] = []
     for plan in span.plans:
         if concerns(plan, rules):
-            found += compared(plan, rules)
+            work, alone = compared(plan, rules)
+            found += work
+            rows += alone
         else:
             rows += slices(plan)
     return [*found, *split(rows)]

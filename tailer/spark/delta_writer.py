@@ -260,7 +260,7 @@ class DeltaPipeline:
         await self._turn_to(span.table_id, version)
         if span.has_rows:
             append = await self._sink.appending(app_id_of(self._name, span.table_id), span.schemas)
-            pieces = pieces_of(span, self._settings.pairing)
+            pieces = await to_thread.run_sync(pieces_of, span, self._settings.pairing)
             assert self._session is not None, "opened with the session"
             write = SpanAppend(self._session, self._sink.name, append, pieces, span.last)
             await self._append(write, append, Position.end(span.last))

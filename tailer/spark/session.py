@@ -11,9 +11,6 @@ The wheel alone, in `spark.submit.pyFiles`, does where the environment has every
 pure Python, pyarrow, pyroaring, duckdb and msgspec are not. Behind Spark Connect it is the server's `PYSPARK_PYTHON`
 that counts.
 
-With a `local` master the JVM talks to its Pythons through files, not through TCP, where each task waits 40 ms for an
-acknowledgement that is put off. Where a cluster does that is for its settings to say.
-
 Secrets: what Spark itself would redact (`spark.redaction.regex`) is not put on the command line of the driver's JVM, as
 PySpark does with all settings, and no value of a setting is part of an error.
 """
@@ -34,15 +31,12 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, EngineUnavailable
 from tailer.placement import SparkSettings
-from tailer.scratch import scratch_folder
 
 __all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "is_remote", "open_session"]
 
 # The bar is for people who wait for one job; ours are many, and the terminal is the tailer's.
 DEFAULTS: Final = {"spark.app.name": "lake-tailer", "spark.ui.showConsoleProgress": "false"}
 CONNECT_PATIENCE_S: Final = 30.0
-_SOCKETS: Final = "spark.python.unix.domain.socket"
-_MOST_FOLDER_CHARACTERS: Final = 60  # the name of a socket may have 103, and Spark's part of it 42
 # Spark's own default.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _OURS: Final[WeakSet[Any]] = WeakSet()
@@ -108,10 +102,9 @@ def _classic(settings: SparkSettings) -> SparkSession:
     _forget_dead_jvm()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - sessions are told of per thread only
         return _checked(SparkSession(SparkContext.getOrCreate()), settings)
-    local = settings.master.startswith("local")
-    if local:
+    if settings.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = {**DEFAULTS, **(_sockets() if local else {}), **settings.conf, "spark.master": settings.master}
+    wanted = {**DEFAULTS, **settings.conf, "spark.master": settings.master}
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise _no_java("is not on the PATH, and JAVA_HOME is not set")
     try:
@@ -120,12 +113,6 @@ def _classic(settings: SparkSettings) -> SparkSession:
         raise _not_started(error, settings) from None
     _OURS.add(session)
     return session
-
-
-def _sockets() -> dict[str, str]:
-    """Settings for files as the way to Python, where their names are not too long; Spark leaves them behind."""
-    folder = str(scratch_folder())
-    return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder} if len(folder) <= _MOST_FOLDER_CHARACTERS else {}
 
 
 def _context(wanted: Mapping[str, str]) -> SparkContext:

@@ -264,12 +264,24 @@ def test_partitions_of_a_version_are_work_for_several_executors(
     gone = [{"remove": file["add"] | {"extendedFileMetadata": True}} for file in files[:2]]
     write_commit(tmp_path, 2, *gone, *files[2:])
     plan = plans(tmp_path, 2)[0]
-    pieces = compared(plan, PairingRules())
-    assert [type(piece) for piece in pieces] == [Compared, Compared, Rows]
-    found = [[task.index for task in piece.plan.tasks] for piece in pieces if isinstance(piece, Compared)]
-    assert found == [[0, 2], [1, 3]]
+    pieces, alone = compared(plan, PairingRules())
+    assert [[task.index for task in piece.plan.tasks] for piece in pieces] == [[0, 2], [1, 3]]
+    assert [part.task.index for part in alone] == [4]
     updates = PairingRules(compute_updates=True, key=("a",))
-    assert compared(plan, updates) == [Compared(plan, updates)]
+    assert compared(plan, updates) == ([Compared(plan, updates)], [])
+
+
+def test_partitions_whose_type_changes_are_compared_as_they_can_be(tmp_path: Path) -> None:
+    write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="string"), ["p"]))
+    files = [_file(tmp_path, f"file-{index}", 5) for index in range(3)]
+    for file, value in zip(files, ("abc", "1", "1"), strict=True):
+        file["add"]["partitionValues"] = {"p": value}
+    write_commit(tmp_path, 1, *files[:2])
+    gone = [{"remove": file["add"] | {"extendedFileMetadata": True}} for file in files[:2]]
+    write_commit(tmp_path, 2, metadata(schema_string(a="long", p="integer"), ["p"]), *gone, files[2])
+    expected = places_of(tmp_path, PairingRules())
+    assert expected.total() == 25
+    assert feed_all(tmp_path, StartPoint(0), Budget(), PairingRules()).rows == expected
 
 
 async def _kinds(table: Path, rules: PairingRules, net: bool) -> list[type]:

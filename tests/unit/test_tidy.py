@@ -128,7 +128,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.spark.shared", "tailer.placement tailer.spark.executors tailer.spark.session", "pyspark"),
     Boundary(
         "tailer.spark.session tailer.spark.executors",
-        "tailer.errors tailer.placement tailer.scratch tailer.spark.session tailer.spark.worker",
+        "tailer.errors tailer.placement tailer.spark.session tailer.spark.worker",
         "grpc py4j pyarrow pyspark",
     ),
     Boundary("tailer.spark.worker", "", "pyspark"),
