@@ -61,6 +61,8 @@ class Attempts:
 
     async def _attempt(self, session: Callable[[], Awaitable[bool]]) -> bool:
         """One session; False asks for a fresh streak of attempts."""
+        if self.is_stopping():
+            return True
         self._succeeded = False
         try:
             return await session()

@@ -2,7 +2,7 @@
 
 Where we are is what the sink says (invariant 2). A session asks the sink, seeks the table to what comes next and
 delivers from there; any error ends the session, everything it knew is forgotten, and the next session asks again.
-This is the only place that retries.
+`tailer.attempts` is the only place that retries.
 
 Rows of consecutive versions share a transaction while there is a backlog, within `Limits`; a version larger than the
 limits is split where the sink can store a position inside a version, and otherwise delivered whole. Caught up means
@@ -19,10 +19,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
-import anyio
 import pyarrow as pa
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from tailer.attempts import Attempts
 from tailer.delivery import Delivery, Limits
 from tailer.engine import Engine
 from tailer.errors import (
@@ -32,7 +31,6 @@ from tailer.errors import (
     FileVacuumed,
     LogCorrupt,
     LogError,
-    Retry,
     SchemaChanged,
     SinkRejected,
     StorageError,
@@ -55,7 +53,6 @@ from tailer.watch import Wake
 __all__ = ["Limits", "Pipeline", "shape"]
 
 _log = logging.getLogger(__name__)
-_RETRIED: Final = (Retry.TIMED, Retry.ASK)
 _BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP)
 _LOST: Final = (VersionGone, LogCorrupt, FileVacuumed, ChangesUnavailable, TableReplaced)
 _LOOK_BACK_S: Final = 10.0
@@ -91,14 +88,12 @@ class Pipeline:
             reason = f"{sink.name} tells rows apart by {', '.join(sink.demands.key)}, and the engine does not"
             raise ConfigError(name, reason, "Give a PairingEngine with compute_updates, null_keys and that key.")
         self._looked_back = -_LOOK_BACK_S
-        self._stopping = anyio.Event()
-        self._succeeded = False
-        self._failing_since = 0.0
+        self._attempts = Attempts(name, self._limits.retry_for_s)
         self._obstacle: Obstacle | None = None
 
     def stop(self) -> None:
         """Finish the version under way, commit it and return from `run`."""
-        self._stopping.set()
+        self._attempts.stop()
         self._wake.ring()
 
     async def run(self) -> None:
@@ -107,58 +102,25 @@ class Pipeline:
         Raises the `TailerError` that a person must look at, or that did not pass within `Limits.retry_for_s`.
         """
         async with self._wake:
-            again = True
-            while again:
-                retrying = AsyncRetrying(
-                    retry=retry_if_exception(self._may_pass),
-                    wait=wait_random_exponential(multiplier=0.5, max=30.0),
-                    stop=self._gives_up,
-                    sleep=self._pause,
-                    before_sleep=self._report,
-                    reraise=True,
-                )
-                again = await retrying(self._attempt)
+            await self._attempts.run(self._attempt)
 
     async def _attempt(self) -> bool:
-        """One session; True asks for a fresh streak of attempts, because this one had success before it failed."""
-        if self._stopping.is_set():
-            return False
-        self._succeeded = False
+        """One session; False where another one can do more."""
         try:
             return await self._session()
         except TailerError as error:
             if self._obstacle is not None and self._obstacle.error is error and not self._obstacle.met:
-                return True
-            if not self._succeeded or not self._may_pass(error):
-                raise
-            _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
-            return True
-
-    def _may_pass(self, error: BaseException) -> bool:
-        return isinstance(error, TailerError) and error.retry in _RETRIED and not self._stopping.is_set()
-
-    def _gives_up(self, state: RetryCallState) -> bool:
-        """Whether `retry_for_s` have passed since the streak's first failure, however long that attempt took."""
-        if state.attempt_number == 1:
-            self._failing_since = time.monotonic()
-        return time.monotonic() - self._failing_since >= self._limits.retry_for_s
-
-    def _report(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        _log.warning("%s: %s; trying again in %.1f s", self._name, error, state.upcoming_sleep)
-
-    async def _pause(self, seconds: float) -> None:
-        with anyio.move_on_after(seconds):
-            await self._stopping.wait()
+                return False
+            raise
 
     async def _session(self) -> bool:
-        """Deliver until there is no more; True where versions before a refused one are to be delivered without it."""
+        """Deliver until there is no more; False where versions before a refused one are to be delivered without it."""
         table_id = await self._table.table_id()
         if self._obstacle is not None and not self._obstacle.stands_in(table_id):
             self._obstacle = None
         progress = await find_progress(self._name, self._table, table_id, self._sink)
         last = await self._table.resolve_end(self._until) if self._until is not None else None
-        async with Delivery(self._name, self._sink, progress, self._limits, self._note_success) as delivery:
+        async with Delivery(self._name, self._sink, progress, self._limits, self._attempts.note_success) as delivery:
             try:
                 await self._run_from(delivery, progress, last)
             except (LogError, ChangeError, ConfigError, StorageError) as error:
@@ -170,13 +132,10 @@ class Pipeline:
                 if delivery.holds_versions and self._limits.max_versions > 1:
                     _log.warning("%s: %s; going on version by version, up to that one", self._name, error)
                     self._limits = replace(self._limits, max_versions=1)
-                    return True
+                    return False
                 raise
             await delivery.commit()
-        return False
-
-    def _note_success(self) -> None:
-        self._succeeded = True
+        return True
 
     def _note_obstacle(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
         """Remember what stopped this session, if another one can do more than fail in the same way."""
@@ -201,11 +160,11 @@ class Pipeline:
             version = await self._pass(delivery, version, point.snapshot, after)
             after, knows_columns, fresh = None, False, False
         elif point.snapshot:
-            if self._stopping.is_set() or not await self._snapshot(delivery, version, after):
+            if self._attempts.is_stopping() or not await self._snapshot(delivery, version, after):
                 return
             version, after, knows_columns, fresh = version + 1, None, True, False
         await self._seek(delivery, version, knows_columns, fresh)
-        while not self._stopping.is_set() and (last is None or version <= last):
+        while not self._attempts.is_stopping() and (last is None or version <= last):
             if self._stands_before(version, last):
                 version = await self._pass(delivery, version)
                 await self._seek(delivery, version, knows_columns=False)
@@ -262,7 +221,7 @@ class Pipeline:
     async def _wait(self, delivery: Delivery) -> None:
         """Commit what there is, then sleep until there may be more."""
         await delivery.commit()
-        self._note_success()
+        self._attempts.note_success()
         if self._vacuum_watch is not None and self._table.retention_ms is not None:
             self._vacuum_watch.caught_up(self._table.retention_ms)
         if isinstance(self._sink, Heartbeat) and delivery.table_id is not None:
@@ -292,7 +251,7 @@ class Pipeline:
         """The rows of the plan behind `after`; False if it was to stop on the way, and might."""
         async with delivery.batches(self._engine, plan, after) as batches:
             async for batch in batches:
-                if may_stop and self._stopping.is_set():
+                if may_stop and self._attempts.is_stopping():
                     return False
                 await delivery.write(batch, plan)
         return True

@@ -18,8 +18,8 @@ import pytest
 from anyio import to_thread
 from tenacity import wait_fixed, wait_none
 
+import tailer.attempts
 import tailer.engine
-import tailer.pipeline
 from sinks.files import FilesSink
 from sinks.memory import MemoryProgressStore
 from sinks.testing import Fault, FaultySink, Kind, Step
@@ -51,7 +51,7 @@ KINDS = pytest.mark.parametrize("faulty", [FaultySink, WholeVersions], ids=["spl
 @pytest.fixture(autouse=True)
 def no_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once, and work is divided as finely as that of a large version is."""
-    monkeypatch.setattr(tailer.pipeline, "wait_random_exponential", lambda **_: wait_none())
+    monkeypatch.setattr(tailer.attempts, "wait_random_exponential", lambda **_: wait_none())
     monkeypatch.setattr(tailer.engine, "PULL_BYTES", 1)
     monkeypatch.setattr(tailer.engine, "STRETCH_BYTES", 1)
 
@@ -416,7 +416,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(tailer.pipeline, "time", found)
+    monkeypatch.setattr(tailer.attempts, "time", found)
     return found
 
 
@@ -485,7 +485,7 @@ class TestPatience:
         check(table, there)
 
     async def test_stopping_ends_a_pause(self, table: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tailer.pipeline, "wait_random_exponential", lambda **_: wait_fixed(3600))
+        monkeypatch.setattr(tailer.attempts, "wait_random_exponential", lambda **_: wait_fixed(3600))
         sink = Ailing(Destination(), Clock(), Step.BEGIN, failures=1000, seconds=0)
         tailing = following(table, sink)
         with anyio.fail_after(20):

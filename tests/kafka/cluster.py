@@ -8,7 +8,6 @@ What a test wants to reach by other ways (a proxy, TLS, SASL) are further listen
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Final, Self
 from tests.jars.where import jars
 from tests.kafka.metadata import Metadata, ask_metadata
 from tests.kafka.ports import free_ports
+from tests.leftovers import Guard
 
 __all__ = ["SMALL_WORK", "KafkaCluster", "KafkaDownError", "Listener"]
 
@@ -56,21 +56,6 @@ _PROPERTIES: Final = {
     # A node that goes down cleanly moves its partitions away first; with nowhere to go it tries again, 5 s later.
     "replica.lag.time.max.ms": "5000",
 }
-
-# Kills the nodes when the tests' end of the pipe closes, be it because the tests were killed. Standing orders of the
-# system (PR_SET_PDEATHSIG) would do it when the thread that started a node ends.
-_GUARD: Final = """
-import os, signal, sys
-pids = set()
-for line in sys.stdin:
-    order, pid = line.split()
-    (pids.add if order == "guard" else pids.discard)(int(pid))
-for pid in pids:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-"""
 
 
 class KafkaDownError(RuntimeError):
@@ -123,9 +108,7 @@ class KafkaCluster:
         for node in self.nodes:
             text = "".join(f"{key}={value}\n" for key, value in self._settings(node, properties or {}).items())
             self._path(node, "properties").write_text(text)
-        self._guard = subprocess.Popen(
-            [sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True, text=True
-        )
+        self._guard = Guard()
         try:
             self._format(scram_users)
             for node in self.nodes:
@@ -178,7 +161,7 @@ class KafkaCluster:
             process.kill()
             process.wait()
         self._frozen.discard(node)
-        self._tell_guard("forget", process.pid)
+        self._guard.forget(process.pid)
 
     def bounce(self, node: int = 1, *, hard: bool) -> None:
         """Stop a node and start it again."""
@@ -218,9 +201,7 @@ class KafkaCluster:
         """Stop all nodes at once; what they still had to write does not matter any more."""
         for node in list(self._running):
             self.stop(node, hard=True)
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
-        self._guard.wait()
+        self._guard.close()
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +262,7 @@ class KafkaCluster:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._running[node] = process
-        self._tell_guard("guard", process.pid)
+        self._guard.watch(process.pid)
 
     def _await_up(self, node: int) -> None:
         self._await(lambda: node in self.metadata(node).brokers, "no answer from", node)
@@ -301,11 +282,6 @@ class KafkaCluster:
     def _continue(self, node: int, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGCONT)
         self._frozen.discard(node)
-
-    def _tell_guard(self, order: str, pid: int) -> None:
-        if self._guard.stdin is not None:
-            self._guard.stdin.write(f"{order} {pid}\n")
-            self._guard.stdin.flush()
 
     def _down(self, node: int, what: str) -> KafkaDownError:
         tail = "\n".join(self.log(node).splitlines()[-40:])

@@ -199,10 +199,10 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.pipeline",
-        "tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.obstacle tailer.plan"
-        " tailer.policy tailer.schema_changes tailer.sink tailer.start tailer.table_log tailer.vacuum_watch"
-        " tailer.watch",
-        "anyio pyarrow tenacity",
+        "tailer.attempts tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.obstacle"
+        " tailer.plan tailer.policy tailer.schema_changes tailer.sink tailer.start tailer.table_log"
+        " tailer.vacuum_watch tailer.watch",
+        "pyarrow",
     ),
     Boundary("tailer.shards", "tailer.engine tailer.errors tailer.events tailer.plan", "anyio pyarrow"),
     Boundary(
