@@ -33,6 +33,7 @@ from tailer.watch import TimerWake
 from tests.faults.kafka_figures import Figures
 from tests.faults.kafka_history import TABLE_ID, History
 from tests.faults.kafka_lanes import Form, Lane
+from tests.integration.commands import tailer
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.shards import ThreadRunner, by_key, together
 from tests.kafka.topics import Follower, Record, read_topic, unique_name
@@ -357,3 +358,34 @@ def test_each_shard_says_that_columns_change(kafka: KafkaCluster, tmp_path: Path
     told = [json.loads(record.value or b"") for record in place.read("schema")]
     assert sorted((each["_commit_version"], each["shard"], each["shards"]) for each in told) == [(1, 0, 2), (1, 1, 2)]
     assert {tuple(each["changes"]) for each in told} == {("column n int64 was added",)}
+
+
+def test_progress_is_that_of_the_shard_furthest_behind(kafka: KafkaCluster, history: History, tmp_path: Path) -> None:
+    place = Place(kafka, history)
+    place.deliver(3)
+    behind = place.last
+    history.publish(2)
+    place.attempt(1, 3, place.last)
+    assert shown(place, tmp_path) == [str(behind), str(place.last), "2"]
+    done = tailer("progress", "reset", configured(place, tmp_path), "--to", place.last)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"left out: versions {behind + 1} to {place.last}" in done.stdout
+    assert shown(place, tmp_path) == [str(place.last), str(place.last), "0"]
+    assert place.places(3) == [Position.end(place.last)] * 3
+
+
+def shown(place: Place, folder: Path) -> list[str]:
+    """Delivered, latest and lag, as `tailer progress` has them."""
+    done = tailer("progress", "show", configured(place, folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()[-1].split("\t")[3:]
+
+
+def configured(place: Place, folder: Path) -> Path:
+    """A configuration for the daemon with three shards."""
+    path, settings = folder / "tailer.toml", place.settings(3)
+    options = {"kind": settings.sink_kind, **settings.sink_options}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    head = f'engine = "spark"\n[pipelines.{settings.name}]\ntable = "{settings.table}"\nwrite = "executors"\nshards = 3'
+    path.write_text("\n".join([head, f"[pipelines.{settings.name}.sink]", *lines]))
+    return path
