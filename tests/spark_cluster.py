@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -114,7 +114,15 @@ class _Servers:
     ) -> None:
         self.close()
 
-    def _start(self, name: str, main: str, *arguments: str, heap: str, options: tuple[str, ...] = ()) -> None:
+    def _start(
+        self,
+        name: str,
+        main: str,
+        *arguments: str,
+        heap: str,
+        options: Sequence[str] = (),
+        jars: Sequence[Path] = (),
+    ) -> None:
         environment = {
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
@@ -125,7 +133,7 @@ class _Servers:
             "SPARK_SCALA_VERSION": _SCALA,
         }
         command = ["java", f"-Xmx{heap}", *self.java_options.split(), *_MODULES, *options]
-        command += ["-cp", f"{_JARS}{os.sep}*", main, *arguments]
+        command += ["-cp", os.pathsep.join([f"{_JARS}{os.sep}*", *map(str, jars)]), main, *arguments]
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.directory)
         self._guard.watch(process.pid)
@@ -216,10 +224,11 @@ class StandaloneCluster(_Servers):
 class ConnectServer(_Servers):
     """A Spark Connect server with two cores of its own.
 
-    `directory`: where all its files go, new or empty. `conf`: Spark's settings, over our own. Raises `SparkDownError`.
+    `directory`: where all its files go, new or empty. `conf`: Spark's settings, over our own. `jars`: what it has beside
+    Spark's. Raises `SparkDownError`.
     """
 
-    def __init__(self, directory: Path, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, conf: Mapping[str, str] | None = None, jars: Sequence[Path] = ()) -> None:
         super().__init__(directory)
         (port,) = free_ports(1)
         self.remote: Final = f"sc://{_HOST}:{port}"
@@ -235,7 +244,7 @@ class ConnectServer(_Servers):
         options = tuple(f"-D{key}={value}" for key, value in {**ours, **(conf or {})}.items())
         try:
             main = "org.apache.spark.sql.connect.service.SparkConnectServer"
-            self._start("connect", main, heap="1g", options=options)
+            self._start("connect", main, heap="1g", options=options, jars=jars)
             self._await("connect", lambda: _listens(port))
         except BaseException:
             self.close()

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import anyio
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -15,13 +16,21 @@ from pyspark.sql import SparkSession
 import tailer.spark
 from tailer.engine import LocalEngine
 from tailer.placement import SparkSettings
+from tailer.spark.delta_session import CATALOG, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
 from tailer.spark.engine import SparkEngine
 from tailer.spark.executors import Executors
 from tailer.spark.session import close_session, is_remote, open_session
+from tailer.spark.sharded import ShardedPipeline
+from tailer.watch import TimerWake
+from tests.executor_writing import Delivering, rows_of
+from tests.faults.kafka_history import History
 from tests.feeding import placed
 from tests.follow import plans, run_plan
 from tests.golden.test_feeds import expected_table, rows
+from tests.integration.test_kafka_shards import Place
+from tests.kafka.cluster import KafkaCluster
 from tests.oracle import assert_same
+from tests.spark import delta_jars
 from tests.spark_cluster import ConnectServer
 from tests.tables import expected_feed, golden_delta
 
@@ -32,8 +41,9 @@ TABLE: Final = "cdf-table-with-dv"
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that knows the data source."""
-    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
+    """A session with Delta that knows the data source."""
+    conf = {EXTENSIONS: DELTA_EXTENSION, CATALOG: DELTA_CATALOG}
+    with ConnectServer(tmp_path_factory.mktemp("connect"), conf, delta_jars()) as server:
         found = open_session(SparkSettings(remote=server.remote))
         assert is_remote(found)
         tailer.spark.register(found)
@@ -67,3 +77,24 @@ def test_the_engine_gives_the_rows_in_their_order(session: SparkSession) -> None
         for plan in plans(golden_delta(TABLE)):
             expected = list(placed(run_plan(plan, LocalEngine()).batches))
             assert list(placed(run_plan(plan, engine).batches)) == expected
+
+
+def test_executors_write_to_delta_what_the_driver_does(session: SparkSession, tmp_path: Path) -> None:
+    feed, source = expected_feed(TABLE), golden_delta(TABLE)
+    delivering = Delivering(source, tmp_path / "target")
+    delivering.by_executors(session, feed.first)
+    delivering.by_executors(session)
+    beside = delivering.into(tmp_path / "beside")
+    beside.by_driver()
+    assert rows_of(delivering.target) == rows_of(beside.target)
+    assert delivering.progress() == beside.progress() == delivering.latest
+
+
+def test_executors_deliver_shards_to_kafka(session: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    history = History(tmp_path / "table", seed=5, length=12, large=300, large_every=4)
+    history.publish(history.length)
+    place = Place(kafka, history)
+    with closing(Executors(session)) as executors:
+        pipeline = ShardedPipeline(place.settings(3), place.table(), lambda: executors, TimerWake(), until=history.last)
+        anyio.run(pipeline.run)
+    assert place.figures(3).all_zero, place.figures(3)
