@@ -224,8 +224,8 @@ class StandaloneCluster(_Servers):
 class ConnectServer(_Servers):
     """A Spark Connect server with two cores of its own.
 
-    `directory`: where all its files go, new or empty. `conf`: Spark's settings, over our own. `jars`: what it has beside
-    Spark's. Raises `SparkDownError`.
+    `directory`: where all its files go, new or empty. `conf`: Spark's settings, over our own. `jars`: what it has
+    beside Spark's. Raises `SparkDownError`.
     """
 
     def __init__(self, directory: Path, conf: Mapping[str, str] | None = None, jars: Sequence[Path] = ()) -> None:
