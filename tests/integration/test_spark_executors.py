@@ -3,6 +3,7 @@
 Spark in this process, a standalone cluster of two workers, and a Connect server.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -131,6 +132,15 @@ def waiting_once(folder: Path) -> Work:
     return wait
 
 
+def frozen() -> Work:
+    """How many objects the worker leaves alone when it collects garbage."""
+
+    def count(_item: int) -> Iterator[bytes]:
+        yield b"%d" % gc.get_freeze_count()
+
+    return count
+
+
 def expected(items: list[int]) -> list[list[bytes]]:
     """What `counting` gives."""
     return [list(counting()(item)) for item in items]
@@ -152,6 +162,11 @@ def test_results_come_in_the_order_of_items(executors: Executors) -> None:
 def test_runs_of_one_session_do_not_mix(executors: Executors) -> None:
     with closing(executors.run(counting(), ITEMS)) as one, closing(executors.run(counting(), ITEMS[::-1])) as other:
         assert list(zip(one, other, strict=True)) == list(zip(expected(ITEMS), expected(ITEMS[::-1]), strict=True))
+
+
+def test_modules_are_not_looked_at_after_each_task(executors: Executors) -> None:
+    counts = [int(count) for (count,) in executors.run(frozen(), [0] * 8)]
+    assert any(counts), "two workers had eight tasks"
 
 
 def test_all_cores_are_counted(executors: Executors) -> None:
