@@ -1,8 +1,8 @@
 """Pieces of work for executors: what becomes of plans where many machines run them.
 
 A piece survives pickle and is run by one synchronous function, `run`, wherever it lands: it comes down to
-`tailer.execute.execute`, so no engine can disagree with another. Each gives its rows in position order; those of `split`,
-run one after the other, give all rows of a plan in that order.
+`tailer.execute.execute`, so no engine can disagree with another. Each gives its rows in position order; those of
+`split`, run one after the other, give all rows of a plan in that order.
 
 - `Rows`: parts of tasks. Files much larger than a piece are split by row group, small ones share a piece.
 - `Compared`: a version whose rows must be compared with each other before it is known which of them are changes
