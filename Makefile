@@ -5,7 +5,7 @@
 UV_VERSION := 0.13.9
 PYTHON ?= python3
 BIN := .venv/bin
-# What Spark Connect's client needs costs every process that starts half a second: pyarrow takes pandas in wherever it is.
+# What Spark Connect's client needs costs every process that starts a second: pyarrow takes pandas in wherever it is.
 CONNECT := .venv/connect
 
 # uv brings certificates of its own; a machine behind a proxy keeps the right ones where pip and curl look.

@@ -94,7 +94,8 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
 def apart(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
     """The plan in parts that `refine` may be given one by one: it compares no row of one with a row of another.
 
-    These are its partitions where equal rows are all that is looked for: an update may take a row from one to another.
+    These are its partitions where equal values are all that is looked for: an update may take a row from one to
+    another, and an id is whatever the file says.
     """
     if plan.regime is not Regime.FILES or rules.compute_updates or _is_tracked(plan):
         return [plan]

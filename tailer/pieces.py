@@ -131,11 +131,11 @@ def compared(plan: ChangePlan, rules: PairingRules) -> tuple[list[Compared], lis
     """
     check_key(plan, rules)
     parts = apart(plan, rules)
-    alone = [part for part in parts if concerns(part, rules)]
-    sizes = [part.size_bytes for part in alone]
-    groups = _grouped(alone, sizes, _piece_bytes(sum(sizes), MAX_PIECE_BYTES))
-    others = [each for part in parts if not concerns(part, rules) for each in slices(part)]
-    return [Compared(_united(group), rules) for group in groups], others
+    rivals = [part for part in parts if concerns(part, rules)]
+    sizes = [part.size_bytes for part in rivals]
+    groups = _grouped(rivals, sizes, _piece_bytes(sum(sizes), MAX_PIECE_BYTES))
+    alone = [each for part in parts if not concerns(part, rules) for each in slices(part)]
+    return [Compared(_united(group), rules) for group in groups], alone
 
 
 def _united(parts: Sequence[ChangePlan]) -> ChangePlan:
