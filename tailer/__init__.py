@@ -64,7 +64,25 @@ the same in every run. *Progress* is ours: what a sink has of one stream, under 
 *takes over* a stream writes it from then on; the one before is *fenced*.
 `after_*` is exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
 
-To use it as a library, follow `tailer.pipeline.Pipeline`; to write a sink, `sinks` and `sinks.testing`.
+To read changes from Python, call `tailer.changes`; to write a sink, read `sinks` and `sinks.testing`.
 """
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailer.api import Changes, changes
+
+__all__ = ["Changes", "__version__", "changes"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are first used: `tailer --help` and executors do without them."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        return version("lake-tailer")
+    if name in ("Changes", "changes"):
+        from tailer import api  # noqa: PLC0415
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,14 +7,17 @@ updated, deleted from). What the README may contain:
   saved as `tailer.toml` for the blocks after it.
 - ```console: lines `$ tailer ...` are run by bash and must end with 0; one that follows is sent what Ctrl-C sends
   after a while. `$ make target` must name a target. Other commands are not for this kind of block. A line that ends
-  in `\\` goes on in the next one; a line without `$` is output, and not compared.
-- ```python: runs as a script.
+  in `\\` goes on in the next one. Lines without `$` that follow a command are its standard output, compared as
+  doctest compares: `...` stands for any text.
+- ```python: runs as a script, with an interpreter whose environment is not activated. A ```text block right after it
+  is its standard output, compared in the same way.
 - ```json: one document, or one per line.
-- ```bash: parses; not run. ```text, ```sql and ```mermaid: for the eye. No other language.
+- ```bash: parses; not run. ```text elsewhere, ```sql and ```mermaid: for the eye. No other language.
 - `tests/<file>.py::<test or class of tests>` anywhere, as in the table of guarantees: that test exists.
 """
 
 import ast
+import doctest
 import json
 import os
 import re
@@ -39,6 +42,7 @@ END_S: Final = 60
 SCRIPT_S: Final = 180
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+OUTPUT: Final = re.compile(r"\s*```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUNS_TAILER: Final = re.compile(r"(?:\w+=\S+ )*tailer\b")
 NAMED_TEST: Final = re.compile(r"(tests/[\w/]+\.py)::(?:\w+::)?(\w+)")
 
@@ -49,11 +53,12 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text and the line where it starts."""
+    """A fenced block: its language, its text, the line where it starts, and the output that follows a script."""
 
     language: str
     text: str
     line: int
+    output: str | None = None
 
 
 def blocks(readme: str) -> Iterator[Block]:
@@ -61,7 +66,9 @@ def blocks(readme: str) -> Iterator[Block]:
     for found in FENCE.finditer(readme):
         indent, language, text = found.groups()
         plain = "".join(line.removeprefix(indent) for line in text.splitlines(keepends=True))
-        yield Block(language, plain, readme.count("\n", 0, found.start()) + 1)
+        output = OUTPUT.match(readme, found.end()) if language == "python" else None
+        line = readme.count("\n", 0, found.start()) + 1
+        yield Block(language, plain, line, output[1] if output is not None else None)
 
 
 def make_orders(folder: Path) -> None:
@@ -74,42 +81,59 @@ def make_orders(folder: Path) -> None:
     DeltaTable(path).delete("id = 4")
 
 
-def run(command: list[str], folder: Path, follow_s: float = FOLLOW_S) -> None:
-    """Run a command to its end, asking it to end with Ctrl-C's signal once it has had its time."""
-    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def run(command: list[str], folder: Path, follow_s: float = FOLLOW_S, *, activated: bool = True) -> str:
+    """Run a command to its end, asking it to end with Ctrl-C's signal once it has had its time; what it printed.
+
+    `activated`: whether the environment of this Python comes first on the search path.
+    """
+    environment = Path(sys.executable).parent
+    folders = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != environment]
+    search = os.pathsep.join([str(environment)] * activated + folders)
     with subprocess.Popen(
         command,
         cwd=folder,
         env={**os.environ, "PATH": search},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         start_new_session=True,
+        text=True,
+        errors="replace",
     ) as process:
         try:
-            output, _ = process.communicate(timeout=follow_s)
+            output, complaints = process.communicate(timeout=follow_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGINT)
             try:
-                output, _ = process.communicate(timeout=END_S)
+                output, complaints = process.communicate(timeout=END_S)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise BrokenPromiseError(f"`{command[-1]}` does not end") from error
     if process.returncode:
-        text = output.decode(errors="replace")
-        raise BrokenPromiseError(f"`{command[-1]}` ended with {process.returncode}:\n{text}")
+        raise BrokenPromiseError(f"`{command[-1]}` ended with {process.returncode}:\n{output}{complaints}")
+    return output
+
+
+def compare(wanted: str, got: str, what: str) -> None:
+    """Hold what was printed against what the README shows, as doctest does; blank lines at the end do not count."""
+    wanted, got = (f"{text.rstrip()}\n" for text in (wanted, got))
+    if not doctest.OutputChecker().check_output(wanted, got, doctest.ELLIPSIS):
+        raise BrokenPromiseError(f"{what} printed\n{got}and not\n{wanted}")
 
 
 def run_console(text: str, folder: Path) -> None:
-    """Run the lines after a `$`."""
-    for line in text.replace("\\\n", " ").splitlines():
-        if not line.startswith("$ "):
-            continue
-        command = line.removeprefix("$ ")
+    """Run the lines after a `$`, and compare what follows them."""
+    before, *commands = re.split(r"^\$ ", text.replace("\\\n", " "), flags=re.MULTILINE)
+    if before.strip():
+        raise BrokenPromiseError("there is output before the first command")
+    for each in commands:
+        command, _, wanted = each.partition("\n")
         if command.startswith("make "):
             require_targets(shlex.split(command, comments=True)[1:])
         elif RUNS_TAILER.match(command):
-            run(["bash", "-o", "pipefail", "-c", command], folder)
+            output = run(["bash", "-o", "pipefail", "-c", command], folder)
+            if wanted.strip():
+                compare(wanted, output, f"`{command}`")
         else:
             raise BrokenPromiseError(f"`{command}` is not run by anyone: a console block is for tailer and make")
 
@@ -128,11 +152,13 @@ def run_toml(text: str, folder: Path) -> None:
         run(["bash", "-c", "tailer check tailer.toml"], folder)
 
 
-def run_python(text: str, folder: Path) -> None:
-    """Run it as a script."""
+def run_python(text: str, folder: Path, wanted: str | None) -> None:
+    """Run it as a script, as somebody does who has not activated the environment, and compare its output."""
     script = folder / "readme_block.py"
     script.write_text(text)
-    run([sys.executable, script.name], folder, SCRIPT_S)
+    output = run([sys.executable, script.name], folder, SCRIPT_S, activated=False)
+    if wanted is not None:
+        compare(wanted, output, "the script")
 
 
 def run_json(text: str, _folder: Path) -> None:
@@ -153,14 +179,15 @@ RUNNERS: Final[dict[str, Callable[[str, Path], None]]] = {
     "bash": run_bash,
     "console": run_console,
     "json": run_json,
-    "python": run_python,
     "toml": run_toml,
 }
 
 
 def run_block(block: Block, folder: Path) -> None:
     """Hold a block to what its language promises."""
-    if block.language in RUNNERS:
+    if block.language == "python":
+        run_python(block.text, folder, block.output)
+    elif block.language in RUNNERS:
         RUNNERS[block.language](block.text, folder)
     elif block.language not in PROSE:
         raise BrokenPromiseError(f"no one runs {block.language}")
@@ -205,15 +232,20 @@ name = "not a configuration"
 1. As part of a list:
    ```console
    $ make demo test  # a word about it
-   this is output
+   output of make is not compared
    $ tailer --version | \\
      grep lake-tailer
+   ...lake-tailer...
    ```
 
 ```python
 from deltalake import DeltaTable
 
-assert DeltaTable("orders").version() == 3
+print(DeltaTable("orders").version())
+```
+
+```text
+3
 ```
 
 ```json
@@ -240,6 +272,9 @@ def test_a_readme_that_keeps_its_word(tmp_path: Path) -> None:
         ('```toml\n[pipelines.x]\ntable = ""\n```', "`tailer check tailer.toml` ended with 2"),
         ("```toml\n= 1\n```", "line 1 (toml)"),
         ("```python\nassert False\n```", "AssertionError"),
+        ("```python\nprint(1)\n```\n\n```text\n2\n```", "the script printed\n1\nand not\n2"),
+        ("```console\n$ tailer --version\nsomething else\n```", "and not\nsomething else"),
+        ("```console\nnothing was run\n```", "output before the first command"),
         ('```json\n{"a": }\n```', "line 1 (json)"),
         ("```sh\nls\n```", "no one runs sh"),
         ("```bash\nfor x in\n```", "line 1 (bash)"),

@@ -231,6 +231,7 @@ BOUNDARIES: Final = (
         "tailer.config tailer.config_file tailer.config_spark", "tailer.*", "pydantic pydantic_core pydantic_settings"
     ),
     Boundary("tailer.daemon", "tailer.*", "anyio prometheus_client"),
+    Boundary("tailer.api", "tailer.*", "anyio pandas polars pyarrow"),
     # Sinks see the ports and nothing behind them, as a third party's would.
     Boundary("sinks", "tailer.errors", "msgspec"),
     Boundary("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),

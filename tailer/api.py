@@ -1,0 +1,284 @@
+"""The Python API: a table's changes as Arrow record batches, over the pipeline that `tailer tail` runs.
+
+The pipeline runs in an event loop on a thread of its own, so the same object serves synchronous and asynchronous code
+and works where another event loop already runs. It is at most one batch ahead of its reader (invariant 7), and it stops
+when the reader stops iterating. Nothing is remembered: each iteration reads the range again.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from anyio import EndOfStream, create_memory_object_stream, to_thread
+from anyio.from_thread import start_blocking_portal
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from tailer.config import local_folder
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import Engine, LocalEngine
+from tailer.errors import ConfigError, SchemaChanged
+from tailer.events import ChangeBatch, ControlEvent
+from tailer.net_changes import net_changes
+from tailer.pairing import PairingCounts
+from tailer.pairing_engine import PairingEngine
+from tailer.pipeline import Pipeline, shape
+from tailer.plan import ChangePlan, Position, output_schema
+from tailer.policy import Carryovers, PairingRules, Policy
+from tailer.sink import Demands, Progress, SinkTransaction
+from tailer.start import Start, StartKind
+from tailer.storage import LocalStore
+from tailer.watch import LocalWake, TimerWake
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+__all__ = ["Changes", "Place", "changes"]
+
+Place = str | int | datetime
+"""A place in a table's history: `earliest`, `latest`, `snapshot`, a version, or a moment (without a zone: UTC)."""
+
+_NAME: Final = "changes"
+_Send = MemoryObjectSendStream[pa.RecordBatch]
+
+
+def changes(
+    table: str | os.PathLike[str],
+    *,
+    start: Place = "earliest",
+    end: Place | None = "latest",
+    columns: Iterable[str] = (),
+    row_ids: bool = False,
+    carryovers: str = "drop",
+    compute_updates: bool = False,
+    key: Iterable[str] = (),
+    skip_unchanged: bool = False,
+    net: bool = False,
+) -> "Changes":
+    """Return the changes of the Delta table in the folder `table`, from `start` to `end`, both included; no I/O yet.
+
+    Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
+    deletes before inserts. `start`: also `snapshot`, all rows as inserts and then the changes after them. `end`: None
+    follows the table for ever. `columns`: the ones to read; all by default. `row_ids`: add `_row_id` and
+    `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
+    `net`: only what became of each row between `start` and `end`.
+
+    Raises `ConfigError` for options that do not go together.
+    """
+    folder = local_folder(os.fspath(table), Path.cwd(), "table")
+    try:
+        choice = Carryovers(carryovers)
+    except ValueError:
+        raise ConfigError("carryovers", f"{carryovers!r} is not a choice", "Give 'drop' or 'keep'.") from None
+    policy = Policy(_names("columns", columns), row_ids)
+    rules = PairingRules(choice, compute_updates, _names("key", key), skip_unchanged)
+    until = None if end is None else _place(end, "end")
+    if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
+        raise ConfigError("end", f"{end!r} is not an end", "Give 'latest', a version or a moment; None follows.")
+    wanted = Changes(folder, _place(start, "start"), until, policy, rules, net)
+    _check(wanted)
+    return wanted
+
+
+def _place(place: Place, where: str) -> Start:
+    if isinstance(place, datetime):
+        place = (place.replace(tzinfo=UTC) if place.tzinfo is None else place).isoformat()
+    return Start.parse(str(place), where)
+
+
+def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise ConfigError(option, f"{names!r} is one string", f"Give a list of names: {option}=[{names!r}].")
+    return tuple(names)
+
+
+def _check(wanted: "Changes") -> None:
+    """Raise `ConfigError` for options that do not go together."""
+    policy, rules = wanted.policy, wanted.rules
+    for column in rules.key:
+        if policy.columns and column not in policy.columns:
+            raise ConfigError("key", f"{column!r} is not one of the columns to read", "Add it to `columns`.")
+    if rules.key and not rules.compute_updates:
+        raise ConfigError("key", "has no effect without compute_updates", "Set compute_updates=True.")
+    if not wanted.net:
+        return
+    if wanted.end is None or wanted.start.kind in (StartKind.SNAPSHOT, StartKind.LATEST):
+        remedy = "Start at 'earliest', a version or a moment, and end at 'latest', a version or a moment."
+        raise ConfigError("net", "needs a range of versions", remedy)
+    if rules.carryovers is Carryovers.KEEP or rules.skip_unchanged:
+        option = "skip_unchanged" if rules.skip_unchanged else "carryovers"
+        raise ConfigError(option, "has no effect on net changes", "Leave it out: what cancels out is never yielded.")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one table between two places. Made by `changes`.
+
+    Iterate it, with `for` or `async for`, for `pyarrow.RecordBatch`es; a batch has the columns that its rows had when
+    they were committed. `to_arrow`, `to_pandas` and `to_polars` give all rows at once, in one schema.
+
+    Iterating raises `TailerError`: its text names what is wrong, its `hint` the next step.
+    """
+
+    folder: Path
+    start: Start
+    end: Start | None
+    policy: Policy
+    rules: PairingRules
+    net: bool = False
+
+    def __iter__(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the batches in commit order."""
+        return self._read([])
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        """Yield the batches in commit order, without blocking the event loop."""
+        batches = iter(self)
+        try:
+            while (batch := await to_thread.run_sync(next, batches, None)) is not None:
+                yield batch
+        finally:
+            await to_thread.run_sync(batches.close)
+
+    def to_arrow(self) -> pa.Table:
+        """Read everything into one table, whose columns are those of all batches by name.
+
+        Raises `SchemaChanged` where a column has two types without a common one.
+        """
+        schemas: list[pa.Schema] = []
+        batches = list(self._read(schemas))
+        try:
+            schema = pa.unify_schemas(_metadata_last(schemas, batches), promote_options="permissive")
+            tables = [pa.Table.from_batches([batch]) for batch in batches]
+            return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
+            raise SchemaChanged(str(self.folder), last, f"its rows do not fit into one table: {error}") from error
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Read everything into a pandas DataFrame with Arrow types. Needs pandas; raises as `to_arrow` does."""
+        import pandas as pd  # noqa: PLC0415 - the caller's choice, not a dependency
+
+        return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Read everything into a Polars DataFrame. Needs Polars; raises as `to_arrow` does."""
+        import polars as pl  # noqa: PLC0415 - the caller's choice, not a dependency
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame), "a table becomes a frame"
+        return frame
+
+    def _read(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the batches; `schemas` gets the columns of each transaction, which need not have a row."""
+        with start_blocking_portal() as portal:
+            send, receive = create_memory_object_stream[pa.RecordBatch](0)
+            delivery = portal.start_task_soon(self._deliver, send, schemas)
+            try:
+                while (batch := portal.call(_next, receive)) is not None:
+                    yield batch
+                delivery.result()
+            finally:
+                delivery.cancel()
+                portal.call(receive.aclose)
+
+    async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
+        async with send:
+            table = DeltaTableLog(LocalStore(self.folder))
+            sink = _BatchSink(send, schemas)
+            start, end = self.start, self.end
+            if self.net:
+                assert end is not None, "checked by changes"
+                versions = range((await table.resolve(start)).version, await table.resolve_end(end) + 1)
+                start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
+                engine = await self._net_engine(table, versions)
+            else:
+                engine = nullcontext(PairingEngine(LocalEngine(), self.rules, _unreported))
+            wake = LocalWake(self.folder / "_delta_log") if end is None else TimerWake()
+            async with engine as running:
+                await Pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()
+
+    async def _net_engine(self, table: DeltaTableLog, versions: range) -> AbstractAsyncContextManager[Engine]:
+        latest = await table.latest()
+        if versions.stop - 1 > latest:
+            raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")
+        wanted: Callable[[ChangePlan], ChangePlan] = partial(shape, policy=self.policy)
+        return net_changes(table, versions, LocalEngine(), self.rules, wanted, _unreported)
+
+
+async def _next(receive: MemoryObjectReceiveStream[pa.RecordBatch]) -> pa.RecordBatch | None:
+    try:
+        return await receive.receive()
+    except EndOfStream:
+        return None
+
+
+def _unreported(plan: ChangePlan, counts: PairingCounts) -> None:
+    """Drop the counts: the metrics are the daemon's."""
+
+
+def _metadata_last(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> list[pa.Schema]:
+    """Put the columns of all batches, or of the table, in one order in which the metadata columns stay the last."""
+    metadata = output_schema(pa.schema([]))
+    found = [batch.schema for batch in reversed(batches)] or list(schemas)
+    own = [[column for column in schema if column.name not in metadata.names] for schema in found]
+    return [*map(pa.schema, own), metadata]
+
+
+class _BatchSink:
+    """A `Sink` that hands batches to a reader. Its progress is the last row handed over, so a retry repeats none."""
+
+    name: Final = _NAME
+    splits_versions: Final = True
+    splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
+
+    def __init__(self, send: _Send, schemas: list[pa.Schema]) -> None:
+        self._send = send
+        self._schemas = schemas
+        self._progress: dict[str, Progress] = {}
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """See `Sink.progress`."""
+        return self._progress.get(app_id)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """See `Sink.has_delivered`."""
+        return bool(self._progress)
+
+    async def reset(self, progress: Progress) -> None:
+        """See `Sink.reset`."""
+        self._progress[progress.app_id] = progress
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        """See `Sink.begin`."""
+        self._schemas.append(schema)
+        yield _BatchTransaction(self._send, app_id, self._progress)
+
+    async def aclose(self) -> None:
+        """See `Sink.aclose`."""
+
+
+class _BatchTransaction:
+    def __init__(self, send: _Send, app_id: str, progress: dict[str, Progress]) -> None:
+        self._send = send
+        self._app_id = app_id
+        self._progress = progress
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self._send.send(batch.rows)
+        self._progress[self._app_id] = Progress(self._app_id, Position(batch.version, batch.task, batch.last_row))
+
+    async def announce(self, event: ControlEvent) -> None:
+        """Say nothing: the next batch has the new columns."""
+
+    async def commit(self, progress: Progress) -> None:
+        self._progress[progress.app_id] = progress

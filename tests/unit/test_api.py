@@ -1,0 +1,223 @@
+"""`tailer.changes`: the changes of a table from Python."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+from anyio import to_thread
+from deltalake import DeltaTable, write_deltalake
+
+import tailer
+from tailer import api
+from tailer.delta.table import DeltaTableLog
+from tailer.errors import ConfigError, NotATable, SchemaChanged, StorageUnavailable
+from tailer.plan import ChangePlan
+
+METADATA = ["_change_type", "_commit_version", "_commit_timestamp"]
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> str:
+    """Five rows in two versions, an update of one and a delete of one, without a change feed."""
+    path = str(tmp_path / "orders")
+    for ids in ([1, 2, 3], [4, 5]):
+        write_deltalake(path, pa.table({"id": ids, "amount": [10.0 * each for each in ids]}), mode="append")
+    DeltaTable(path).update(updates={"amount": "amount + 1"}, predicate="id = 2")
+    DeltaTable(path).delete("id = 4")
+    return path
+
+
+CHANGES = [
+    (1, 10.0, "insert", 0),
+    (2, 20.0, "insert", 0),
+    (3, 30.0, "insert", 0),
+    (4, 40.0, "insert", 1),
+    (5, 50.0, "insert", 1),
+    (2, 20.0, "delete", 2),
+    (2, 21.0, "insert", 2),
+    (4, 40.0, "delete", 3),
+]
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    """All rows without their timestamps."""
+    return [tuple(row[name] for name in row if name != METADATA[2]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_all_changes_in_order(orders: str) -> None:
+    assert rows(iter(tailer.changes(orders))) == CHANGES
+
+
+def test_iterating_again_reads_again(orders: str) -> None:
+    changes = tailer.changes(Path(orders), start=2, end=2)
+    assert rows(iter(changes)) == CHANGES[5:7]
+    assert rows(iter(changes)) == CHANGES[5:7]
+
+
+@pytest.mark.anyio
+async def test_asynchronous_iteration_gives_the_same(orders: str) -> None:
+    batches = [batch async for batch in tailer.changes(orders)]
+    assert rows(iter(batches)) == CHANGES
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"start": 3}, CHANGES[7:]),
+        ({"start": "latest"}, []),
+        ({"end": 0}, CHANGES[:3]),
+        ({"start": datetime(2000, 1, 1, tzinfo=UTC), "end": datetime(2100, 1, 1, tzinfo=UTC)}, CHANGES),
+        ({"start": "snapshot", "end": 3}, [(1, 10.0), (2, 21.0), (3, 30.0), (5, 50.0)]),
+        ({"start": 3, "columns": ["amount"]}, [(40.0, "delete", 3)]),
+        ({"start": 2, "end": 2, "carryovers": "keep"}, 6),
+        ({"net": True}, [(1, 10.0), (3, 30.0), (5, 50.0), (2, 21.0)]),
+        ({"net": True, "start": 1, "end": 2}, CHANGES[3:7]),
+        ({"start": 3, "row_ids": True}, [(4, 40.0, None, None, "delete", 3)]),
+    ],
+)
+def test_options(orders: str, options: dict[str, Any], expected: Any) -> None:
+    found = rows(iter(tailer.changes(orders, **options)))
+    if isinstance(expected, int):
+        assert len(found) == expected
+    elif expected and len(expected[0]) == 2:
+        assert sorted(row[:2] for row in found) == sorted(expected)
+        assert {row[2] for row in found} == {"insert"}
+    else:
+        assert found == expected
+
+
+def test_updates_by_key(orders: str) -> None:
+    changes = tailer.changes(orders, start=2, end=2, compute_updates=True, key=["id"])
+    assert rows(iter(changes)) == [(2, 20.0, "update_preimage", 2), (2, 21.0, "update_postimage", 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"carryovers": "perhaps"}, "carryovers"),
+        ({"columns": "id"}, "columns"),
+        ({"key": ["id"]}, "key"),
+        ({"key": ["id"], "compute_updates": True, "columns": ["amount"]}, "key"),
+        ({"net": True, "end": None}, "net"),
+        ({"net": True, "start": "snapshot"}, "net"),
+        ({"net": True, "carryovers": "keep"}, "carryovers"),
+        ({"net": True, "skip_unchanged": True}, "skip_unchanged"),
+        ({"start": "yesterday"}, "start"),
+        ({"end": "earliest"}, "end"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_any_reading(options: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        tailer.changes("nowhere", **options)
+    assert refused.value.where == where
+
+
+def test_a_range_of_net_changes_must_exist(orders: str) -> None:
+    with pytest.raises(ConfigError, match="version 9 does not exist"):
+        list(tailer.changes(orders, net=True, end=9))
+
+
+@pytest.mark.parametrize("path", ["nowhere", "s3://bucket/orders"])
+def test_what_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((NotATable, ConfigError)):
+        list(tailer.changes(path))
+
+
+def test_a_reader_that_stops_leaves_nothing_running(orders: str) -> None:
+    before = threading.active_count()
+    for batch in tailer.changes(orders, end=None):
+        assert batch.num_rows == 3
+        break
+    while threading.active_count() > before:
+        time.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_following_yields_what_is_committed_meanwhile(orders: str) -> None:
+    found: list[tuple[Any, ...]] = []
+    new = pa.table({"id": [6], "amount": [60.0]})
+    with anyio.fail_after(30):
+        async for batch in tailer.changes(orders, start=3, end=None):
+            found += rows(iter([batch]))
+            if len(found) == 2:
+                break
+            await to_thread.run_sync(lambda: write_deltalake(orders, new, mode="append"))
+    assert found == [CHANGES[7], (6, 60.0, "insert", 4)]
+
+
+def test_a_retry_repeats_no_row(orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    next_plan, failures = DeltaTableLog.next_plan, iter([True] * 2)
+
+    async def failing(log: DeltaTableLog) -> ChangePlan | None:
+        plan = await next_plan(log)
+        if plan is not None and plan.version == 2 and next(failures, False):
+            raise StorageUnavailable(orders, "the disk is away")
+        return plan
+
+    monkeypatch.setattr(DeltaTableLog, "next_plan", failing)
+    assert rows(iter(tailer.changes(orders))) == CHANGES
+
+
+def test_a_table_of_everything_has_the_columns_of_all_versions(orders: str) -> None:
+    new = pa.table({"id": [6], "amount": [60.0], "note": ["new"]})
+    write_deltalake(orders, new, mode="append", schema_mode="merge")
+    table = tailer.changes(orders, start=3).to_arrow()
+    assert table.schema.names == ["id", "amount", "note", *METADATA]
+    assert table["note"].to_pylist() == [None, "new"]
+
+
+def test_a_table_without_rows_has_columns(orders: str) -> None:
+    DeltaTable(orders).optimize.compact()
+    table = tailer.changes(orders, start=4).to_arrow()
+    assert table.num_rows == 0
+    assert table.schema.names == ["id", "amount", *METADATA]
+
+
+def test_columns_of_two_types_do_not_become_one_table(orders: str) -> None:
+    new = pa.table({"id": ["six"], "amount": [60.0]})
+    write_deltalake(orders, new, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaChanged, match="do not fit into one table"):
+        tailer.changes(orders).to_arrow()
+
+
+def test_polars(orders: str) -> None:
+    frame = tailer.changes(orders, start=3).to_polars()
+    assert frame.select("id", "_change_type").rows() == [(4, "delete")]
+
+
+def test_version() -> None:
+    assert tailer.__version__ == version("lake-tailer")
+
+
+def test_nothing_heavy_is_imported_before_it_is_used() -> None:
+    script = "import sys, tailer; print('pyarrow' in sys.modules, tailer.changes.__module__)"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "tailer.api"]
+
+
+def test_at_most_one_batch_is_read_ahead(orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed_over = 0
+    write = api._BatchTransaction.write
+
+    async def counting(transaction: Any, batch: Any) -> None:
+        nonlocal handed_over
+        await write(transaction, batch)
+        handed_over += 1
+
+    monkeypatch.setattr(api._BatchTransaction, "write", counting)
+    batches = iter(tailer.changes(orders))
+    assert len(list(islice(batches, 1))) == 1
+    time.sleep(0.2)
+    assert handed_over <= 2
+    batches.close()
