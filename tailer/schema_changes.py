@@ -1,7 +1,7 @@
 """What became of a table's columns between two schemas, in words for operators and for whoever reads the stream.
 
-Two schemas of one table are compared by what tells its columns apart over time, which is not what they are called: the
-physical name of each, on every level of nesting.
+Two schemas of one table are compared by what tells its columns apart over time (`tailer.delta.identity`), which is not
+what they are called, on every level of nesting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,8 @@ from difflib import SequenceMatcher
 
 import pyarrow as pa
 
-from tailer.delta.schema import physical_name, widens
+from tailer.delta.identity import identified
+from tailer.delta.schema import column_id, widens
 
 __all__ = ["describe_changes"]
 
@@ -17,14 +18,15 @@ __all__ = ["describe_changes"]
 def describe_changes(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
     """What became of the columns, and of the fields in them on every level: a sentence each, in a fixed order.
 
-    A column is the same if its physical name is; where a table began to map columns, that is the name it had. Empty
-    where both schemas read alike.
+    A column is the same if its physical name is; where a table began to map columns, that is the name it had. Where it
+    ended that and changed nothing else, names are the same. Empty where both schemas read alike.
     """
-    return tuple(_differences(pa.struct(list(before)), pa.struct(list(after)), ""))
+    old, new = (pa.struct(list(schema)) for schema in identified([before, after]))
+    return tuple(_differences(old, new, ""))
 
 
 def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Iterator[str]:
-    old, new = ({physical_name(field): field for field in kind} for kind in (before, after))
+    old, new = ({column_id(field): field for field in kind} for kind in (before, after))
     for key, field in old.items():
         if key not in new:
             yield f"column {above}{field.name} was dropped"

@@ -29,6 +29,7 @@ from typing import Final, TypeVar
 
 from tailer.delta import deletion_vector
 from tailer.delta.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
+from tailer.delta.identity import identified
 from tailer.delta.paths import locate
 from tailer.delta.schema import dropped_column, physical_name
 from tailer.delta.snapshot import Snapshot
@@ -60,7 +61,7 @@ def plan_changes(
     """
     new = _TaskMaker(state, state, root, storage)
     if commit.cdcs:
-        gone = None if before is None else dropped_column(before.schema, state.schema)
+        gone = None if before is None else dropped_column(*identified([before.schema, state.schema]))
         if gone is not None:
             reason = f"it drops column {gone} and has change files, whose rows may have it"
             raise ChangesUnavailable(state.table, state.version, reason)

@@ -4,6 +4,7 @@ Serialization", "Column Mapping", "Type Widening").
 The Arrow schema of a table has logical names in table order. Where the table maps columns, each field's metadata says
 what the column is called in files (`PHYSICAL_NAME`) and, in id mode, its Parquet field id, on every level of nesting.
 That is also what tells columns apart over time: the one of a physical name is the same column, whatever it is called.
+Where columns lose their physical names, or a physical name its column, `tailer.delta.identity` says which is which.
 """
 
 import json
@@ -20,10 +21,13 @@ from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
 from tailer.events import METADATA_FIELDS
 
 __all__ = [
+    "COLUMN_ID",
     "FIELD_ID",
     "PHYSICAL_NAME",
     "arrow_schema",
+    "column_id",
     "dropped_column",
+    "is_absent",
     "partition_scalar",
     "physical_name",
     "restated",
@@ -33,6 +37,7 @@ __all__ = [
 
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
+COLUMN_ID: Final = b"tailer.column"  # what `tailer.delta.identity` found of a field
 _MAPPING_ID: Final = "delta.columnMapping.id"
 _TYPE_CHANGES: Final = "delta.typeChanges"
 
@@ -81,8 +86,18 @@ def arrow_schema(
 def dropped_column(before: pa.Schema, after: pa.Schema) -> str | None:
     """A column, or a field of one, that `before` has and `after` has not, whatever it is called there."""
     kept = _columns(pa.struct(list(after)))
-    had = (each for each in _columns(pa.struct(list(before))).items() if not _is_absent(each[0]))
-    return next((name for path, name in had if path not in kept), None)
+    return next((name for path, name in _columns(pa.struct(list(before))).items() if path not in kept), None)
+
+
+def column_id(field: pa.Field) -> str:
+    """The field's identity over time: as `tailer.delta.identity` found it, else its physical name."""
+    told = (field.metadata or {}).get(COLUMN_ID)
+    return physical_name(field) if told is None else str(told.decode())
+
+
+def is_absent(field: pa.Field) -> bool:
+    """Whether `restated` put the field there, for rows that did not have it."""
+    return physical_name(field).startswith(_ABSENT)
 
 
 def physical_name(field: pa.Field) -> str:
@@ -94,8 +109,8 @@ def physical_name(field: pa.Field) -> str:
 def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
     """`after`, for reading rows of the table when its columns were `before`: those it did not have then are null.
 
-    A file may have values for them, from a time when the table had them before. The result is `after` itself where it
-    had them all.
+    A file may have values for them, from a time when the table had them before. Columns are read as the table had them
+    then, by their physical names and field ids. The result is `after` itself where that is the same.
     """
     fields = [_restated(old, field) for old, field in _by_identity(before, after)]
     found = pa.schema(fields)
@@ -108,8 +123,8 @@ def restates(before: pa.DataType, after: pa.DataType) -> bool:
     The rows of a schema are a struct of its fields.
     """
     if pa.types.is_struct(before) and pa.types.is_struct(after):
-        old = {physical_name(field): field.type for field in before}
-        return all(restates(old.get(physical_name(field), field.type), field.type) for field in after)
+        pairs = _by_identity(before, after)
+        return all(old is None or restates(old.type, field.type) for old, field in pairs)
     if pa.types.is_list(before) and pa.types.is_list(after):
         return restates(before.value_type, after.value_type)
     if pa.types.is_map(before) and pa.types.is_map(after):
@@ -139,21 +154,23 @@ _ABSENT: Final = "tailer.absent: "  # begins a physical name that no file has
 _NO_ID: Final = b"-1"
 
 
-def _is_absent(path: tuple[str, ...]) -> bool:
-    """Whether `restated` put the field there, for rows that did not have it."""
-    return any(name.startswith(_ABSENT) for name in path)
-
-
 def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[tuple[pa.Field | None, pa.Field]]:
-    old = {physical_name(field): field for field in before}
-    return ((old.get(physical_name(field)), field) for field in after)
+    """Each field of `after` with the one of `before` that it is, if any."""
+    old = {column_id(each): each for each in before if not is_absent(each)}
+    return ((old.get(column_id(each)), each) for each in after)
 
 
 def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
+    metadata = dict(after.metadata or {})
     if before is None:
-        metadata = {**(after.metadata or {}), PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
+        metadata |= {PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
         return after.with_metadata(metadata | ({FIELD_ID: _NO_ID} if FIELD_ID in metadata else {}))
-    return after.with_type(_restated_type(before.type, after.type))
+    stored, number = physical_name(before), (before.metadata or {}).get(FIELD_ID)
+    if stored != after.name or PHYSICAL_NAME in metadata:
+        metadata[PHYSICAL_NAME] = stored.encode()
+    metadata.pop(FIELD_ID, None)
+    metadata |= {} if number is None else {FIELD_ID: number}
+    return after.with_type(_restated_type(before.type, after.type)).with_metadata(metadata or None)
 
 
 def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
@@ -173,11 +190,12 @@ _NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, Overflo
 
 
 def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") -> dict[tuple[str, ...], str]:
-    """All fields on all levels: the path of physical names that tells each, and what to call it in a message."""
+    """All fields on all levels: the path of identities that tells each, and what to call it in a message."""
     found: dict[tuple[str, ...], str] = {}
     for field in (kind.field(index) for index in range(kind.num_fields)):
-        path, name = (*above, physical_name(field)), f"{shown}.{field.name}".lstrip(".")
-        found |= {path: name, **_columns(field.type, path, name)}
+        if not is_absent(field):
+            path, name = (*above, column_id(field)), f"{shown}.{field.name}".lstrip(".")
+            found |= {path: name, **_columns(field.type, path, name)}
     return found
 
 

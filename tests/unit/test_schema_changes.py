@@ -123,6 +123,25 @@ def test_a_table_that_begins_to_map_its_columns() -> None:
     assert describe_changes(before, renamed) == ("column a was renamed to b", "column s.x was renamed to s.y")
 
 
+def test_a_table_that_ends_to_map_its_columns() -> None:
+    before = pa.schema([mapped("a", "p0"), mapped("b", "a"), mapped("s", "b", struct(mapped("x", "p1", INT)))])
+    after = pa.schema([("a", LONG), ("b", LONG), ("s", struct(("x", INT)))])
+    assert describe_changes(before, after) == ()
+    assert describe_changes(add_row_ids(before), add_row_ids(after)) == ()
+    # With anything else in the same version, only what was never renamed is known again.
+    wider = pa.schema([("a", LONG), ("b", LONG), ("s", struct(("x", LONG)))])
+    dropped = [f"column {name} was dropped" for name in "abs"]
+    assert describe_changes(before, wider)[:3] == tuple(dropped)
+    kept = pa.schema([mapped("a", "a"), mapped("b", "p0")])
+    assert describe_changes(kept, pa.schema([("a", LONG)])) == ("column b was dropped",)
+
+
+def test_a_field_id_that_is_given_to_another_column() -> None:
+    before, after = pa.schema([mapped("a", "p", number=1)]), pa.schema([mapped("a", "p", number=2)])
+    assert describe_changes(before, after) == ("column a was dropped", "column a int64 was added")
+    assert describe_changes(before, pa.schema([mapped("a", "p")])) == ()
+
+
 def test_row_ids_stay_what_they_are() -> None:
     before, after = pa.schema([("a", LONG)]), pa.schema([("a", LONG), ("b", LONG)])
     assert describe_changes(add_row_ids(before), add_row_ids(after)) == ("column b int64 was added",)

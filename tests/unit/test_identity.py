@@ -1,0 +1,88 @@
+"""`identified` and `united`: which column is which over several schemas, and all of them together."""
+
+import pyarrow as pa
+import pytest
+
+from tailer.delta.identity import identified, united
+from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME, column_id, dropped_column, physical_name, restated
+
+LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
+
+
+def mapped(name: str, stored: str, kind: pa.DataType = LONG, number: int | None = None) -> pa.Field:
+    known_by = {PHYSICAL_NAME: stored.encode()}
+    return pa.field(name, kind, metadata=known_by if number is None else known_by | {FIELD_ID: str(number).encode()})
+
+
+def columns(text: str) -> pa.Schema:
+    """`a` is a column, `a=p` one with the physical name p, `a=p#1` one with the field id 1 as well."""
+    fields = []
+    for each in text.split():
+        name, _, stored = each.partition("=")
+        stored, _, number = stored.partition("#")
+        fields.append(mapped(name, stored, LONG, int(number) if number else None) if stored else pa.field(name, LONG))
+    return pa.schema(fields)
+
+
+@pytest.mark.parametrize(
+    ("schemas", "called"),
+    [
+        (["a", "a"], ["a a"]),
+        (["a", "a b", "a"], ["a a a"]),
+        # A dropped column that comes back, by RESTORE or in the files that are left, is the one it was.
+        (["a b", "a", "a b"], ["a a a", "b - b"]),
+        # Mapped by name, by id, and by name again.
+        (["a", "a=a", "b=a"], ["a a b"]),
+        (["a", "b=a", "b=a#4", "c=a"], ["a b b c"]),
+        (["a=p#1", "a=p#2"], ["a -"]),
+        (["a=p#1", "a=p", "a=p#2"], ["a a -"]),
+        # Mapped no more: by name; from then on, physical names mean what they meant then.
+        (["a=p", "a", "a b"], ["a a a"]),
+        (["a=b b=a", "a b", "a b"], ["a a a", "b b b"]),
+        (["x=a b=p", "b=p", "b", "a b"], ["x - - -", "b b b b"]),
+        (["a", "b=a", "b", "c=b"], ["a b b c"]),
+        # Mapped no more, and something else besides: only what had its own name all the time.
+        (["a=a b=p", "b a c"], ["a a", "b -"]),
+        (["a=b b=a", "b a"], ["a -", "b -"]),
+    ],
+)
+def test_which_column_is_which(schemas: list[str], called: list[str]) -> None:
+    """What each column of the first schema is called in each of them, `-` where it is not."""
+    found = identified([columns(each) for each in schemas])
+    names = [{column_id(field): field.name for field in schema} for schema in found]
+    assert [" ".join(each.get(column_id(field), "-") for each in names) for field in found[0]] == called
+
+
+A, AB = columns("a"), columns("a b")
+
+
+def nested(*fields: pa.Field) -> pa.Schema:
+    return pa.schema([mapped("m", "p0", pa.map_(TEXT, pa.list_(pa.struct(list(fields)))))])
+
+
+def test_fields_on_every_level() -> None:
+    plain = pa.schema([("m", pa.map_(TEXT, pa.list_(pa.struct([("x", LONG), ("y", LONG)]))))])
+    before, moved, after = identified([nested(mapped("x", "y"), mapped("y", "x")), plain, nested(mapped("y", "p9"))])
+    assert dropped_column(before, moved) is None
+    assert dropped_column(moved, before) is None
+    assert dropped_column(moved, after) == "m"
+    inner = restated(before, moved).field("m").type.item_type.value_type
+    assert [(field.name, physical_name(field)) for field in inner] == [("x", "y"), ("y", "x")]
+
+
+def test_all_columns_of_several_schemas() -> None:
+    one = pa.schema([mapped("a", "p1", INT), mapped("s", "p2", pa.struct([mapped("x", "p3"), mapped("y", "p4")]))])
+    other = pa.schema([mapped("s", "p2", pa.struct([mapped("X", "p5"), mapped("z", "p4")])), mapped("A", "p6", TEXT)])
+    wider = pa.schema([mapped("a", "p1", LONG)])
+    every = united(identified([one, other, wider]))
+    assert [(field.name, physical_name(field)) for field in every] == [("a", "p1"), ("s", "p2"), ("A 2", "p6")]
+    assert every.field("a").type == LONG
+    inner = every.field("s").type
+    assert [(field.name, physical_name(field)) for field in inner] == [("x", "p3"), ("z", "p4"), ("X 2", "p5")]
+
+
+def test_columns_that_only_older_rows_have_are_not_theirs() -> None:
+    old, new = identified([AB, A])
+    rows = restated(new, united([old, new]))
+    assert [physical_name(field) for field in rows] == ["a", "tailer.absent: b"]
+    assert dropped_column(rows, new) is None
