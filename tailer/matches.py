@@ -87,6 +87,14 @@ SELECT max(place) FILTER (gone), max(place) FILTER (NOT gone) FROM (
     FROM rows JOIN counted USING (print) WHERE NOT ({single})
 ) WHERE nth <= least(gone_rows, come_rows) GROUP BY print, nth
 """
+# Partners where rows come and go over several versions: one gone, and the next of its fingerprint, if that has come.
+_PAIRED_IN_TURN: Final = """
+CREATE OR REPLACE TABLE paired AS
+SELECT place AS gone, next AS come FROM (
+    SELECT place, gone, lead(place) OVER turns AS next, lead(gone) OVER turns AS goes_again
+    FROM rows JOIN counted USING (print) WINDOW turns AS (PARTITION BY print ORDER BY place)
+) WHERE gone AND NOT goes_again
+"""
 _EQUALS: Final = """
 CREATE OR REPLACE TABLE equals AS
 SELECT partners.gone, partners.come FROM partners
@@ -219,8 +227,10 @@ class RowMatches:
         with self._translated():
             return self._collected(f"SELECT place FROM rows JOIN ({counted}) USING (print)")
 
-    def pair(self) -> tuple[Bitmaps, Bitmaps, int]:
+    def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
         """Make partners of equal rows on both sides, the n-th of those gone and the n-th of those that have come.
+
+        `in_turn`: or of each that is gone and the next of its equals, by place, if that has come.
 
         Returns the rows gone and those that have come that have a partner now, and how many rows had a choice, or found
         all partners taken.
@@ -230,7 +240,7 @@ class RowMatches:
         self._used.add("partners")
         with self._translated():
             self._database.execute(f"CREATE OR REPLACE TABLE counted AS {counted}")
-            self._database.execute(_PAIRED.format(single=single))
+            self._database.execute(_PAIRED_IN_TURN if in_turn else _PAIRED.format(single=single))
             query = f"SELECT coalesce(sum(gone_rows + come_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
             ambiguous = int(self._database.sql(query).fetchall()[0][0])
             self._database.execute("INSERT INTO partners SELECT * FROM paired")

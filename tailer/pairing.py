@@ -19,8 +19,9 @@ the plan's tasks, so that executing them yields the rows that changed:
 3. *Unchanged* (`skip_unchanged`): the images of an update are dropped where they are equal; those in change files,
    which do not say which belong together, as multisets.
 
-Deleted rows are compared as rows of the version: in its columns, matched by what tells columns apart over time
-(`tailer.delta.schema`). Where the types of a column cannot be compared, no row is equal to another.
+Rows are equal if they are in all columns that the table has before or after the version, matched by what tells columns
+apart over time (`tailer.delta.identity`): to a row that does not have a column it is null. Where the types of a column
+cannot be compared, no row is equal to another.
 
 All other rows stay where they were (invariant 4): `task` and `row` of a position are those of the plan as it was.
 Memory is bounded by `tailer.matches`, and a bit for each row of a version.
@@ -37,13 +38,14 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.bitmaps import Bitmaps
-from tailer.delta.schema import dropped_column, restated, restates
+from tailer.compared_columns import ComparedColumns
+from tailer.delta.schema import dropped_column
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.execute import execute
 from tailer.matches import RowMatches
 from tailer.partitions import by_partition
-from tailer.plan import ROW_TRACKING, ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
+from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
 from tailer.policy import Carryovers, PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
@@ -99,8 +101,9 @@ def apart(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
     """
     if plan.regime is not Regime.FILES or rules.compute_updates or _is_tracked(plan):
         return [plan]
-    indices = _comparable(plan.tasks, plan.schema)
-    groups = by_partition([plan.tasks[index] for index in indices], plan.schema)
+    columns = ComparedColumns.of([plan])
+    indices = columns.comparable()
+    groups = by_partition([plan.tasks[index] for index in indices], [columns.compared(index) for index in indices])
     others = sorted(set(range(len(plan.tasks))).difference(indices))
     parts = [*([indices[number] for number in group] for group in groups), *([others] if others else [])]
     return [replace(plan, tasks=tuple(plan.tasks[index] for index in part)) for part in parts]
@@ -122,12 +125,13 @@ def refine(
     Raises what `tailer.execute.execute` raises, and `StorageUnavailable` where the disk is full. The plan has the
     columns of the key (`check_key`).
     """
-    comparison = _Comparison(plan.tasks, plan.schema, matches, selections)
+    columns = ComparedColumns.of([plan])
+    comparison = _Comparison(plan.tasks, columns, matches, selections)
     matches.begin()
     carryovers = comparison.cancel() if _may_carry_over(plan, rules) else 0
     updates = ambiguous = 0
     if rules.compute_updates:
-        updates, ambiguous = comparison.pair(select_columns(plan.schema, rules.key), rules.null_keys)
+        updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys)
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
     if comparison.has_pairs:
         comparison.join(preimages)
@@ -143,7 +147,7 @@ def refine_range(
     Rows that come and go, or go and come again, cancel out as multisets, carry-overs first, whatever the rules say of
     them; of a row that several versions update, the first preimage and the last postimage are left, each where it was.
     What is left are updates where `rules.compute_updates` finds them, else deletes and inserts. Rows are compared in
-    the table's own columns: those of change files have no ids.
+    all of the table's own columns that it has in the range: those of change files have no ids.
 
     Raises what `refine` raises, and `ConfigError` where rows of one version cannot be compared with those of the last.
     """
@@ -152,18 +156,18 @@ def refine_range(
     carryovers = updates = ambiguous = 0
     for plan in plans:
         if plan.regime is Regime.FILES and not plan.feed:
-            carried = _Comparison(plan.tasks, plan.schema, matches, selections)
+            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), matches, selections)
             matches.begin()
             carryovers += carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
-    own = pa.schema([field for field in plans[-1].schema if ROW_TRACKING not in (field.metadata or {})])
-    comparison = _Comparison(tasks, own, matches, selections, dropped, exactly=True)
+    columns = ComparedColumns.of(plans, own=True)
+    comparison = _Comparison(tasks, columns, matches, selections, dropped, exactly=True)
     matches.begin()
     comparison.cancel_all()
     if rules.compute_updates:
         check_key(plans[-1], rules)
-        updates, ambiguous = comparison.pair(select_columns(plans[-1].schema, rules.key))
+        updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key))
     matches.begin()
     found = iter(comparison.tasks())
     net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
@@ -183,7 +187,7 @@ def _is_tracked(plan: ChangePlan) -> bool:
 
 
 class _Comparison:
-    """The rows of some tasks, compared with each other in the columns of `schema`.
+    """The rows of some tasks, compared with each other in all `columns` that they have.
 
     `dropped`: rows that are no changes, by the index of their task. `exactly`: whether to take images of updates for
     deletes and inserts.
@@ -192,14 +196,14 @@ class _Comparison:
     def __init__(
         self,
         tasks: Sequence[ChangeTask],
-        schema: pa.Schema,
+        columns: ComparedColumns,
         matches: RowMatches,
         selections: Selections,
         dropped: Bitmaps | None = None,
         exactly: bool = False,
     ) -> None:
         self._tasks = tasks
-        self._schema = schema
+        self._columns = columns
         self._matches = matches
         self._selections = selections
         self._exactly = exactly
@@ -219,33 +223,34 @@ class _Comparison:
     def cancel(self) -> int:
         """Drop carry-overs; how many rows that were."""
         # Of a row that had fewer columns its id tells no more than that it is still the same row.
-        tracked = [index for index in self._tracked() if self._as_then(index, self._schema) is self._schema]
+        every = self._columns.every
+        tracked = [index for index in self._tracked() if self._columns.compared(index) is every]
         dropped = 0
         if self._has_both(tracked):
             taken = self._take(tracked, _IDS, _PLAIN, nulls_differ=True)
             dropped += self._drop(taken, self._matches.unmatched_singles())
-        rivals = self._rivals(self._comparable(self._schema))
+        rivals = self._rivals(self._columns.comparable())
         if self._has_both(rivals):
-            taken = self._take(rivals, self._schema, _PLAIN)
+            taken = self._take(rivals, every, _PLAIN)
             dropped += self._drop(taken, self._matches.unmatched())
         return dropped
 
     def cancel_all(self) -> None:
         """Drop all rows, of whatever version, that cancel out. Raises `ConfigError` where some cannot be compared."""
-        comparable = self._comparable(self._schema)
+        comparable = self._columns.comparable()
         strange = [self._tasks[index].version for index in set(range(len(self._tasks))).difference(comparable)]
         if strange:
             reason = f"the columns before or at version {max(strange)} cannot be compared with those at the end"
             remedy = f"Begin at version {max(strange) + 1}, or end before {max(strange)}."
             raise ConfigError("net changes", reason, remedy)
-        self._drop(self._take(comparable, self._schema, _PLAIN), self._matches.unmatched())
+        self._drop(self._take(comparable, self._columns.every, _PLAIN), self._matches.unmatched())
 
     def pair(self, key: pa.Schema, null_keys: bool = False) -> tuple[int, int]:
         """Find updates: by the columns `key`, if any, then by row id; how many, and how many rows were ambiguous.
 
         `null_keys`: whether nulls in keys are equal.
         """
-        whole = [index for index in self._comparable(self._schema) if self._keeps_all(index)]
+        whole = [index for index in self._columns.comparable() if self._keeps_all(index)]
         tracked = set(self._tracked())
         by_key = self._pair(whole, key, _PLAIN, null_keys)
         by_id = self._pair([index for index in whole if index in tracked], _ROW_ID, _PLAIN)
@@ -269,7 +274,8 @@ class _Comparison:
         count = sum(map(len, taken.values()))
         if count < 2:
             return _Paired(left=count)
-        gone, come, ambiguous = self._matches.pair()
+        # A row that comes, loses a column and goes is left as two: what goes must not be taken for what was before.
+        gone, come, ambiguous = self._matches.pair(in_turn=self._exactly and not self._columns.whole)
         _unite(self._gone, gone)
         _unite(self._come, come)
         updates = sum(map(len, gone.values()))
@@ -280,16 +286,16 @@ class _Comparison:
 
     def skip_unchanged(self) -> int:
         """Drop images of updates that are equal; how many rows that were."""
-        indices, dropped = self._comparable(self._schema), 0
+        indices, dropped = self._columns.comparable(), 0
         if told := [index for index in indices if index in self._gone or index in self._come]:
-            self._take(told, self._schema, _IMAGES)
+            self._take(told, self._columns.every, _IMAGES)
             equal = self._matches.part_equals()
             dropped = sum(map(len, equal.values()))
             _unite(self.dropped, equal)
             for found in (self._gone, self._come):
                 found |= {index: rows - equal.get(index, BitMap64()) for index, rows in found.items()}
         if written := [index for index in indices if self._has_images(index)]:
-            taken = self._take(written, self._schema, _IMAGES, untold=True)
+            taken = self._take(written, self._columns.every, _IMAGES, untold=True)
             dropped += self._drop(taken, self._matches.unmatched())
         return dropped
 
@@ -306,7 +312,7 @@ class _Comparison:
             rows = self._selections.store(found[index])
             if rows is not None:
                 task, told = self._tasks[index], Refinement(updated=rows)
-                schema = self._as_then(index, self._schema)
+                schema = self._columns.as_then(index, self._columns.latest)
                 wanted = replace(task, schema=schema, include=rows, exclude=None, refinement=told)
                 yield from (batch.rows for batch in execute(wanted))
 
@@ -345,33 +351,24 @@ class _Comparison:
         return sum(map(len, dropped.values()))
 
     def _as_then(self, index: int, schema: pa.Schema) -> pa.Schema:
-        """`schema` without those of the table's columns that the rows of a task did not have."""
-        then = self._tasks[index].schema
-        return schema if schema is then or schema in (_IDS, _ROW_ID) else restated(then, schema)
+        """`schema` as the rows of a task have it; as it is where it is not about columns of the table."""
+        if schema in (_IDS, _ROW_ID):
+            return schema
+        return self._columns.compared(index) if schema is self._columns.every else self._columns.as_then(index, schema)
 
     def _keeps_all(self, index: int) -> bool:
         """Whether the rows have all their columns in the place where they are delivered."""
-        return self._exactly or dropped_column(self._tasks[index].schema, self._schema) is None
-
-    def _comparable(self, schema: pa.Schema) -> list[int]:
-        return _comparable(self._tasks, schema)
+        return self._exactly or dropped_column(self._columns.then[index], self._columns.latest) is None
 
     def _has_both(self, indices: Iterable[int]) -> bool:
         return len({self._tasks[index].kind for index in indices}) > 1
 
     def _rivals(self, indices: Sequence[int]) -> list[int]:
         """Those tasks whose partition has rows on the other side, too: no row is equal to one of another partition."""
-        groups = by_partition([self._tasks[index] for index in indices], self._schema)
+        columns = [self._columns.compared(index) for index in indices]
+        groups = by_partition([self._tasks[index] for index in indices], columns)
         found = ([indices[number] for number in group] for group in groups)
         return sorted(index for group in found if self._has_both(group) for index in group)
-
-
-def _comparable(tasks: Sequence[ChangeTask], schema: pa.Schema) -> list[int]:
-    """The indices of the tasks whose rows have a meaning in the columns of `schema`."""
-    wanted = pa.struct(list(schema))
-    schemas = {id(task.schema): task.schema for task in tasks}
-    known = {key: restates(pa.struct(list(found)), wanted) for key, found in schemas.items()}
-    return [index for index, task in enumerate(tasks) if known[id(task.schema)]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -534,7 +534,7 @@ class TestOtherColumns:
         ("before", "gone", "after", "come", "carried"),
         [
             ([K], {}, [K, ("v", TEXT)], {"v": [None, None, "new"]}, [0, 1]),
-            ([K, ("w", TEXT)], {"w": list("xyz")}, [K], {}, [0, 1, 2]),
+            ([K, ("w", TEXT)], {"w": ["x", None, "z"]}, [K], {}, [1]),  # dropped: equal are those that had no value
             ([K, ("v", INT)], {"v": [1, 2, 3]}, [K, ("v", LONG)], {"v": [1, 2, 2**40]}, [0, 1]),
             ([K, ("v", LONG)], {"v": [1, 2, 3]}, [K, ("v", INT)], {"v": [1, 2, 3]}, []),
             ([K, ("v", LONG)], {"v": [1, 2, 3]}, [K, ("v", TEXT)], {"v": ["1", "2", "3"]}, []),
@@ -567,7 +567,42 @@ class TestOtherColumns:
                 {"p1": ["a", "b", "c"]},
                 [K, physical("v", TEXT, "p2")],
                 {"p2": ["a", None, "c"]},
+                [],
+            ),
+            (
+                [K, physical("v", TEXT, "p1")],
+                {"p1": ["a", None, "c"]},
+                [K, physical("v", TEXT, "p2")],
+                {"p2": ["a", None, None]},
                 [1],
+            ),
+            (  # the columns are mapped no more
+                [physical("k", LONG, "p1"), physical("v", TEXT, "p2")],
+                {"p1": [0, 1, 2], "p2": ["a", "b", None]},
+                [K, ("v", TEXT)],
+                {"v": ["a", "B", None]},
+                [0, 2],
+            ),
+            (  # nor do they keep what they were called
+                [physical("k", LONG, "p1"), physical("v", TEXT, "w")],
+                {"p1": [0, 1, 2], "w": ["a", "b", None]},
+                [K, ("w", TEXT)],
+                {"w": ["a", "b", None]},
+                [],
+            ),
+            (  # each has the physical name of the other
+                [physical("k", LONG, "v"), physical("v", LONG, "k")],
+                {"v": [0, 1, 2], "k": [5, 6, 7]},
+                [K, ("v", LONG)],
+                {"v": [5, 6, 8]},
+                [0, 1],
+            ),
+            (
+                [K, ("s", pa.struct([("x", INT), ("y", INT)]))],
+                {"s": [{"x": 1, "y": 2}, {"x": None, "y": 2}, None]},
+                [K, ("s", pa.struct([("y", INT), ("X", INT)]))],
+                {"s": [{"y": 2, "X": 1}, {"y": 2, "X": None}, None]},
+                [1, 2],
             ),
             ([K, ("v", INT)], {"v": [1, 2, 3]}, [("v", INT), K], {"v": [1, 2, 4]}, [0, 1]),
         ],
@@ -600,7 +635,7 @@ class TestOtherColumns:
     def test_a_row_with_a_column_that_is_dropped_is_left_as_it_is(self, table: Versions) -> None:
         """An update would have nowhere to put its value."""
         plan = table.files([pairs((1, "a"), (2, "b"))], [File({"k": [1, 3]}, pa.schema([K]))], pa.schema([K]))
-        assert left(plan, BY_KEY) == [("delete", 2, "b"), ("insert", 3)]
+        assert left(plan, BY_KEY) == [("delete", 1, "a"), ("delete", 2, "b"), ("insert", 1), ("insert", 3)]
         plan = replace(plan, feed=True)
         assert [kind for kind, *_ in left(plan, BY_KEY)] == ["delete", "delete", "insert", "insert"]
 
@@ -847,7 +882,7 @@ class TestNetChanges:
         ]
 
     def test_columns_that_change_in_the_range(self, table: Versions) -> None:
-        """Rows are compared in the last columns, and delivered in their own."""
+        """Rows are compared in all columns, and delivered in their own."""
         narrow, wide = pa.schema([("k", INT)]), pa.schema([("k", LONG), ("v", TEXT)])
         table.files(come=[File({"k": [1, 2, 3]}, narrow)], schema=narrow)
         table.files([File({"k": [1, 2]}, narrow)], [pairs((1, None), (2, "b"))], wide)
@@ -863,6 +898,57 @@ class TestNetChanges:
         with pytest.raises(ConfigError, match="version 3"):
             net(table)
         assert net(table, plans=table.plans[1:]) == [("insert", 4, 0, 0, None)]
+
+    def test_a_column_that_is_dropped_in_the_range(self, table: Versions) -> None:
+        """Rows that differ in it are different rows, on whichever side they lost it."""
+        narrow = pa.schema([K])
+        table.files([pairs((1, "a"), (2, None), (3, "c"))], [pairs((4, "d"), (5, None))])
+        table.files([File({"k": [4, 5]}, narrow)], [File({"k": [1, 2, 9]}, narrow)], narrow)
+        assert [(row[0], *row[4:]) for row in net(table)] == [
+            ("delete", 1, "a"),
+            ("delete", 3, "c"),
+            ("insert", 4, "d"),
+            ("delete", 4),
+            ("insert", 1),
+            ("insert", 9),
+        ]
+
+    def test_updates_where_a_column_is_dropped_in_the_range(self, table: Versions) -> None:
+        """No preimage comes behind its postimage: a row that comes, loses a column and goes was not there before."""
+        narrow = pa.schema([K])
+        table.files([pairs((1, "a"), (2, "b"))], [pairs((1, "A"), (3, "c"))])
+        table.files([File({"k": [1, 3]}, narrow)], [File({"k": [2, 3]}, narrow)], narrow)
+        table.files([File({"k": [3]}, narrow)], schema=narrow)
+        assert [(row[0], row[1], *row[4:]) for row in net(table, BY_KEY)] == [
+            ("update_preimage", 3, 1, "a"),
+            ("update_preimage", 3, 2, "b"),
+            ("update_postimage", 3, 1, "A"),
+            ("insert", 3, 3, "c"),
+            ("delete", 4, 1),
+            ("update_postimage", 4, 2),
+            ("delete", 5, 3),
+        ]
+
+    def test_another_column_of_the_same_name(self, table: Versions) -> None:
+        """What they have in common is equal; one lacks what the other has."""
+        old, new = (pa.schema([K, physical("v", TEXT, each)]) for each in ("p1", "p2"))
+        table.files([File({"k": [1, 2], "p1": pa.array(["a", None], TEXT)}, old)], schema=old)
+        table.files(come=[File({"k": [1, 2], "p2": pa.array(["a", None], TEXT)}, new)], schema=new)
+        assert net(table) == [("delete", 3, 0, 0, 1, "a"), ("insert", 4, 0, 0, 1, "a")]
+
+    def test_a_table_that_maps_its_columns_no_more(self, table: Versions) -> None:
+        """Names were exchanged before: it is what they mean that counts, from each version to the next."""
+        plain = pa.schema([("a", LONG), ("b", LONG)])
+        mapped, swapped = (
+            pa.schema([physical(name, LONG, "a"), physical(other, LONG, "b")]) for name, other in ("ab", "ba")
+        )
+        table.files([File({"a": [1, 2], "b": [5, 6]}, plain)], schema=plain)
+        table.files(schema=mapped)
+        table.files(schema=swapped)
+        table.files(schema=pa.schema([("b", LONG), ("a", LONG)]))
+        table.files(come=[File({"a": [5, 2], "b": [1, 6]}, plain)], schema=plain)
+        assert net(table) == [("delete", 3, 0, 1, 2, 6), ("insert", 7, 0, 1, 2, 6)]
+        assert net(table, plans=table.plans[1:]) == [("insert", 7, 0, 0, 5, 1), ("insert", 7, 0, 1, 2, 6)]
 
     def test_versions_without_changes(self, table: Versions) -> None:
         table.values([], [])

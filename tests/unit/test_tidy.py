@@ -53,7 +53,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.placement"),
     Boundary("tailer.plan", "tailer.errors tailer.events", "pyarrow"),
     Boundary("tailer.table_log", "tailer.errors tailer.plan tailer.start", "pyarrow"),
-    Boundary("tailer.schema_changes", "tailer.delta.schema", "pyarrow"),
+    Boundary("tailer.schema_changes", "tailer.delta.identity tailer.delta.schema", "pyarrow"),
     Boundary("tailer.calendars", "tailer.errors tailer.plan", "pyarrow"),
     Boundary(
         "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
@@ -66,10 +66,11 @@ BOUNDARIES: Final = (
     Boundary("tailer.matches", "tailer.bitmaps tailer.errors tailer.events tailer.scratch", "duckdb pyarrow pyroaring"),
     Boundary(
         "tailer.pairing",
-        "tailer.bitmaps tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches"
-        " tailer.partitions tailer.plan tailer.policy tailer.preimages tailer.selections",
+        "tailer.bitmaps tailer.compared_columns tailer.delta.schema tailer.errors tailer.events tailer.execute"
+        " tailer.matches tailer.partitions tailer.plan tailer.policy tailer.preimages tailer.selections",
         "pyarrow pyroaring",
     ),
+    Boundary("tailer.compared_columns", "tailer.delta.identity tailer.delta.schema tailer.plan", "pyarrow"),
     Boundary("tailer.partitions", "tailer.delta.schema tailer.plan", "pyarrow"),
     Boundary(
         "tailer.pairing_engine",
