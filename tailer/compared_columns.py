@@ -63,7 +63,8 @@ class ComparedColumns:
 
 def _places(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:
     """Put the schemas of a plan behind those of the versions before it; returns where that of each task is."""
-    schemas = {id(task.schema): task.schema for task in plan.tasks}
+    of_tasks = [task.compared or task.schema for task in plan.tasks]
+    schemas = {id(schema): schema for schema in of_tasks}
     begin = max(len(chain) - 1, 0)
     found: dict[int, int] = {}
     for key, schema in schemas.items():
@@ -74,7 +75,7 @@ def _places(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:
                 chain.append(schema)
     if not chain or not _same(chain[-1], plan.schema):
         chain.append(plan.schema)
-    return [found.get(id(task.schema), len(chain) - 1) for task in plan.tasks]
+    return [found.get(id(schema), len(chain) - 1) for schema in of_tasks]
 
 
 def _same(one: pa.Schema, other: pa.Schema) -> bool:

@@ -156,7 +156,8 @@ class ChangeTask:
     metadata: the table's before the version for deleted rows, after it for all others. `partition_values`: physical
     column name and the text from the log, None for null. The rows selected are those in `include` (None: all) that are
     not in `exclude` (None: none); for change files both are None. `tracking`: None for change files, whose rows have no
-    ids, and where the table does not track rows. `refinement`: None where nothing was compared.
+    ids, and where the table does not track rows. `refinement`: None where nothing was compared. `compared`: the columns
+    by which the rows are compared with others, where they have some that are not delivered.
     """
 
     table: str
@@ -174,6 +175,7 @@ class ChangeTask:
     storage: str | None = None
     tracking: RowTracking | None = None
     refinement: Refinement | None = None
+    compared: pa.Schema | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON-ready values."""
@@ -193,11 +195,13 @@ class ChangeTask:
             "storage": self.storage,
             "tracking": asdict(self.tracking) if self.tracking is not None else None,
             "refinement": asdict(self.refinement) if self.refinement is not None else None,
+            "compared": _schema_to_text(self.compared) if self.compared is not None else None,
         }
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
         """The task that `to_dict` described."""
+        compared = value.get("compared")
         return cls(
             **{
                 **value,
@@ -208,6 +212,7 @@ class ChangeTask:
                 "exclude": _vector(value["exclude"]),
                 "tracking": RowTracking(**value["tracking"]) if value["tracking"] is not None else None,
                 "refinement": _refinement(value["refinement"]),
+                "compared": _schema_from_text(compared) if compared is not None else None,
             }
         )
 
@@ -261,8 +266,11 @@ class ChangePlan:
 
     def _with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
         # Most tasks share one schema object; what is made of it they share as well.
-        made = {id(schema): change(schema) for schema in (self.schema, *(task.schema for task in self.tasks))}
-        tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in self.tasks)
+        schemas = (self.schema, *(task.schema for task in self.tasks), *(task.compared for task in self.tasks))
+        made = {id(schema): None if schema is None else change(schema) for schema in schemas}
+        tasks = tuple(
+            replace(task, schema=made[id(task.schema)], compared=made[id(task.compared)]) for task in self.tasks
+        )
         return replace(self, schema=made[id(self.schema)], tasks=tasks)
 
     def to_json(self) -> str:

@@ -132,9 +132,16 @@ class TailerSource(DataSource):
         with _with_next_step():
             found, chosen = self._found(), self._chosen
             if chosen.envelope:
-                return EnvelopeView(found.columns, chosen.columns, chosen.filter, row_ids=chosen.row_ids)
-            since = found.end if follows else None
-            return TypedView(found.columns, chosen.columns, chosen.filter, row_ids=chosen.row_ids, follows=since)
+                columns, since = found.columns, found.end
+                return EnvelopeView(columns, chosen.columns, chosen.filter, row_ids=chosen.row_ids, since=since)
+            return TypedView(
+                found.columns,
+                chosen.columns,
+                chosen.filter,
+                row_ids=chosen.row_ids,
+                since=found.end,
+                follows=follows,
+            )
 
     def _found(self) -> Loaded:
         if self._loaded is None:

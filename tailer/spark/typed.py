@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tailer.delta.identity import is_mapped
 from tailer.delta.schema import dropped_column, physical_name, restated, restates, widens
 from tailer.errors import SchemaChanged
 from tailer.events import ChangeBatch
@@ -50,22 +51,28 @@ class TypedRows:
     """Change rows in the read schema `columns` (as in `tailer.plan.ChangeTask.schema`). Survives pickle.
 
     `chosen`: whether these are the columns somebody asked for: what else the table has is left out and not missed.
+    `since`: the version whose columns they are; None: one behind all that are given.
     """
 
-    def __init__(self, columns: pa.Schema, chosen: bool = False) -> None:
+    def __init__(self, columns: pa.Schema, chosen: bool = False, since: int | None = None) -> None:
         self.columns = columns
         self._chosen = chosen
+        self._since = since
         self._schema = _spark_arrow(columns)
 
     def restate(self, plan: ChangePlan) -> ChangePlan:
         """The same plan for rows in the read schema, which is its schema then.
 
         Raises `ReadSchemaLeft` where it has rows with a column that the read schema lacks, or with one of a type that
-        is not read as the one there. Rows that are deleted by the very version that drops a column are given without.
+        is not read as the one there; and where the table stopped to map its columns between the two. Rows that are
+        deleted by the very version that drops a column are given without, but compared with others in all columns.
         """
         schemas = {id(task.schema): task.schema for task in plan.tasks}
         made = {key: self._restated(plan, schema) for key, schema in schemas.items()}
-        tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in plan.tasks)
+        compared = {key: schema if self._loses(schema) else None for key, schema in schemas.items()}
+        tasks = tuple(
+            replace(task, schema=made[id(task.schema)], compared=compared[id(task.schema)]) for task in plan.tasks
+        )
         return replace(plan, schema=self.columns, tasks=tasks)
 
     def moves_away(self, before: pa.Schema | None, after: pa.Schema) -> tuple[str, ...]:
@@ -87,7 +94,22 @@ class TypedRows:
         columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
+    def check_names(self, plan: ChangePlan, then: pa.Schema) -> None:
+        """Raise `ReadSchemaLeft` where nothing tells which of the columns `then` are those read.
+
+        A table that stops to map its columns gives other names to all of them, whatever these meant before.
+        """
+        behind = self._since is not None and plan.version > self._since
+        older, newer = (self.columns, then) if behind else (then, self.columns)
+        if is_mapped(older) and not is_mapped(newer):
+            raise ReadSchemaLeft(plan.table, plan.version, "column mapping was removed between it and these")
+
+    def _loses(self, then: pa.Schema) -> bool:
+        """Whether rows lose a column that they have that nobody chose to leave out."""
+        return not self._chosen and dropped_column(then, self.columns) is not None
+
     def _restated(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
+        self.check_names(plan, then)
         # What this very version drops cannot be missed: what it keeps is in its own schema.
         kept = then if dropped_column(then, plan.schema) is None else plan.schema
         missed = dropped_column(pa.schema(self._read_of(kept)), self.columns)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tailer.ahead import View
+from tailer.delta.identity import is_mapped
 from tailer.delta.schema import physical_name
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, SchemaChange
@@ -48,7 +49,8 @@ class SparkView(View, Protocol):
 class TypedView:
     """Rows with the columns of `table`, a schema of the table's.
 
-    `follows`: the version from which that schema is, where this ends with the first one behind it that changes it.
+    `since`: the version from which that schema is. `follows`: whether this ends with the first one behind it that
+    changes it.
     """
 
     def __init__(
@@ -58,12 +60,15 @@ class TypedView:
         row_filter: "RowFilter | None",
         *,
         row_ids: bool = False,
-        follows: int | None = None,
+        since: int,
+        follows: bool = False,
     ) -> None:
         self._filter = row_filter
         self._chosen = bool(columns)
         self._row_ids = row_ids
+        self._since = since
         self._follows = follows
+        self._first: int | None = None  # the first version of which it has seen rows
         wanted = tuple(columns) or tuple(table.names)
         self._extra = _extra(table, wanted, row_filter)
         self._read = select_columns(table, (*wanted, *self._extra))
@@ -78,8 +83,11 @@ class TypedView:
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `tailer.ahead.View.plan`. Raises `SchemaChanged`."""
-        own = TypedRows(self._read, self._chosen)
-        behind = self._follows is not None and plan.version > self._follows
+        own = TypedRows(self._read, self._chosen, self._since)
+        self._check_removal(plan, before)
+        behind = self._follows and plan.version > self._since
+        if behind:
+            own.check_names(plan, plan.schema)
         if behind and (changes := own.moves_away(before, plan.schema)):
             raise ReadSchemaLeft(plan.table, plan.version, "; ".join(changes))
         if self._chosen and plan.tasks and not _share(self._read, plan.schema):
@@ -87,6 +95,18 @@ class TypedView:
             raise ReadSchemaLeft(plan.table, plan.version, reason)
         plan = own.restate(plan)
         return plan.with_row_ids() if self._row_ids else plan
+
+    def _check_removal(self, plan: ChangePlan, before: pa.Schema | None) -> None:
+        """Raise `SchemaChanged` where rows on both sides of a removal of column mapping would be read.
+
+        A name may be that of another column before.
+        """
+        removed = before is not None and is_mapped(before) and not is_mapped(plan.schema)
+        if removed and plan.version <= self._since and self._first is not None and self._first < plan.version:
+            reason = f"it removes column mapping, and a name may be another column's in version {self._first}"
+            raise ReadSchemaLeft(plan.table, plan.version, reason)
+        if plan.tasks and (self._first is None or plan.version < self._first):
+            self._first = plan.version
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """See `tailer.ahead.View.schema`."""
@@ -108,13 +128,19 @@ class EnvelopeView:
 
     `table`: the table's columns when the query was written. `columns` are those of that time: they stay chosen whatever
     they are called at a version, and one that a version has not is not in its rows. To the filter, columns of `table`
-    that a version has not are null; it may only name columns that are chosen.
+    that a version has not are null; it may only name columns that are chosen. `since`: the version of that time.
     """
 
     spark_schema = ENVELOPE
 
     def __init__(
-        self, table: pa.Schema, columns: Sequence[str], row_filter: "RowFilter | None", *, row_ids: bool = False
+        self,
+        table: pa.Schema,
+        columns: Sequence[str],
+        row_filter: "RowFilter | None",
+        *,
+        row_ids: bool = False,
+        since: int,
     ) -> None:
         if extra := _extra(table, columns, row_filter):
             remedy = "Add it there, or use schema = typed."
@@ -123,10 +149,13 @@ class EnvelopeView:
         self._chosen = tuple((physical_name(table.field(column)), column) for column in columns)
         self._filter = row_filter
         self._row_ids = row_ids
+        self._since = since
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """See `tailer.ahead.View.plan`."""
+        """See `tailer.ahead.View.plan`. Raises `ConfigError` where columns are not the chosen ones any more."""
         schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in plan.tasks))}
+        for schema in schemas.values():
+            self._check_chosen(plan, schema)
         made = {key: self._columns(schema) for key, schema in schemas.items()}
         tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in plan.tasks)
         plan = replace(plan, schema=made[id(plan.schema)], tasks=tasks)
@@ -135,6 +164,20 @@ class EnvelopeView:
             self._check_names(plan, self._filter)
             self._filter.check(self._filtered(plan.schema))
         return plan
+
+    def _check_chosen(self, plan: ChangePlan, schema: pa.Schema) -> None:
+        """Raise `ConfigError` where a chosen column is another one by its physical name than by its name.
+
+        That tells nothing where the table stopped to map its columns meanwhile.
+        """
+        older, newer = (self._table, schema) if plan.version > self._since else (schema, self._table)
+        if is_mapped(older) and not is_mapped(newer):
+            stored = {physical_name(field): field.name for field in schema}
+            for key, name in self._chosen:
+                if stored.get(key, name) != name:
+                    reason = f"names {name!r}, and column mapping was removed between version {plan.version} and now"
+                    remedy = "Leave columns out; or read the versions before the removal and behind it by two queries."
+                    raise ConfigError("columns", reason, remedy)
 
     def _check_names(self, plan: ChangePlan, row_filter: "RowFilter") -> None:
         """Raise `ConfigError` where the version has another name for a column of the filter: it would seem null."""

@@ -110,7 +110,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.spark.places", "tailer.ahead tailer.errors tailer.plan"),
     Boundary(
         "tailer.spark.views",
-        "tailer.ahead tailer.delta.schema tailer.errors tailer.events tailer.filters tailer.plan"
+        "tailer.ahead tailer.delta.identity tailer.delta.schema tailer.errors tailer.events tailer.filters tailer.plan"
         " tailer.spark.envelope tailer.spark.typed",
         "pyarrow pyspark",
     ),
@@ -153,7 +153,11 @@ BOUNDARIES: Final = (
         "anyio pyarrow pyspark",
     ),
     Boundary("tailer.spark.recipes", "tailer.errors tailer.events", "pyspark"),
-    Boundary("tailer.spark.typed", "tailer.delta.schema tailer.errors tailer.events tailer.plan", "pyarrow pyspark"),
+    Boundary(
+        "tailer.spark.typed",
+        "tailer.delta.identity tailer.delta.schema tailer.errors tailer.events tailer.plan",
+        "pyarrow pyspark",
+    ),
     Boundary(
         "tailer.spark.options",
         "tailer.errors tailer.events tailer.feed tailer.filters tailer.policy tailer.start",

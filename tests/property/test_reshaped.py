@@ -1,0 +1,219 @@
+"""Change rows of tables whose columns change in every way (`tests.reshaped`): what cancels out, and what must not.
+
+Rows cancel out if they are equal in all columns that either has. So it is within a version, however the work is cut,
+and for the net changes of every range of versions; and what is left, applied version by version, makes of the table
+before the table behind it.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
+from tailer.errors import SchemaChanged
+from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.feed import Feed
+from tailer.net_changes import net_changes
+from tailer.pairing import concerns
+from tailer.pairing_engine import PairingEngine
+from tailer.pieces import Net, compared, run
+from tailer.plan import ChangePlan, Position
+from tailer.policy import PairingRules
+from tailer.readings import renumbered
+from tailer.spark.views import TypedView
+from tailer.start import StartPoint
+from tailer.storage import LocalStore
+from tests.feeding import placed
+from tests.follow import follow, plans
+from tests.oracle import GONE
+from tests.reshaped import Change, Named, Reshaped, named_row
+
+SEEDS: Final = range(16)
+VERSIONS: Final = 9
+RANGES: Final = 3
+DROP: Final = PairingRules()
+Sides = tuple[Counter[Any], Counter[Any]]
+
+
+def by_key(table: Reshaped, version: int) -> PairingRules:
+    """Updates by the column k."""
+    assert any(name == "k" for name, *_ in table.changes[version].columns)
+    return PairingRules(compute_updates=True, key=("k",))
+
+
+def sides(batches: Iterable[ChangeBatch], columns: Callable[[int, bool], Named]) -> Sides:
+    """The rows that go and those that come; `columns`: those of a version's rows, and whether they go."""
+    found: Sides = Counter(), Counter()
+    for batch in batches:
+        for row in batch.rows.to_pylist():
+            gone = row[CHANGE_TYPE] in GONE
+            found[not gone][named_row(row, columns(batch.version, gone))] += 1
+    return found
+
+
+def happened(table: Reshaped, versions: range) -> Sides:
+    """All rows that the versions of a range delete, and all that they insert."""
+    gone, come = Counter[Any](), Counter[Any]()
+    for version in versions:
+        gone += table.changes[version].gone
+        come += table.changes[version].come
+    return gone, come
+
+
+def left(gone: Counter[Any], come: Counter[Any]) -> Sides:
+    """What does not cancel out."""
+    return gone - come, come - gone
+
+
+def kept(rows: Counter[Any], columns: Named) -> Counter[Any]:
+    """The rows in these columns."""
+    found: Counter[Any] = Counter()
+    for row, many in rows.items():
+        found[_kept(row, columns)] += many
+    return found
+
+
+def _kept(row: Any, columns: Named) -> Any:
+    inner = {key: fields for _, key, fields in columns}
+    return frozenset(
+        (key, _kept(value, inner[key]) if inner[key] and isinstance(value, frozenset) else value)
+        for key, value in row
+        if key in inner
+    )
+
+
+def fold(before: Counter[Any], found: dict[int, Sides], changes: list[Change], versions: range) -> Counter[Any]:
+    """`before` with what is found of each version, in the columns of the last one."""
+    rows = before
+    for version in versions:
+        gone, come = found.get(version, (Counter(), Counter()))
+        assert not gone - rows, f"version {version} deletes what is not there"
+        rows = kept(rows - gone, changes[version].columns) + come
+    return rows
+
+
+def net(path: Path, versions: range, rules: PairingRules) -> list[ChangeBatch]:
+    """The net changes as the command line has them."""
+    return anyio.run(_net, path, plans(path, versions.start, versions[-1]), rules)
+
+
+async def _net(path: Path, work: list[ChangePlan], rules: PairingRules) -> list[ChangeBatch]:
+    versions = range(work[0].version, work[-1].version + 1)
+    log, found = DeltaTableLog(LocalStore(path)), []
+    async with net_changes(log, versions, LocalEngine(), rules, lambda plan: plan, lambda *_: None) as engine:
+        for plan in work:
+            async with engine.run(plan) as batches:
+                found += [batch async for batch in batches]
+    return found
+
+
+async def typed(path: Path, versions: range, view: TypedView) -> list[ChangeBatch]:
+    """The net changes as a Spark query has them."""
+    feed = Feed(DeltaTableLog(LocalStore(path)), view, DROP, net=True)
+    after = await feed.start(StartPoint(versions.start))
+    work = await feed.work(after, Position.end(versions[-1]))
+    return [batch for piece in work if isinstance(piece, Net) for batch in run(piece)]
+
+
+def told(table: Reshaped, version: int) -> str:
+    """What a failure says."""
+    story = "\n".join(f"  {at}: {change.story}" for at, change in enumerate(table.changes[: version + 1]))
+    return f"version {version} of {table.path}\n{story}"
+
+
+def own(table: Reshaped) -> Callable[[int, bool], Named]:
+    """Rows that go have the columns of the version before."""
+    return lambda version, gone: table.changes[max(version - gone, 0)].columns
+
+
+def check_versions(table: Reshaped) -> None:
+    """What is left of each version, on one machine and in pieces."""
+    for found in follow(table.path, engine=PairingEngine(LocalEngine(), DROP)):
+        change, version = table.changes[found.plan.version], found.plan.version
+        assert sides(found.batches, own(table)) == left(change.gone, change.come), told(table, version)
+        if concerns(found.plan, DROP):
+            pieces, alone = compared(renumbered(found.plan, DROP), DROP)
+            batches = [batch for piece in pieces for batch in run(piece)]
+            batches += [batch for part in alone for batch in part.rows()]
+            assert Counter(placed(batches)) == Counter(placed(found.batches)), told(table, version)
+
+
+def check_updates(table: Reshaped) -> None:
+    """With updates it is the same rows; images are in the columns of the version."""
+    for version, change in enumerate(table.changes):
+        engine = PairingEngine(LocalEngine(), by_key(table, version))
+        gone, come = Counter[Any](), Counter[Any]()
+        for batch in follow(table.path, version, version, engine=engine)[0].batches:
+            for row in batch.rows.to_pylist():
+                columns = own(table)(version, row[CHANGE_TYPE] == "delete")
+                (gone if row[CHANGE_TYPE] in GONE else come)[named_row(row, columns)] += 1
+        assert (gone, come) == left(change.gone, change.come), told(table, version)
+
+
+def check_net(table: Reshaped, versions: range) -> None:
+    """The net changes of a range."""
+    expected = left(*happened(table, versions))
+    before = table.changes[versions.start - 1].rows if versions.start else Counter()
+    where = f"{versions}: {told(table, versions[-1])}"
+    for rules in (DROP, by_key(table, versions[-1])):
+        batches = net(table.path, versions, rules)
+        assert sides(batches, own(table)) == expected, where
+        found = {
+            version: sides([each for each in batches if each.version == version], own(table)) for version in versions
+        }
+        assert fold(before, found, table.changes, versions) == table.changes[versions[-1]].rows, where
+        kinds = Counter(kind for batch in batches for kind in batch.rows[CHANGE_TYPE].to_pylist())
+        assert kinds["update_preimage"] == kinds["update_postimage"]
+    pieces = run(Net(tuple(plans(table.path, versions.start, versions[-1])), DROP))
+    assert Counter(placed(pieces)) == Counter(placed(net(table.path, versions, DROP))), where
+
+
+def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> bool:
+    """The same to a Spark query that reads the columns of one version and follows from there; whether it can."""
+    (schema,) = (plan.schema for plan in plans(table.path, since, since))
+    columns = table.changes[since].columns
+    if chosen:
+        columns = tuple(each for each in columns if each[0] in ("k", "a"))
+    view = TypedView(schema, [name for name, *_ in columns] if chosen else [], None, since=since, follows=True)
+    try:
+        found = sides(anyio.run(typed, table.path, versions, view), lambda *_: columns)
+    except SchemaChanged:
+        return False
+    gone, come = happened(table, versions)
+    if chosen:
+        expected = left(kept(gone, columns), kept(come, columns))
+    else:
+        gone, come = left(gone, come)
+        expected = kept(gone, columns), kept(come, columns)
+    assert found == expected, f"{versions}, columns of {since}: {told(table, versions[-1])}"
+    return True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tables_whose_columns_change(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    table = Reshaped(tmp_path, chance).run(VERSIONS)
+    check_versions(table)
+    check_updates(table)
+    for _ in range(RANGES):
+        first = chance.randrange(VERSIONS)
+        versions = range(first, chance.randint(first, VERSIONS) + 1)
+        check_net(table, versions)
+        for chosen in (False, True):
+            check_typed(table, versions, versions[-1], chosen)
+            check_typed(table, versions, chance.choice(versions), chosen)
+
+
+def test_everything_is_done_to_columns(tmp_path: Path) -> None:
+    stories = {
+        change.story.removeprefix("overwrite, ").split(" ")[0]
+        for seed in SEEDS
+        for change in Reshaped(tmp_path / str(seed), random.Random(seed)).run(VERSIONS).changes
+    }
+    assert stories >= {"add", "drop", "exchange", "id", "map", "rename", "replace", "unmap", "unmap,", "widen", "write"}
