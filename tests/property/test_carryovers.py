@@ -9,6 +9,7 @@ are told by key. Histories whose columns change are those of `tests.written`.
 at `LAKE_TAILER_SOAK_SEED`.
 """
 
+import json
 import os
 import random
 import shutil
@@ -29,9 +30,11 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP
 from tailer.pairing_engine import PairingEngine
 from tailer.plan import TASKS, Regime
 from tailer.policy import Carryovers, PairingRules
+from tailer.schema_changes import describe_changes
 from tests.carried import TRACKED, UNIQUE, CarriedHistory, CarriedShape, changes, events, with_updates
-from tests.follow import Followed, follow, run_plan
-from tests.identity import Schema, restate
+from tests.follow import Followed, follow, plans, run_plan
+from tests.identity import Schema, restate, shared
+from tests.integration.commands import tailer
 from tests.oracle import GONE, METADATA, Rows, assert_same, delta_rs_snapshot, gone_and_come, rows_of, spark_snapshot
 from tests.spark_table import Table, kinds, schemas_in
 from tests.written import HISTORIES, Told, read
@@ -206,11 +209,17 @@ def check_told(told: Told) -> int:
 
 
 def sides(version: Followed, before: Schema, after: Schema) -> tuple[Rows, Rows]:
-    """A version's deleted rows, said in the columns of `after`, and its inserted ones."""
-    gone, come = Rows(), Rows()
+    """A version's deleted rows, said in the columns of `after`, and its inserted ones.
+
+    A row that held something in a column that is lost is no other row.
+    """
+    gone, come, kept = Rows(), Rows(), shared(after, before)
     for table in version.tables:
         deleted = pc.is_in(table.column(CHANGE_TYPE), pa.array(GONE))
-        gone += restate(rows_of(table.filter(deleted), METADATA), before, after)
+        for row, many in rows_of(table.filter(deleted), METADATA).items():
+            (said,) = restate(Rows({row: 1}), before, after)
+            lost = row not in restate(Rows({row: 1}), before, kept)
+            gone[(*said, ("lost", row)) if lost else said] += many
         come += rows_of(table.filter(pc.invert(deleted)), METADATA)
     return gone, come
 
@@ -287,6 +296,58 @@ def test_restore_of_a_dropped_column(table: Table) -> None:
     table.sql("RESTORE TABLE {t} TO VERSION AS OF 1")
     # Where the column is null, nothing changes.
     judged(table, {"delete": 8, "insert": 9}, {"update_preimage": 8, "update_postimage": 8, "insert": 1}, compared=2)
+
+
+MAPPED: Final = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+
+
+def test_net_changes_where_column_mapping_is_removed(table: Table) -> None:
+    """Spark writes every file anew, under other physical names: columns are what they are called."""
+    table.create(COLUMNS, "SELECT id, 'old', 1 FROM range(4)", feed=False, properties=MAPPED)
+    table.sql("INSERT INTO {t} SELECT id, 'new', 2 FROM range(4, 6)")
+    table.sql("DELETE FROM {t} WHERE id = 0")
+    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')")
+    assert [(version.plan.version, version.tables) for version in follow(table.path, 4)] == [(4, [])]
+    assert describe_changes(*(plan.schema for plan in plans(table.path, 3))) == ()
+    table.sql("UPDATE {t} SET n = 3 WHERE id = 5")
+    table.sql("DELETE FROM {t} WHERE id = 1")
+    assert net(table, 4) == [("delete", 0, 3), ("insert", 4, 2), ("insert", 5, 2)]
+    assert net(table, 6) == [
+        ("delete", 0, 3),
+        ("delete", 1, 6),
+        ("insert", 4, 2),
+        ("insert", 5, 5),
+    ]
+    updated = net(table, 6, "--compute-updates", "--key", "id")
+    assert updated == net(table, 6)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and added again"])
+def test_net_changes_of_rows_that_differ_in_a_dropped_column(table: Table, again: bool) -> None:
+    table.create(COLUMNS, "SELECT id, 'old', CAST(id AS INT) FROM range(4)", feed=False, properties=MAPPED)
+    table.sql("UPDATE {t} SET n = 9 WHERE id = 2")
+    table.sql("ALTER TABLE {t} DROP COLUMN n")
+    table.sql("ALTER TABLE {t} ADD COLUMN n INT" if again else "INSERT INTO {t} SELECT 7, 'new'")
+    last = table.latest
+    found = [(kind, key) for kind, key, _ in net(table, last)]
+    assert found == [("delete", 2), ("insert", 2), *([] if again else [("insert", 7)])]
+
+
+def test_overwrite_that_drops_a_column(table: Table) -> None:
+    """Rows that had a value there are others now."""
+    table.create(COLUMNS, TEN_ROWS, feed=False)
+    rows = table.spark.read.format("delta").load(str(table.path)).select("id", "name")
+    rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(table.path))
+    judged(table, {"delete": 9, "insert": 9}, {"delete": 9, "insert": 9})
+
+
+def net(table: Table, last: int, *options: str) -> list[tuple[str, int, int]]:
+    """Change type, id and version of what the command line shows from version 2 on."""
+    done = tailer("tail", table.path, "--from", 2, "--to", last, "--net-changes", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    # Between the rows a line says what became of the columns.
+    return sorted((row["_change_type"], row["id"], row["_commit_version"]) for row in rows if "id" in row)
 
 
 COLUMNS: Final = "id BIGINT, name STRING, n INT"
