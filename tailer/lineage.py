@@ -9,7 +9,7 @@ there was such a table the sink still knows (`Sink.has_delivered`), and nobody g
 
 from tailer.errors import SinkFenced, TableReplaced
 from tailer.plan import Position
-from tailer.sink import Progress, Sink
+from tailer.sink import FirstStart, Progress, Sink
 from tailer.table_log import TableLog
 
 __all__ = ["app_id_of", "check_new", "find_progress", "set_position", "set_progress"]
@@ -34,12 +34,14 @@ async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sin
 async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> None:
     """Raise `TableReplaced` if `sink`, which had no progress in `table`, has some of the pipeline in another table.
 
-    Raises `SinkFenced` if it has some in this one by now.
+    Raises `SinkFenced` if it has some in this one by now, and what a `FirstStart` raises.
     """
     if await sink.has_delivered(pipeline):
         if await find_progress(pipeline, table, table_id, sink) is not None:
             raise SinkFenced(sink.name, f"it has delivered for {pipeline} since this one looked")
         raise TableReplaced(table.uri, 0, "another one", table_id)
+    if isinstance(sink, FirstStart):
+        await sink.check_first_start(pipeline, list(dict.fromkeys([table_id, *await table.ids(-1)])))
 
 
 async def set_progress(pipeline: str, table: TableLog, sink: Sink, version: int) -> None:

@@ -28,7 +28,7 @@ from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.lineage import app_id_of, check_new, find_progress, set_position
 from tailer.plan import Position
-from tailer.sink import Demands, Heartbeat, Progress, Sink, SinkTransaction, shard_name
+from tailer.sink import LAYOUT, Demands, FirstStart, Heartbeat, Progress, Sink, SinkTransaction, shard_name
 from tailer.start import Start
 from tailer.table_log import TableLog
 
@@ -39,7 +39,7 @@ NO_COLUMNS: Final = pa.schema(METADATA_FIELDS)
 
 def layout_id(pipeline: str) -> str:
     """Under which name a sink keeps the number of shards of `pipeline`."""
-    return f"{pipeline}/shards/layout"
+    return f"{pipeline}{LAYOUT}"
 
 
 def stream_names(pipeline: str, shards: int) -> list[str]:
@@ -93,8 +93,10 @@ class Layout:
         known = await self._sink.progress(self._number_id)
         if shards == 0 and (known is None or known.position == Position.end(0)):
             return
-        await self._claim(self._sink, self._number_id)
         had = 0 if known is None else known.position.version
+        if had == 0:
+            await self._check_new()
+        await self._claim(self._sink, self._number_id)
         if known is not None and known.position == Position.end(shards) and await self._has_begun(shards):
             return
         await self._set_number(Position.opening(had))
@@ -127,6 +129,12 @@ class Layout:
         async with self._other_sink() as sink:
             return [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, shards)]
 
+    async def _check_new(self) -> None:
+        """Raise as `check_new` does, before anything is claimed: what is claimed counts as begun."""
+        table_id = await self._table.table_id()
+        if await find_progress(self._pipeline, self._table, table_id, self._sink) is None:
+            await check_new(self._pipeline, self._table, table_id, self._sink)
+
     async def _has_begun(self, shards: int) -> bool:
         return not all(place.opens_version for place in await self.places(shards))
 
@@ -145,18 +153,15 @@ class Layout:
 
     async def _level(self, sink: Sink, had: int, shards: int) -> Position | None:
         """The version behind which all streams of the layout `had` are, None where nothing was delivered yet."""
-        table_id = await self._table.table_id()
-        places: list[Position] = []
-        for stream in stream_names(self._pipeline, had):
-            found = await find_progress(stream, self._table, table_id, sink)
-            if found is not None:
-                places.append(found.position)
-            else:
-                await check_new(stream, self._table, table_id, sink)
+        if had:
+            places = [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, had)]
+        else:
+            found = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
+            places = [] if found is None else [found.position]
         if all(place.opens_version for place in places):
             return None
         level = max(places)
-        if min(places) < level or not level.closes_version or len(places) < max(had, 1):
+        if min(places) < level or not level.closes_version:
             raise _not_level(self._pipeline, had, shards, places)
         return level
 
@@ -249,6 +254,11 @@ class LayoutSink:
     async def has_delivered(self, pipeline: str) -> bool:
         """See `Sink.has_delivered`."""
         return await self._sink.has_delivered(pipeline)
+
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """See `FirstStart.check_first_start`."""
+        if isinstance(self._sink, FirstStart):
+            await self._sink.check_first_start(pipeline, table_ids)
 
     async def reset(self, progress: Progress) -> None:
         """See `Sink.reset`."""

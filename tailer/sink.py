@@ -29,10 +29,12 @@ from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
 
 __all__ = [
+    "LAYOUT",
     "Append",
     "Appendable",
     "AtLeastOnceSink",
     "Demands",
+    "FirstStart",
     "Heartbeat",
     "Progress",
     "ProgressStore",
@@ -41,6 +43,7 @@ __all__ = [
     "SinkFactory",
     "SinkTransaction",
     "configure_sink",
+    "is_layout",
     "pipeline_of",
     "shard_name",
     "shard_of",
@@ -48,6 +51,7 @@ __all__ = [
 ]
 
 ENTRY_POINTS: Final = "tailer.sinks"
+LAYOUT: Final = "/shards/layout"
 
 
 def pipeline_of(app_id: str) -> str:
@@ -64,6 +68,11 @@ def shard_of(app_id: str) -> tuple[int, int] | None:
     """Which shard of how many the app_id is about; None where its pipeline is not divided."""
     found = re.fullmatch(r".*/(\d+)-of-(\d+)", pipeline_of(app_id))
     return None if found is None else (int(found[1]), int(found[2]))
+
+
+def is_layout(app_id: str) -> bool:
+    """Whether the app_id is about the number of a pipeline's shards (`LAYOUT`): its versions are none of a table."""
+    return app_id.endswith(LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +193,18 @@ class Heartbeat(Protocol):
         """Called between transactions whenever the pipeline is caught up, at every look for a new version.
 
         Raises as a transaction does.
+        """
+        ...
+
+
+@runtime_checkable
+class FirstStart(Protocol):
+    """What a `Sink` may also be: one that can tell a first start from progress that was lost."""
+
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """Called before a pipeline begins of which the sink has no progress. `table_ids`: all that its table has had.
+
+        Raises `SinkRejected` where the destination seems to have rows of it already.
         """
         ...
 

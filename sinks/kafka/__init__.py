@@ -6,6 +6,7 @@
     progress     the compacted topic that says where every stream is, and who writes it
     link         what the streams of a sink share: this instance's name, the cluster, the way to a producer
     topics       topics are created on request, and checked
+    first_start  progress that was lost, told from a pipeline that never began
     encoders     which encoder makes the messages of rows (`sinks.encoding`), and what keys are made of
     records      messages that are not about a row, and dead letters
     options      the configuration, checked without I/O
@@ -29,6 +30,9 @@ source connectors do it (KIP-618). `transactional.id` is the app_id. A producer 
 
 A transaction is committed after each delivery in it was confirmed; clients do not all refuse to commit one that lost a
 message. After any error its outcome is unknown, the producer is discarded, and the topic says what took place.
+
+A pipeline without progress begins only where topics have no messages of its own (`first_start`): progress may have been
+lost with its topic. Progress also has the id of the topic for rows: one that was deleted and created again has another.
 
 Order: messages of one key are in one partition, in the order of their positions. An app_id's progress names the topic,
 its number of partitions and what keys are made of; where these are others now, keys would move, so the sink stops and

@@ -4,6 +4,7 @@ Everything here blocks and is called from worker threads.
 """
 
 import time
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -16,8 +17,9 @@ from sinks.kafka.port import Connection, Producer, ProducerFactory
 from sinks.kafka.progress import Entry, decode, encode
 from sinks.kafka.python_cluster import Cluster
 from sinks.kafka.python_producer import PythonProducer
-from sinks.kafka.topics import check, check_present, wanted
+from sinks.kafka.topics import TopicState, check, check_present, wanted
 from tailer.errors import ConfigError, SinkUnavailable
+from tailer.plan import Position
 
 if TYPE_CHECKING:
     from sinks.schema_registry import SchemaRegistry
@@ -61,16 +63,42 @@ class Link:
             raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
         return None if found is None else (decode(self.name, topic, found.records), found.complete)
 
-    def check_topics(self) -> int:
+    def check_topics(self, delivered: Position | None = None) -> TopicState:
         """See `sinks.kafka.topics.check`."""
         with self._lock:
-            self._await_topics()
-            return check(self.name, self._connected(), self.options)
+            self._await_topics(delivered is not None)
+            return check(self.name, self._connected(), self.options, delivered)
+
+    def look_at_topics(self) -> TopicState:
+        """The topic for rows as it is now, without its settings. Raises `SinkError` unless progress has its topic, too.
+
+        A producer would wait for a topic that was deleted until the delivery times out.
+        """
+        topics = [self.options.topic, self.options.progress_topic]
+        with self._lock:
+            states = self._connected().describe(topics, with_configs=False)
+        for topic in topics:
+            if topic not in states:
+                raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
+        return states[self.options.topic]
 
     def partitions(self) -> int:
         """How many partitions the topic has now. Raises `SinkError`."""
         with self._lock:
             return self._connected().partitions(self.options.topic)
+
+    def had_messages(self, topic: str) -> bool:
+        """Whether a topic has or ever had messages; False without such a topic. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().had_messages(topic)
+
+    def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
+        """Give `take` the value of every message that is committed in partition 0 of a topic, if there is one.
+
+        Raises `SinkError`, also where a transaction that stays open hides the rest.
+        """
+        with self._lock:
+            self._connected().scan(topic, take)
 
     def producer(self, app_id: str) -> Producer:
         """A producer that has taken `app_id` over. Raises `SinkError`."""
@@ -91,11 +119,16 @@ class Link:
                 self._cluster.close()
                 self._cluster = None
 
-    def _await_topics(self) -> None:
-        """Wait a moment for topics that must be there: a broker that has just come up knows none."""
+    def _await_topics(self, has_rows: bool = False) -> None:
+        """Wait a moment for topics that must be there: a broker that has just come up knows none.
+
+        `has_rows`: whether that for rows must be, though we may create topics.
+        """
         names = [topic.name for topic in wanted(self.options)]
+        if self.options.create_topics:
+            names = [self.options.topic] if has_rows else []
         deadline = time.monotonic() + KNOWN_S
-        while not self.options.create_topics and len(self._connected().describe(names)) < len(names):
+        while names and len(self._connected().describe(names, with_configs=False)) < len(names):
             if time.monotonic() >= deadline:
                 return
             time.sleep(KNOWN_S / 10)

@@ -44,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     transaction_timeout_s: float = 60.0  # after which the broker gives a transaction up
     in_flight_bytes: int = 32 * 2**20  # the most in memory that brokers do not have yet
 
+    shared_topic: bool = False  # others write to the topic, too: it may have messages before our first start
     progress_topic: str = "lake-tailer-progress"  # compacted, one partition; pipelines may share it
     end_topic: str | None = None  # for a record behind each version, with the number of its messages
     schema_topic: str | None = None  # for changes of the schema, and gaps

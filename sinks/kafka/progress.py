@@ -2,9 +2,11 @@
 
 A record's key is the app_id, its value JSON::
 
-    {"version": 7, "task": 0, "row": 99,            only the version where it is closed; none of them before any
+    {"format": 2,                                   of this record; none: 1, which has no topic_id
+     "version": 7, "task": 0, "row": 99,            only the version where it is closed; none of them before any
      "instance": "5c1e...",                         the process that wrote it; the next one claims the stream with it
      "topic": "orders", "partitions": 6,            where the rows are
+     "topic_id": "226281ba-0a32-...",               another one once the topic was deleted and created again
      "key": "json: id integer",                     what keys are made of; none without a key, or before the first row
      "events": 120000, "dead_letters": 1}           of the version that is under way: messages so far
 
@@ -13,6 +15,7 @@ Compaction keeps the last record of each key for ever, so the topic is as small 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +23,8 @@ from tailer.errors import SinkRejected
 from tailer.plan import END, Position
 
 __all__ = ["Count", "Entry", "decode", "encode"]
+
+FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Count:
 class Entry:
     """What the progress topic says of a stream. `position`: None where it was claimed, and nothing was delivered yet.
 
-    `key`: as `sinks.kafka.encoders.key_form` says it. `count`: of the version that `position` is inside of.
+    `key`: as `sinks.kafka.encoders.key_form` says it. `count`: of the version that `position` is inside of. `topic_id`:
+    None in records of format 1, and where brokers are too old to have any.
     """
 
     position: Position | None
@@ -47,6 +53,7 @@ class Entry:
     partitions: int
     key: str | None = None
     count: Count = Count()
+    topic_id: str | None = None
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,15 +66,27 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     row: int = END
     events: int = 0
     dead_letters: int = 0
+    topic_id: str | None = None
+    format: int = 1
 
 
 def encode(entry: Entry) -> bytes:
     """The value of a record."""
     at, count = entry.position, entry.count
-    place = {} if at is None else {"version": at.version, "task": at.task, "row": at.row}
+    place: dict[str, Any] = {} if at is None else {"version": at.version, "task": at.task, "row": at.row}
     of_part = at is not None and not at.closes_version
-    counted = {"events": count.events, "dead_letters": count.dead_letters} if of_part else {}
-    return msgspec.json.encode(_Record(entry.instance, entry.topic, entry.partitions, entry.key, **place, **counted))
+    counted: dict[str, Any] = {"events": count.events, "dead_letters": count.dead_letters} if of_part else {}
+    record = _Record(
+        entry.instance,
+        entry.topic,
+        entry.partitions,
+        entry.key,
+        topic_id=entry.topic_id,
+        format=FORMAT,
+        **place,
+        **counted,
+    )
+    return msgspec.json.encode(record)
 
 
 def decode(name: str, topic: str, records: Mapping[bytes | None, bytes | None]) -> dict[str, Entry]:
@@ -88,6 +107,9 @@ def _entry(name: str, topic: str, key: bytes | None, value: bytes) -> Entry:
     except msgspec.DecodeError as error:
         reason = f"the progress topic {topic} has a record of {key!r} that is no progress: {error}"
         raise SinkRejected(name, reason, "Give a topic of its own as progress_topic.") from None
+    if record.format > FORMAT:
+        reason = f"the progress topic {topic} has a record of {key!r} in format {record.format}"
+        raise SinkRejected(name, reason, "Use the lake-tailer that wrote it, or a newer one.")
     position = None if record.version is None else Position(record.version, record.task, record.row)
     count = Count(record.events, record.dead_letters)
-    return Entry(position, record.instance, record.topic, record.partitions, record.key, count)
+    return Entry(position, record.instance, record.topic, record.partitions, record.key, count, record.topic_id)

@@ -6,10 +6,11 @@ asked of the partition's leader as one sees it who reads everything, and the con
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -20,7 +21,7 @@ from sinks.kafka.answers import UNKNOWN_TOPIC, error_of
 from sinks.kafka.port import Connection
 from sinks.kafka.python_connection import CLIENT_ERRORS, connected, error_for
 from sinks.kafka.topics import TopicState
-from tailer.errors import SinkError, SinkRejected
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 
 __all__ = ["Cluster", "ReadResult"]
 
@@ -75,12 +76,12 @@ class Cluster:
         self._clients: _Clients | None = None
         self._reads: dict[str, _Read] = {}
 
-    def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        """Those of `topics` that there are."""
+    def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
+        """Those of `topics` that there are; their settings only `with_configs`."""
         with self._connected() as clients:
             found = {topic: told for topic, told in self._told(clients, topics).items() if told is not None}
-            if not found:
-                return {}
+            if not found or not with_configs:
+                return {topic: TopicState(len(told["partitions"]), {}, _id(told)) for topic, told in found.items()}
             wanted = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in found]
             configs = clients.admin.describe_configs(wanted, config_filter="all").get("topic", {})
             return {
@@ -91,6 +92,7 @@ class Cluster:
                         for key, about in configs.get(topic, {}).items()
                         if about["value"] is not None
                     },
+                    _id(told),
                 )
                 for topic, told in found.items()
             }
@@ -126,10 +128,10 @@ class Cluster:
                 return None
             end = _end(clients, partition)
             read = self._reads.get(topic)
-            if read is None or (read.topic_id, read.epoch) != (told["topic_id"], end.leader_epoch) or _unsure(read):
-                read = _Read(told["topic_id"], end.leader_epoch)
+            if read is None or (read.topic_id, read.epoch) != (_id(told), end.leader_epoch) or _unsure(read):
+                read = _Read(_id(told), end.leader_epoch)
             if read.position > end.offset:
-                read = _Read(told["topic_id"], end.leader_epoch)
+                read = _Read(_id(told), end.leader_epoch)
             # An error in the middle leaves nothing behind that could be taken for all up to there.
             self._reads.pop(topic, None)
             self._read_on(clients, partition, read, end.offset, deadline)
@@ -139,6 +141,40 @@ class Cluster:
                 # Raises where not an open transaction is in the way, but a broker that does not answer.
                 _end(clients, partition)
             return ReadResult(dict(read.newest), complete)
+
+    def had_messages(self, topic: str) -> bool:
+        """Whether a topic has messages, or had some that were deleted since; False without such a topic.
+
+        Messages of transactions that were aborted, or are open, count as well.
+        """
+        with self._connected(topic) as clients:
+            told = self._told(clients, [topic])[topic]
+            if told is None:
+                return False
+            partitions = [TopicPartition(topic, each["partition_index"]) for each in told["partitions"]]
+            return any(end.offset > 0 for end in _ends(clients, partitions).values())
+
+    def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
+        """Give `take` the value of every message that is committed in partition 0 of a topic, if there is one.
+
+        Raises `SinkUnavailable` where no more came for `_REQUEST_MS`: behind a transaction that is open.
+        """
+        partition = TopicPartition(topic, 0)
+        with self._connected(topic) as clients:
+            if self._told(clients, [topic])[topic] is None:
+                return
+            end, position, moved = _end(clients, partition).offset, 0, time.monotonic()
+            clients.consumer.assign([partition])
+            clients.consumer.seek_to_beginning(partition)
+            while position < end:
+                for record in clients.consumer.poll(timeout_ms=_POLL_MS, max_records=_RECORDS).get(partition, ()):
+                    if record.value is not None:
+                        take(record.value)
+                before, position = position, clients.consumer.position(partition, timeout_ms=_REQUEST_MS)
+                if position != before:
+                    moved = time.monotonic()
+                elif time.monotonic() - moved > _REQUEST_MS / 1000:
+                    raise SinkUnavailable(self._name, f"a transaction is open in {topic}, and hides what is behind it")
 
     def close(self) -> None:
         """Let go of the connections. Never raises."""
@@ -211,8 +247,19 @@ def _connect(connection: Connection) -> _Clients:
 
 def _end(clients: _Clients, partition: TopicPartition) -> Any:
     """Where a partition ends for those who read everything, and the epoch of the leader that says so."""
-    asked = {partition: OffsetSpec.LATEST}
-    return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)[partition]
+    return _ends(clients, [partition])[partition]
+
+
+def _ends(clients: _Clients, partitions: Sequence[TopicPartition]) -> Any:
+    """The same for several partitions."""
+    asked = dict.fromkeys(partitions, OffsetSpec.LATEST)
+    return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
+
+
+def _id(told: Any) -> str | None:
+    """The id of a topic that was described; None where brokers are too old to give it one."""
+    topic_id = told.get("topic_id")
+    return None if topic_id is None or UUID(str(topic_id)).int == 0 else str(topic_id)
 
 
 def _unsure(read: _Read) -> bool:

@@ -1,14 +1,14 @@
 """The `kafka` sink as the pipeline sees it; the package's docstring says how it works."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final, Self
 
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 
+from sinks.kafka.first_start import check_first_start
 from sinks.kafka.link import Link
 from sinks.kafka.options import Options, read
 from sinks.kafka.records import heartbeat
@@ -72,18 +72,19 @@ class KafkaSink:
             raise SinkUnavailable(self.name, f"a transaction is open in {self._options.progress_topic}")
         return delivered
 
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """See `tailer.sink.FirstStart`, and `sinks.kafka.first_start`."""
+        await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids, LOOK_S)
+
     async def reset(self, progress: Progress) -> None:
         """Set progress in a transaction of its own, taking the stream over.
 
-        Backwards as well: what is then delivered again has the positions it had before. The topic and its number of
-        partitions are as they are now from here on.
+        Backwards as well: what is then delivered again has the positions it had before. The topic, its id and its
+        number of partitions are as they are now from here on.
         """
         if not (progress.position.closes_version or progress.position.opens_version):
             raise SinkRejected(self.name, f"{progress.position} is in the middle of a version", "Name a whole version.")
-        stream = self._stream(progress.app_id)
-        await to_thread.run_sync(stream.discard)
-        await to_thread.run_sync(partial(stream.take_over, anew=True))
-        await to_thread.run_sync(stream.move, progress.position)
+        await to_thread.run_sync(self._stream(progress.app_id).reset, progress.position)
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[KafkaTransaction]:

@@ -7,17 +7,20 @@ Everything here blocks and is called from worker threads, by one at a time.
 """
 
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
 
 from sinks.encoding.messages import Encoder
+from sinks.kafka.first_start import lost
 from sinks.kafka.link import Link
 from sinks.kafka.port import Producer
-from sinks.kafka.progress import Entry
+from sinks.kafka.progress import Count, Entry
+from sinks.kafka.topics import TopicState, check_id
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
+from tailer.sink import LAYOUT, is_layout, shard_of
 
 __all__ = ["Stream"]
 
@@ -31,14 +34,15 @@ class Stream:
     """The stream `app_id`.
 
     `encoding`: the encoder of the transaction before, which may hold rows back that were not delivered with it, and
-    the schema that it is for. `partitions`: of the topic.
+    the schema that it is for. `late_from`: where the last transaction began that was open for too long, if one was.
     """
 
     def __init__(self, link: Link, app_id: str) -> None:
         self.app_id: Final = app_id
         self.link: Final = link
         self.encoding: tuple[pa.Schema, Encoder] | None = None
-        self.partitions = 0
+        self.late_from: tuple[Position | None] | None = None
+        self._topic = TopicState(0, {})
         self._producer: Producer | None = None
         self._seen: Entry | None = None
         self._asked = False
@@ -80,35 +84,41 @@ class Stream:
         self._seen, self._asked, self._has_moved = found, True, False
         return None if found is None else found.position
 
-    def take_over(self, anew: bool = False) -> None:
+    def take_over(self) -> None:
         """Be the one who writes the stream, going on behind what was seen last; nothing to do where we are.
 
-        `anew`: go on in another topic, too, or in one that got more partitions. Where the stream has moved on since, be
+        Where the stream has moved on since, be
         it by another instance or by a transaction that became visible only now, it is ours nevertheless: raises
         `SinkUnavailable` until somebody looks again, and goes on from there. Raises `SinkFenced` where another instance
         took it from us.
         """
         if self._producer is None:
-            self._take_over(anew)
-        if self._has_moved and not anew:
+            self._take_over()
+        if self._has_moved:
             raise SinkUnavailable(self.link.name, f"what {self.app_id} was about to deliver is there by now")
 
-    def check_partitions(self) -> None:
-        """Raise `SinkRejected` where the topic got partitions since, and keys have their place by their number.
+    def check_topics(self) -> None:
+        """Raise `SinkRejected` where the topic is another one since, or got partitions and keys have their place by it.
 
-        Behind the last message of a transaction: what was sent before may have been spread over all of them.
+        Behind the last row of a transaction: what was sent before may have been spread over all partitions. Raises
+        `SinkUnavailable` where a topic is gone.
         """
-        if self.link.options.key and self.seen is not None:
-            self._check_place(self.seen, self.link.partitions())
+        assert self._seen is not None, "taken over"
+        now = self.link.look_at_topics()
+        if self._seen.position is None and now.topic_id != self._topic.topic_id:
+            raise SinkUnavailable(self.link.name, f"the topic {self.link.options.topic} was just created again")
+        self._check_place(self._seen, now)
 
-    def move(self, position: Position) -> None:
-        """Set the stream, which was taken over, to `position`. Raises `SinkError`."""
-        entry = Entry(position, self.link.instance, self.link.options.topic, self.partitions)
-        try:
-            self._record(self.producer, entry)
-        except SinkError as error:
-            raise self.failed(error) from error
-        self._seen, self._has_moved = entry, False
+    def reset(self, position: Position) -> None:
+        """Take the stream over and set it to `position`, in the topic as it is now. Raises `SinkError`."""
+        self.discard()
+        self._take_over(position)
+        self._has_moved = False
+
+    def entry(self, position: Position | None, key: str | None = None, count: Count | None = None) -> Entry:
+        """Progress at `position`, of a stream that was taken over."""
+        topic, instance = self.link.options.topic, self.link.instance
+        return Entry(position, instance, topic, self._topic.partitions, key, count or Count(), self._topic.topic_id)
 
     def committed(self, entry: Entry) -> None:
         """Note what a commit of ours has put into the progress topic."""
@@ -147,20 +157,21 @@ class Stream:
             self._producer.close()
             self._producer = None
 
-    def _take_over(self, anew: bool) -> None:
-        partitions = self.link.check_topics()
+    def _take_over(self, anew: Position | None = None) -> None:
+        """Claim the stream; `anew`: put it there, whatever there was, in the topic as it is now."""
+        self._topic = self.link.check_topics(self._delivered() if anew is None else None)
         producer = self._connect()
         try:
             found = self._found()
             self._check_claim(found)
-            if found is not None and not anew:
-                self._check_place(found, partitions)
+            if found is not None and anew is None:
+                self._check_place(found, self._topic)
             asked, seen = self._asked, self._seen
-            self._claim(producer, found, partitions)
+            self._claim(producer, found if anew is None else self.entry(anew))
         except BaseException:
             producer.close()
             raise
-        self._producer, self.partitions = producer, partitions
+        self._producer = producer
         _log.info("%s: delivers %s from here on", self.link.name, self.app_id)
         self._has_moved = asked and (seen and seen.position) != (found and found.position)
 
@@ -182,11 +193,19 @@ class Stream:
             raise self._hidden()
         return entries.get(self.app_id)
 
-    def _claim(self, producer: Producer, found: Entry | None, partitions: int) -> None:
-        topic, instance = self.link.options.topic, self.link.instance
-        entry = Entry(None, instance, topic, partitions)
+    def _delivered(self) -> Position | None:
+        """Up to where rows are in the topic, as far as the progress topic says; of a layout, those of its shards."""
+        found = [self._seen]
+        if is_layout(self.app_id) or not self._asked:
+            entries = (self.link.entries(LOOK_S) or ({}, True))[0]
+            found = _shards_of(self.app_id, entries) if is_layout(self.app_id) else [entries.get(self.app_id)]
+        there = [each for each in found if each is not None and each.topic == self.link.options.topic]
+        return min((each.position for each in there if each.position is not None), default=None)
+
+    def _claim(self, producer: Producer, found: Entry | None) -> None:
+        entry = self.entry(None)
         if found is not None:
-            entry = replace(found, instance=instance, topic=topic, partitions=partitions)
+            entry = self.entry(found.position, found.key, found.count)
         try:
             self._record(producer, entry)
         except SinkFenced as error:
@@ -201,15 +220,27 @@ class Stream:
         producer.commit()
 
     def _check_claim(self, found: Entry | None) -> None:
-        if self._claimed and (found is None or found.instance != self.link.instance):
+        """Raise `SinkFenced` where another instance has claimed a stream of ours.
+
+        Raises `SinkRejected` where progress is gone: to take that for a stream that never began would be to begin anew.
+        """
+        had = self._seen
+        if had is not None and (found is None or (found.position is None and not self._claimed)):
+            at = had.position
+            if at is not None or self._claimed:
+                raise lost(self.link, self.app_id, at)
+        if self._claimed and found is not None and found.instance != self.link.instance:
             raise SinkFenced(self.link.name, f"the progress of {self.app_id} names it")
 
-    def _check_place(self, found: Entry, partitions: int) -> None:
-        topic = self.link.options.topic
+    def _check_place(self, found: Entry, now: TopicState) -> None:
+        """Raise where what was delivered up to `found` is not in the topic as it is now, or keys would move."""
+        topic, partitions = self.link.options.topic, now.partitions
         remedy = "go on with it nevertheless, behind what was delivered: `tailer progress reset CONFIG --to VERSION`"
         if found.topic != topic:
             reason = f"{self.app_id} was delivered to the topic {found.topic}, not {topic}"
             raise SinkRejected(self.link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
+        if found.position is not None and not is_layout(self.app_id):
+            check_id(self.link.name, topic, found.position, found.topic_id, now.topic_id)
         if found.partitions != partitions and self.link.options.key:
             reason = (
                 f"the topic {topic} has {partitions} partitions and had {found.partitions}: keys would move, and the "
@@ -222,5 +253,18 @@ class Stream:
         return SinkUnavailable(self.link.name, reason)
 
     def _gave_up(self, error: SinkError) -> SinkUnavailable:
-        reason = f"the broker gave our transaction up ({error.reason}); it may have taken too long"
-        return SinkUnavailable(self.link.name, reason)
+        return SinkUnavailable(self.link.name, error.reason)
+
+
+def _shards_of(layout: str, entries: Mapping[str, Entry]) -> list[Entry | None]:
+    """The progress of the shards that are in force by the layout; of the pipeline where it is not divided."""
+    known = entries.get(layout)
+    shards = 0 if known is None or known.position is None else known.position.version
+    streams = {
+        app_id: entry for app_id, entry in entries.items() if app_id.startswith(layout.removesuffix(LAYOUT) + "/")
+    }
+    return [
+        entry
+        for app_id, entry in streams.items()
+        if not is_layout(app_id) and (shard_of(app_id) or (0, 0))[1] == shards
+    ]

@@ -1,13 +1,17 @@
 """The topics of a sink: created on request, with settings that keep what they hold, and checked before any use."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sinks.kafka.options import Options
 from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.plan import Position
 
-__all__ = ["Admin", "Topic", "TopicState", "check", "check_present", "missing", "wanted"]
+__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "missing", "recreated", "wanted"]
+
+_log = logging.getLogger(__name__)
 
 _BATCH_OVERHEAD: Final = 1024
 _SMALL_SEGMENT: Final = 8 * 2**20
@@ -15,10 +19,11 @@ _SMALL_SEGMENT: Final = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is: the number of its partitions, and its settings."""
+    """A topic as it is: the number of its partitions, its settings, and its id (None: brokers are too old for ids)."""
 
     partitions: int
     configs: Mapping[str, str]
+    topic_id: str | None = None
 
 
 class Admin(Protocol):
@@ -85,19 +90,23 @@ def check_present(name: str, admin: Admin, options: Options) -> None:
             raise missing(name, topic.name, topic.option)
 
 
-def check(name: str, admin: Admin, options: Options) -> int:
-    """The number of partitions of the topic for rows; creates what is missing if that is wanted.
+def check(name: str, admin: Admin, options: Options, delivered: Position | None = None) -> TopicState:
+    """The topic for rows; creates what is missing if that is wanted, but no topic that rows were delivered to.
 
-    Raises `SinkRejected` for a topic that is missing, or not fit for what it is to hold, `SinkUnavailable` for one that
-    not all brokers know yet; `name`: what it calls the sink. And what `admin` raises.
+    `delivered`: up to where they were, None for nowhere. Raises `SinkRejected` for a topic that is missing, or not fit
+    for what it is to hold, `SinkUnavailable` for one that not all brokers know yet; `name`: what it calls the sink. And
+    what `admin` raises.
     """
     topics = wanted(options)
     states = dict(admin.describe([topic.name for topic in topics]))
     absent = [topic for topic in topics if topic.name not in states]
+    if delivered is not None and options.topic not in states:
+        raise recreated(name, options.topic, delivered)
     if absent and not options.create_topics:
         raise missing(name, absent[0].name, absent[0].option)
     for topic in absent:
         _create(admin, topic, options)
+        _log.info("%s: created the topic %s (%s)", name, topic.name, topic.option)
     if absent:
         states |= admin.describe([topic.name for topic in absent])
     for topic in topics:
@@ -105,7 +114,27 @@ def check(name: str, admin: Admin, options: Options) -> int:
             # A broker may hear of it later than the one that was asked to create it.
             raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
         _check_one(name, topic, states[topic.name])
-    return states[options.topic].partitions
+    return states[options.topic]
+
+
+def check_id(name: str, topic: str, delivered: Position, known_id: str | None, topic_id: str | None) -> None:
+    """Raise `SinkRejected` where `topic` has `topic_id` now and had `known_id` when rows up to `delivered` were sent.
+
+    None is an id that is not known: of a record that was written without one, or of a broker that has none.
+    """
+    if None not in (known_id, topic_id) and known_id != topic_id:
+        raise recreated(name, topic, delivered, f"has another id now ({topic_id}, not {known_id})")
+
+
+def recreated(name: str, topic: str, delivered: Position, what: str = "is not there any more") -> SinkRejected:
+    """The error for a topic that was deleted after rows up to `delivered` were sent to it."""
+    last = delivered.version if delivered.closes_version else delivered.version - 1
+    reason = f"the topic {topic} was deleted: rows up to version {last} were delivered to it, and it {what}"
+    remedy = (
+        "Say what a new topic is to hold: `tailer progress reset CONFIG --to VERSION` delivers the versions after "
+        f"VERSION (-1: all versions); with {last} it goes on without what is gone."
+    )
+    return SinkRejected(name, reason, remedy)
 
 
 def missing(name: str, topic: str, option: str) -> SinkRejected:

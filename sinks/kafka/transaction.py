@@ -20,7 +20,7 @@ from sinks.encoding.flat import slices
 from sinks.encoding.messages import Encoder, Messages
 from sinks.kafka.encoders import encoder_for, key_form
 from sinks.kafka.port import Producer
-from sinks.kafka.progress import Count, Entry
+from sinks.kafka.progress import Count
 from sinks.kafka.records import dead_letters, end_record, event_record, oversized
 from sinks.kafka.stream import Stream
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
@@ -52,7 +52,7 @@ class KafkaTransaction:
         self._counts: dict[int, Count] = {}
         seen = stream.seen
         self._key = None if seen is None else seen.key
-        at = None if seen is None else seen.position
+        self._after = at = None if seen is None else seen.position
         # The first version that is to have an END record; None: the first one that has rows.
         self._open_version = None if at is None else at.version + at.closes_version
         if seen is not None and at is not None and not at.closes_version:
@@ -119,10 +119,9 @@ class KafkaTransaction:
             raise SinkRejected(self._name, reason)
         position = self._reached(position)
         self._end_versions(position)
-        link, count = self._stream.link, self._counts.get(position.version, Count())
-        entry = Entry(position, link.instance, self._options.topic, self._stream.partitions, self._key, count)
-        link.record_progress(self._opened(), self._stream.app_id, entry)
-        self._stream.check_partitions()
+        entry = self._stream.entry(position, self._key, self._counts.get(position.version))
+        self._stream.check_topics()
+        self._stream.link.record_progress(self._opened(), self._stream.app_id, entry)
         self._stream.producer.commit()
         self._stream.committed(entry)
         self.committed = True

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from sinks.kafka.first_start import LastEnds
 from sinks.kafka.options import Options, read
 from sinks.kafka.progress import Count, Entry, decode, encode
-from sinks.kafka.topics import TopicState, check
+from sinks.kafka.records import end_record
+from sinks.kafka.topics import TopicState, check, check_id
 from tailer.errors import SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
 
@@ -24,11 +26,42 @@ APP = "orders/5f0c"
         Entry(Position(7, 3, -1), "me", "orders", 6, "json: id integer", Count(100, 2)),
         Entry(Position(7, SNAPSHOT_TASKS + 3, 99), "me", "orders", 6, count=Count(100)),
         Entry(Position(7, SNAPSHOT_TASKS + 3), "me", "orders", 6, count=Count(100)),
+        Entry(Position.end(7), "me", "orders", 6, topic_id="226281ba-0a32-4a47-9a7a-e683a7d7cace"),
     ],
     ids=lambda entry: str(entry.position),
 )
 def test_what_is_written_is_read(entry: Entry) -> None:
     assert decode("sink", "progress", {APP.encode(): encode(entry)}) == {APP: entry}
+
+
+@pytest.mark.parametrize(
+    ("value", "entry"),
+    [
+        (b'{"instance":"me","topic":"orders","partitions":6}', Entry(None, "me", "orders", 6)),
+        (
+            b'{"instance":"me","topic":"orders","partitions":6,"version":7,"task":3,"row":99,"events":9}',
+            Entry(Position(7, 3, 99), "me", "orders", 6, count=Count(9)),
+        ),
+    ],
+)
+def test_records_of_format_1_are_read(value: bytes, entry: Entry) -> None:
+    """They have no topic id."""
+    assert decode("sink", "progress", {APP.encode(): value}) == {APP: entry}
+
+
+def test_a_record_of_format_2() -> None:
+    entry = Entry(Position.end(7), "me", "orders", 6, "json: id integer", topic_id="226281ba-0a32")
+    value = (
+        b'{"instance":"me","topic":"orders","partitions":6,"key":"json: id integer","version":7,'
+        b'"topic_id":"226281ba-0a32","format":2}'
+    )
+    assert encode(entry) == value
+    assert decode("sink", "progress", {APP.encode(): value}) == {APP: entry}
+
+
+def test_a_record_of_a_later_format_stops() -> None:
+    with pytest.raises(SinkRejected, match="format 3"):
+        decode("sink", "progress", {APP.encode(): b'{"instance":"me","topic":"orders","partitions":6,"format":3}'})
 
 
 def test_a_deleted_record_is_none() -> None:
@@ -74,7 +107,7 @@ def test_topics_are_created_on_request_only() -> None:
     wanted = options(
         create_topics=True, partitions=6, replication_factor=3, max_record_bytes=5_000_000, end_topic="end"
     )
-    assert check("sink", topics, wanted) == 6
+    assert check("sink", topics, wanted).partitions == 6
     partitions, replicas, configs = topics.created["orders"]
     assert (partitions, replicas) == (6, 3)
     assert configs["min.insync.replicas"] == "2"
@@ -83,7 +116,7 @@ def test_topics_are_created_on_request_only() -> None:
     assert topics.created["progress"][2]["cleanup.policy"] == "compact"
     assert set(topics.created) == {"orders", "progress", "end"}
     topics.created.clear()
-    assert check("sink", topics, wanted) == 6
+    assert check("sink", topics, wanted).partitions == 6
     assert not topics.created
 
 
@@ -104,6 +137,75 @@ def test_what_does_not_fit_is_refused(topics: Topics, given: dict[str, Any], rea
     assert raised.value.hint
 
 
+def test_a_topic_that_rows_were_delivered_to_is_not_created() -> None:
+    topics = Topics(progress=COMPACTED)
+    with pytest.raises(SinkRejected, match="the topic orders was deleted: rows up to version 7") as raised:
+        check("sink", topics, options(create_topics=True), Position.end(7))
+    assert "progress reset CONFIG --to VERSION" in raised.value.hint
+    assert not topics.created
+
+
+@pytest.mark.parametrize(("known_id", "topic_id"), [(None, "one"), ("one", None), ("one", "one")])
+def test_a_topic_whose_id_is_not_known_is_not_another_one(known_id: str | None, topic_id: str | None) -> None:
+    check_id("sink", "orders", Position.end(7), known_id, topic_id)
+
+
+def test_a_topic_with_another_id_stops() -> None:
+    with pytest.raises(SinkRejected, match=r"orders was deleted: rows up to version 6 .* another id now") as raised:
+        check_id("sink", "orders", Position(7, 3, 99), "one", "other")
+    assert "with 6 it goes on" in raised.value.hint
+
+
+TABLES = ["one", "former"]
+
+
+def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
+    """What END records say: of which table and version, and which shard of how many."""
+    ends = LastEnds("orders", TABLES)
+    for table_id, version, shard, shards in records:
+        app_id = f"p/{shard}-of-{shards}/{table_id}" if shards > 1 else f"p/{table_id}"
+        (value,) = end_record("orders", app_id, version, Count(3), 1).values.to_pylist()
+        ends.take(value)
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("records", "found", "version"),
+    [
+        ([], False, None),
+        ([("one", 3, 0, 1), ("one", 4, 0, 1), ("other", 9, 0, 1)], True, 4),
+        ([("other", 9, 0, 1)], False, None),
+        ([("former", 3, 0, 1)], True, 3),
+        ([("one", 7, 0, 1), ("one", 5, 0, 1)], True, 5),  # set back, and delivering again
+        ([("one", 7, 0, 2)], True, None),
+        ([("one", 7, 0, 2), ("one", 6, 1, 2), ("one", 8, 0, 2)], True, 6),
+        ([("one", 7, 0, 2), ("one", 7, 1, 2), ("one", 8, 0, 1)], True, 8),  # divided before
+    ],
+)
+def test_what_the_last_end_records_say(
+    records: list[tuple[str, int, int, int]], found: bool, version: int | None
+) -> None:
+    ends = ends_of(*records)
+    assert (ends.found, ends.version) == (found, version)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        b"7",
+        b'{"status":"END"}',
+        b'{"status":"BEGIN","id":"one:1","commit_version":1,"data_collections":[{"data_collection":"orders"}]}',
+        b'{"status":"END","id":"one:1","commit_version":1,"data_collections":[{"data_collection":"others"}]}',
+    ],
+)
+def test_what_others_write_to_an_end_topic_does_not_matter(value: bytes) -> None:
+    ends = LastEnds("orders", TABLES)
+    ends.take(value)
+    assert not ends.found
+
+
 def test_a_compacted_topic_takes_keyed_messages() -> None:
     topics = Topics(orders=COMPACTED, progress=COMPACTED)
-    assert check("sink", topics, options(key=["id"])) == 1
+    assert check("sink", topics, options(key=["id"])).partitions == 1

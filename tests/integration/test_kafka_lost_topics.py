@@ -1,0 +1,300 @@
+"""Topics that are deleted, forget or are created again: a pipeline stops and says how to go on, and then is exact."""
+
+import re
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sinks.kafka.port import ProducerSettings
+from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.sink import KafkaSink
+from sinks.kafka.stream import Stream
+from sinks.testing.rows import numbered
+from sinks.testing.suite import SCHEMA
+from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.lineage import app_id_of
+from tailer.plan import Position
+from tailer.sink import Progress, SinkTransaction, shard_name
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.drivers import messages_of, producing
+from tests.kafka.pipe import TABLE_ID, Pipe
+from tests.kafka.topics import unique_name
+
+every_client = pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+
+
+@pytest.fixture
+def pipe(kafka: KafkaCluster, tmp_path: Path) -> Pipe:
+    """A pipeline of a table with five versions; nothing is delivered yet."""
+    made = Pipe(kafka.bootstrap_servers, tmp_path / "table")
+    made.publish(5)
+    return made
+
+
+def named_version(error: SinkRejected) -> int:
+    """The version that the hint says to go on behind."""
+    found = re.search(r"--to (\d+)`", error.hint) or re.search(r"with (\d+) it goes on", error.hint)
+    assert found is not None, error.hint
+    return int(found[1])
+
+
+def put(servers: str, topic: str, key: bytes | None, value: bytes | None) -> None:
+    """Let somebody else write a message."""
+    with producing(PythonProducer, servers, unique_name(), ProducerSettings()) as producer:
+        producer.begin()
+        producer.send(topic, messages_of([value], None if key is None else [key]), partition=0)
+        producer.commit()
+
+
+@every_client
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("how", ["deleted", "recreated", "expired"])
+def test_progress_that_is_lost_stops(pipe: Pipe, client: str, start: str, how: str) -> None:
+    pipe.options["client"] = client
+    pipe.deliver(start="0")
+    pipe.publish(3)
+    {
+        "deleted": lambda: pipe.delete(pipe.progress_topic),
+        "recreated": lambda: pipe.recreate(pipe.progress_topic),
+        "expired": pipe.expire_progress,
+    }[how]()
+    for _ in range(2):  # nothing is left behind by which the next start could go on
+        with pytest.raises(SinkRejected, match="was its progress lost") as raised:
+            pipe.deliver(start=start)
+        assert named_version(raised.value) == 4
+    assert pipe.delivered() == [0, 1, 2, 3, 4]
+    pipe.reset(4)
+    pipe.deliver(start=start)
+    assert pipe.delivered() == list(range(8))
+
+
+def test_without_an_end_topic_a_person_must_know(pipe: Pipe) -> None:
+    pipe.options["end_topic"] = None
+    pipe.deliver()
+    pipe.recreate(pipe.progress_topic)
+    with pytest.raises(SinkRejected, match=f"the topic {pipe.topic} has messages") as raised:
+        pipe.deliver()
+    assert "progress reset CONFIG --to VERSION" in raised.value.hint
+    assert "shared_topic = true" in raised.value.hint
+
+
+def test_rows_that_are_gone_by_age_were_delivered(pipe: Pipe) -> None:
+    """The topic for rows has no messages any more."""
+    pipe.options["end_topic"] = None
+    pipe.deliver()
+    pipe.expire(pipe.topic)
+    pipe.recreate(pipe.progress_topic)
+    with pytest.raises(SinkRejected, match="has messages, or had some"):
+        pipe.deliver()
+
+
+def test_a_topic_that_others_filled(pipe: Pipe, kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Two pipelines share the topics for rows, for ENDs and for progress."""
+    pipe.deliver()
+    shared = {name: pipe.options[name] for name in ("topic", "end_topic", "progress_topic")}
+    other = Pipe(kafka.bootstrap_servers, tmp_path / "other", table_id="another", **shared)
+    other.publish(2)
+    with pytest.raises(SinkRejected, match=f"the topic {pipe.topic} has messages") as raised:
+        other.deliver()
+    assert "shared_topic = true" in raised.value.hint
+    other.options["shared_topic"] = pipe.options["shared_topic"] = True
+    other.deliver()
+    other.publish()
+    pipe.publish()
+    other.deliver()
+    pipe.deliver()
+    assert pipe.delivered() == sorted([*range(3), *range(6)])
+    pipe.recreate(pipe.progress_topic)
+    for each, last in ((pipe, 5), (other, 2)):
+        with pytest.raises(SinkRejected, match="has END records of it") as raised:
+            each.deliver()
+        assert named_version(raised.value) == last
+        assert "shared_topic" not in raised.value.hint
+
+
+@every_client
+def test_what_was_aborted_before_the_first_commit_does_not_matter(
+    pipe: Pipe, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream was claimed when the topic was empty."""
+    pipe.options["client"] = client
+
+    def die(stream: Stream) -> None:
+        stream.producer._client.flush(30)  # type: ignore[attr-defined]
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "check_topics", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            pipe.deliver()
+    pipe.deliver()
+    assert pipe.delivered() == list(range(5))
+
+
+def test_progress_that_vanishes_while_it_runs(pipe: Pipe) -> None:
+    async def run(sink: KafkaSink) -> None:
+        await pipe.deliver_by(sink)
+        await anyio.to_thread.run_sync(put, pipe.servers, pipe.progress_topic, pipe.app_id.encode(), None)
+        pipe.publish()
+        with pytest.raises(SinkRejected, match="is gone from") as raised:
+            await pipe.deliver_by(sink)
+        assert named_version(raised.value) == 4
+        assert "cleanup.policy=compact" in raised.value.hint
+
+    pipe.with_sink(run)
+    with pytest.raises(SinkRejected, match="was its progress lost"):
+        pipe.deliver()
+    pipe.reset(4)
+    pipe.deliver()
+    assert pipe.delivered() == list(range(6))
+
+
+@pytest.mark.parametrize("shards", [0, 2, 3])
+def test_the_number_of_shards_is_lost(pipe: Pipe, shards: int) -> None:
+    """Shards have their progress; nobody takes the pipeline for one that was never divided."""
+    pipe.deliver(shards=2)
+    put(pipe.servers, pipe.progress_topic, f"{pipe.name}/shards/layout".encode(), None)
+    put(pipe.servers, pipe.progress_topic, pipe.app_id.encode(), None)
+    pipe.publish()
+    for _ in range(2):
+        with pytest.raises(SinkRejected, match="progress of its shards") as raised:
+            pipe.deliver(shards=shards)
+        assert named_version(raised.value) == 4
+    pipe.reset(4, shards)
+    pipe.deliver(shards=shards)
+    assert pipe.delivered() == list(range(6))
+
+
+def test_the_progress_of_a_shard_is_lost(pipe: Pipe) -> None:
+    pipe.deliver(shards=2)
+    put(pipe.servers, pipe.progress_topic, app_id_of(shard_name(pipe.name, 1, 2), TABLE_ID).encode(), None)
+    pipe.publish()
+    for shards in (2, 3, 0):
+        with pytest.raises(SinkRejected, match="progress"):
+            pipe.deliver(shards=shards)
+    pipe.reset(4, 2)
+    pipe.deliver(shards=2)
+    assert pipe.delivered() == list(range(6))
+
+
+def test_the_number_of_shards_outlives_their_progress(pipe: Pipe) -> None:
+    pipe.deliver()
+    pipe.deliver(shards=2)
+    for name in (pipe.name, *(shard_name(pipe.name, shard, 2) for shard in (0, 1))):
+        put(pipe.servers, pipe.progress_topic, app_id_of(name, TABLE_ID).encode(), None)
+    for shards in (2, 3, 0):
+        with pytest.raises(SinkRejected, match="progress"):
+            pipe.deliver(shards=shards)
+    assert pipe.delivered() == list(range(5))
+
+
+def test_progress_is_lost_after_shards_were_put_together(pipe: Pipe) -> None:
+    pipe.deliver(shards=2)
+    pipe.deliver()
+    put(pipe.servers, pipe.progress_topic, pipe.app_id.encode(), None)
+    for shards in (0, 3, 0):
+        with pytest.raises(SinkRejected, match="progress of its shards"):
+            pipe.deliver(shards=shards)
+    assert pipe.delivered() == list(range(5))
+
+
+def test_all_progress_of_shards_is_lost(pipe: Pipe) -> None:
+    pipe.deliver(shards=2)
+    pipe.recreate(pipe.progress_topic)
+    pipe.publish()
+    for shards in (2, 0):
+        with pytest.raises(SinkRejected, match="was its progress lost") as raised:
+            pipe.deliver(shards=shards)
+        assert named_version(raised.value) == 4
+    pipe.reset(4, 3)
+    pipe.deliver(shards=3)
+    assert pipe.delivered() == list(range(6))
+
+
+@every_client
+@pytest.mark.parametrize("shards", [0, 2])
+@pytest.mark.parametrize("creates", [True, False])
+def test_a_topic_that_was_created_again_stops(pipe: Pipe, client: str, shards: int, creates: bool) -> None:
+    pipe.options["client"] = client
+    pipe.deliver(shards)
+    pipe.options["create_topics"] = creates
+    pipe.publish()
+    pipe.delete(pipe.topic)
+    with pytest.raises(SinkRejected, match=f"the topic {pipe.topic} was deleted|there is no topic {pipe.topic}"):
+        pipe.deliver(shards)
+    assert not pipe.exists()
+    pipe.create(pipe.topic)
+    for _ in range(2):
+        with pytest.raises(SinkRejected, match=f"the topic {pipe.topic} was deleted.*another id") as raised:
+            pipe.deliver(shards)
+        assert named_version(raised.value) == 4
+    assert pipe.delivered() == []
+    pipe.reset(-1, shards)
+    pipe.deliver(shards)
+    assert pipe.delivered() == list(range(6))
+
+
+@every_client
+@pytest.mark.parametrize("how", ["deleted", "recreated"])
+def test_a_topic_is_created_again_while_it_runs(pipe: Pipe, client: str, how: str) -> None:
+    pipe.options["client"] = client
+
+    async def run(sink: KafkaSink) -> None:
+        await pipe.deliver_by(sink)
+        await anyio.to_thread.run_sync(pipe.delete if how == "deleted" else pipe.recreate, pipe.topic)
+        pipe.publish()
+        with pytest.raises(SinkRejected, match=f"the topic {pipe.topic} was deleted"):
+            await pipe.deliver_by(sink)
+
+    pipe.with_sink(run)
+    assert pipe.exists() == (how == "recreated")
+    pipe.reset(4)
+    pipe.deliver()
+    assert pipe.delivered() == [5]
+
+
+@every_client
+def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: str) -> None:
+    """As versions before wrote it."""
+    pipe.options["client"] = client
+    pipe.deliver()
+    old = b'{"instance":"me","topic":"%s","partitions":1,"version":4}' % pipe.topic.encode()
+    put(pipe.servers, pipe.progress_topic, pipe.app_id.encode(), old)
+    before = pipe.entry()
+    assert before is not None
+    assert before.topic_id is None
+    pipe.publish()
+    pipe.deliver()
+    assert pipe.delivered() == list(range(6))
+    after = pipe.entry()
+    assert after is not None
+    assert after.topic_id is not None
+    pipe.recreate(pipe.topic)
+    pipe.publish()
+    with pytest.raises(SinkRejected, match="another id"):
+        pipe.deliver()
+
+
+@every_client
+@pytest.mark.parametrize("which", ["topic", "progress_topic"])
+def test_a_topic_that_is_deleted_is_reported_at_once(pipe: Pipe, client: str, which: str) -> None:
+    """Not when the delivery times out."""
+    pipe.options["client"] = client
+
+    async def run(sink: KafkaSink) -> None:
+        async with sink.begin(pipe.app_id, SCHEMA) as transaction:
+            await anyio.to_thread.run_sync(pipe.delete, str(pipe.options[which]))
+            began_s = time.monotonic()
+            with pytest.raises(SinkUnavailable, match=str(pipe.options[which])):
+                await write_and_commit(transaction, pipe)
+        assert time.monotonic() - began_s < 7
+
+    pipe.with_sink(run)
+
+
+async def write_and_commit(transaction: SinkTransaction, pipe: Pipe) -> None:
+    """Deliver a version."""
+    await transaction.write(numbered(1))
+    await transaction.commit(Progress(pipe.app_id, Position.end(1)))
