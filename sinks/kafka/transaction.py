@@ -75,15 +75,22 @@ class KafkaTransaction:
             raise self._told(self._stream.failed(error)) from error
 
     def _told(self, error: SinkError) -> SinkError:
-        """The error, or what it comes from."""
+        """The error, or what it comes from.
+
+        With `boundary = "version"` the same version is as long the next time: the second time at one place is the last.
+        """
         open_s, timeout_s = time.monotonic() - self._begun_s, self._options.transaction_timeout_s
         if not (self._begun and open_s > timeout_s and isinstance(error, SinkUnavailable)):
             return error
-        reason = (
-            f"the transaction was open for {open_s:.0f} s, and brokers give it up after {timeout_s:g} (where versions "
-            f'take that long, raise transaction_timeout_s, or set boundary = "chunk"): {error.reason}'
-        )
-        return SinkUnavailable(self._name, reason)
+        remedy = 'raise transaction_timeout_s, or set boundary = "chunk"'
+        open_too_long = f"the transaction was open for {open_s:.0f} s, and brokers give it up after {timeout_s:g}"
+        if self._options.boundary == "version":
+            again = self._stream.late_from == (self._after,)
+            self._stream.late_from = (self._after,)
+            if again:
+                reason = f"{open_too_long}, for the second time from the same place on: {error.reason}"
+                return SinkRejected(self._name, reason, f"The version is too long for it: {remedy}.")
+        return SinkUnavailable(self._name, f"{open_too_long} (where versions take that long, {remedy}): {error.reason}")
 
     def _write(self, batch: ChangeBatch) -> None:
         encoder = self._encoder or self._encoder_for(self._schema)

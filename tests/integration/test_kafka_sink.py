@@ -146,6 +146,52 @@ def test_a_version_may_be_one_transaction(kafka: KafkaCluster) -> None:
     assert len(place.values()) == 3
 
 
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_a_version_too_long_for_its_transaction_is_sent_twice(kafka: KafkaCluster, client: str) -> None:
+    """Not over and over; what comes before it counts anew."""
+    place = Place(kafka, boundary="version", transaction_timeout_s=1, client=client)
+
+    async def late(sink: KafkaSink, version: int) -> None:
+        async with sink.begin(APP, SCHEMA) as transaction:
+            await transaction.write(numbered(version))
+            await anyio.sleep(2.5)  # not for something to happen: it is the fault itself
+            await transaction.write(numbered(version, task=1))
+            await transaction.commit(up_to(APP, version))
+
+    async def all_of_it(sink: KafkaSink) -> None:
+        with pytest.raises(SinkUnavailable, match="brokers give it up after 1") as first:
+            await late(sink, 1)
+        assert "transaction_timeout_s" in first.value.reason
+        await deliver(sink, numbered(1))
+        with pytest.raises(SinkUnavailable, match="brokers give it up after 1"):
+            await late(sink, 2)
+        with pytest.raises(SinkRejected, match=r"brokers give it up after 1, for the second time") as second:
+            await late(sink, 2)
+        assert "transaction_timeout_s" in second.value.hint
+        assert 'boundary = "chunk"' in second.value.hint
+
+    place.run(all_of_it)
+    assert {value["_commit_version"] for value in place.values()} == {1}
+
+
+def test_a_chunk_that_takes_too_long_is_tried_again(kafka: KafkaCluster) -> None:
+    """The next time it may be shorter."""
+    place = Place(kafka, transaction_timeout_s=1)
+
+    async def late(sink: KafkaSink) -> None:
+        async with sink.begin(APP, SCHEMA) as transaction:
+            await transaction.write(numbered(1))
+            await anyio.sleep(2.5)  # not for something to happen: it is the fault itself
+            await transaction.commit(up_to(APP, 1))
+
+    async def all_of_it(sink: KafkaSink) -> None:
+        for _ in range(2):
+            with pytest.raises(SinkUnavailable, match="brokers give it up after 1"):
+                await late(sink)
+
+    place.run(all_of_it)
+
+
 WIDER = pa.schema([*list(SCHEMA)[:2], pa.field("more", pa.int64()), *list(SCHEMA)[2:]])
 CHANGE = SchemaChange("table", 2, 1_000, SCHEMA, WIDER, ("column more long was added",))
 GAP = Gap("table", 3, 5, 2_000, "gone", snapshot=False)
