@@ -14,8 +14,10 @@ OLDEST_BROKER: Final = (2, 7)  # what the clients' transactions are sound with
 UNKNOWN_TOPIC: Final = 3
 UNAUTHENTICATED: Final = 58
 
-# Older epoch, another epoch, the id is known no more, nobody knows this producer: InitProducerId was called since.
-_FENCED: Final = frozenset({47, 49, 59, 90})
+# Older epoch, another epoch: InitProducerId was called since.
+_FENCED: Final = frozenset({47, 90})
+# The transactional id has no such producer id, nobody knows this producer: after some days without transactions.
+_FORGOTTEN: Final = frozenset({49, 59})
 
 _SMALLER = 'Raise max.message.bytes of the topic, or set large_records = "dead_letter" and a lower max_record_bytes.'
 _LOGIN = "Check the user name, the password or token, and the mechanism that the brokers have enabled."
@@ -55,11 +57,14 @@ def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -
     """The error for `code` of Kafka's protocol; `text`: what the client says; `topic`: what it was about, if known.
 
     `SinkFenced` means that the broker says this producer is no more: because another one took its transactional id,
-    or because its transaction was open for too long.
+    because its transaction was open for too long, or because it had none for too long.
     """
     about = "" if topic is None else f"topic {topic}: "
     if code in _FENCED:
-        return SinkFenced(sink, f"{about}the broker says this producer is no more ({text})")
+        return SinkFenced(sink, f"{about}the broker gave this producer up; it may have taken too long ({text})")
+    if code in _FORGOTTEN:
+        settings = "transactional.id.expiration.ms, producer.id.expiration.ms"
+        return SinkFenced(sink, f"{about}the broker forgot this producer after an idle time ({settings}; {text})")
     if code == UNKNOWN_TOPIC:
         # A broker that has just come up knows none.
         return SinkUnavailable(sink, f"{about}there is no such topic or partition, or it is not known yet ({text})")

@@ -32,6 +32,7 @@ if _client_log.level == logging.NOTSET:
     _client_log.setLevel(logging.CRITICAL + 1)
 
 _INIT_S: Final = 30.0
+_UNREACHED_S: Final = 3.0
 _END_S: Final = 30.0
 _MARGIN_S: Final = 5.0
 _TOPIC_MS: Final = 5_000
@@ -49,6 +50,10 @@ _ALIKE: Final = {
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_TOPIC,  # noqa: SLF001
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_TOPIC,  # noqa: SLF001
 }
+
+_CONSEQUENCES: Final = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE}  # noqa: SLF001
+)
 
 
 class _Deliveries:
@@ -73,11 +78,13 @@ class _Trouble:
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
         self.latest: KafkaError | None = None
+        self.unreached = False
 
     def report(self, error: KafkaError) -> None:
         """What the client calls with an error that belongs to no message."""
         _log.debug("%s", error)
         self.latest = error
+        self.unreached = self.unreached or error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
         if _code(error) == UNAUTHENTICATED or _is_distrust(error):
             self.refusal = error
 
@@ -151,12 +158,12 @@ class ConfluentProducer:
         try:
             yield self._client  # type: ignore[misc]  # None only while it is made
         except (KafkaException, SystemError) as error:
-            raise self._error_for(_reason(error), topic) from error
+            raise self._error_for(_cause(self._client, _reason(error)), topic) from error
         self._failed = False
 
     def _init(self, client: Client) -> None:
         """Take the transactional id over. A call that waits for a connection does not say why there is none."""
-        deadline = time.monotonic() + _INIT_S
+        began_s = time.monotonic()
         while True:
             try:
                 client.init_transactions(_SLICE_S)
@@ -164,7 +171,8 @@ class ConfluentProducer:
                 client.poll(0)
                 if self._trouble.refusal is not None:
                     raise self._error_for(self._trouble.refusal) from error
-                if not error.args[0].retriable() or time.monotonic() >= deadline:
+                patience_s = _UNREACHED_S if self._trouble.unreached else _INIT_S
+                if not error.args[0].retriable() or time.monotonic() >= began_s + patience_s:
                     raise self._error_for(error.args[0]) from error
             else:
                 return
@@ -202,7 +210,7 @@ class ConfluentProducer:
     def _raise_failure(self) -> None:
         if self._deliveries.failure is not None:
             error, topic = self._deliveries.failure
-            raise self._error_for(error, topic)
+            raise self._error_for(_cause(self._client, error), topic)
 
     def _error_for(self, error: KafkaError, topic: str | None = None) -> SinkError:
         text = error.str()
@@ -301,6 +309,20 @@ def _reason(error: KafkaException | SystemError) -> KafkaError:
         told: KafkaError = cause.args[0]
         return told
     return KafkaError(KafkaError._FATAL, "the client met a fatal error")  # noqa: SLF001
+
+
+def _cause(client: Client | None, error: KafkaError) -> KafkaError:
+    """What made a transaction fail, where `error` is only what follows from that: messages are purged, calls refused.
+
+    The client says it to who would begin another one.
+    """
+    if client is not None and error.code() in _CONSEQUENCES:
+        try:
+            client.begin_transaction()
+        except KafkaException as further:
+            cause: KafkaError = further.args[0]
+            return error if cause.code() in _CONSEQUENCES else cause
+    return error
 
 
 def _code(error: KafkaError) -> int | None:

@@ -5,8 +5,8 @@ A `Producer` belongs to one `transactional.id` and is used by one thread at a ti
 took place is then for the progress topic to say.
 
 `SinkFenced` means here that the broker says this producer is no more: because another one took its transactional id, or
-because its transaction was open for too long. Which of the two, and whether what was on its way was committed, is for
-the progress topic to say as well.
+because its transaction was open for too long, or because it had none for so long that it was forgotten. Whether another
+one did, and whether what was on its way was committed, is for the progress topic to say as well.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kafka.errors import BrokerResponseError, IllegalStateError, KafkaError, KafkaTimeoutError
@@ -94,8 +94,9 @@ def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> 
     if _TOKENS in arguments:
         # Where there is no token, the client would only say that it cannot connect.
         arguments[_TOKENS].token()
-    if connection.tls is not None or connection.sasl is not None:
-        knock(connection, arguments)
+    # The client itself would try for `_CONNECT_MS` before it says anything, and then not why.
+    if reasons := knock(connection, arguments):
+        raise _no_broker(connection, reasons)
     for logger in _TALKATIVE:
         logging.getLogger(logger).addFilter(_is_fit_for_logs)
     try:
@@ -133,7 +134,10 @@ def _unreachable(connection: Connection, arguments: Mapping[str, Any], error: Ex
     if not isinstance(error, KafkaTimeoutError):
         return error_for(connection.name, error)
     otherwise = f"something answers, but not as a broker that is up and wants {protocol_of(connection)}"
-    reasons = knock(connection, arguments) or [otherwise]
+    return _no_broker(connection, knock(connection, arguments) or [otherwise])
+
+
+def _no_broker(connection: Connection, reasons: Sequence[str]) -> SinkUnavailable:
     return SinkUnavailable(connection.name, f"no broker can be reached ({'; '.join(reasons)})")
 
 

@@ -1,0 +1,81 @@
+"""What a person reads about trouble with brokers, and how soon."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sinks.kafka.sink import KafkaSink
+from sinks.testing.rows import numbered
+from sinks.testing.suite import APP, deliver, up_to
+from tailer.errors import SinkUnavailable
+from tests.faults.kafka_lanes import CLIENTS, Daemon
+from tests.integration.commands import Orders
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.ports import free_ports
+from tests.kafka.topics import admin, unique_name
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A Kafka that forgets transactional ids after a second, not after days."""
+    properties = {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    }
+    with KafkaCluster(tmp_path_factory.mktemp("forgetful"), properties=properties) as cluster:
+        yield cluster
+
+
+def await_forgotten(cluster: KafkaCluster, transactional_id: str) -> None:
+    """Return when the broker knows of no such id."""
+    deadline = time.monotonic() + 60
+    with admin(cluster.bootstrap_servers) as client:
+        while transactional_id in str(client.list_transactions()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_producer_that_was_idle_for_too_long(forgetful: KafkaCluster, client: str) -> None:
+    """Neither the client's word for what follows from it, nor that a transaction was too slow."""
+    topic = unique_name("orders")
+    servers = {"bootstrap_servers": forgetful.bootstrap_servers, "client": client, "create_topics": True}
+    sink = KafkaSink.configure("sink", {**servers, "topic": topic, "progress_topic": f"{topic}.progress"})
+
+    async def run() -> None:
+        try:
+            await deliver(sink, numbered(1))
+            await anyio.to_thread.run_sync(await_forgotten, forgetful, APP)
+            with pytest.raises(SinkUnavailable, match="the broker forgot this producer") as raised:
+                await deliver(sink, numbered(2))
+            assert "transactional.id.expiration.ms" in raised.value.reason
+            assert await sink.progress(APP) == up_to(APP, 1)
+            await deliver(sink, numbered(2))
+            assert await sink.progress(APP) == up_to(APP, 2)
+        finally:
+            await sink.aclose()
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_broker_that_cannot_be_reached_is_reported_at_once(tmp_path: Path, client: str) -> None:
+    """And the daemon ends when it is told to."""
+    Orders(tmp_path / "orders").insert(1)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[pipelines.orders]\ntable = "orders"\n[pipelines.orders.sink]\nkind = "kafka"\n'
+        f'bootstrap_servers = "{address}"\nclient = "{client}"\n'
+    )
+    with Daemon(config) as daemon:
+        daemon.await_running()
+        began_s = time.monotonic()
+        daemon.wait_for(lambda: f"no broker can be reached ({address}: Connection refused)" in daemon.said)
+        assert time.monotonic() - began_s < 5, daemon.said
+        began_s = time.monotonic()
+        daemon.terminate()
+        assert time.monotonic() - began_s < 5, daemon.said
