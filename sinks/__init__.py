@@ -64,7 +64,8 @@ transactions must be small, or must not stay open, says how small, and how long 
 no other process has: nothing that one of them does may fence, hide or wait for another's app_id. Spark's executors then
 write a pipeline's shards.
 
-A sink that is a `tailer.sink.Heartbeat`, too, is called whenever there is nothing to deliver.
+A sink that is a `tailer.sink.Heartbeat`, too, is called whenever there is nothing to deliver. One that is a
+`tailer.sink.FirstStart`, too, is asked before a pipeline begins of which it has no progress.
 
 `reset` sets progress without rows, durably, in either direction; refuse (`SinkRejected`) what would deliver twice or
 leave a hole that cannot be told. It is always given a position that closes a version.

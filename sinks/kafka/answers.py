@@ -22,8 +22,8 @@ _FORGOTTEN: Final = frozenset({49, 59})
 _SMALLER = 'Raise max.message.bytes of the topic, or set large_records = "dead_letter" and a lower max_record_bytes.'
 _LOGIN = "Check the user name, the password or token, and the mechanism that the brokers have enabled."
 _GRANT = (
-    "Let this user read the progress topic, describe (with their settings) and write all topics, create them, "
-    "and describe and write the transactional id, which is the app_id (<pipeline>/<table id>)."
+    "Let this user read the progress topic and the end topic, describe (with their settings) and write all topics, "
+    "create them, and describe and write the transactional id, which is the app_id (<pipeline>/<table id>)."
 )
 _SETTINGS = "Check the number of partitions, the replication factor and the brokers' rules for new topics."
 _TIMEOUT = "Lower transaction_timeout_s to what transaction.max.timeout.ms of the brokers allows, or raise that."

@@ -76,7 +76,11 @@ class Link:
         """
         topics = [self.options.topic, self.options.progress_topic]
         with self._lock:
-            states = self._connected().describe(topics, with_configs=False)
+            try:
+                states = self._connected().describe(topics, with_configs=False)
+            except SinkUnavailable:
+                # The connection may have been cut since it was used last: a new one tells.
+                states = self._connected().describe(topics, with_configs=False)
         for topic in topics:
             if topic not in states:
                 raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")

@@ -87,10 +87,9 @@ class Stream:
     def take_over(self) -> None:
         """Be the one who writes the stream, going on behind what was seen last; nothing to do where we are.
 
-        Where the stream has moved on since, be
-        it by another instance or by a transaction that became visible only now, it is ours nevertheless: raises
-        `SinkUnavailable` until somebody looks again, and goes on from there. Raises `SinkFenced` where another instance
-        took it from us.
+        Where the stream has moved on since, be it by another instance or by a transaction that became visible only now,
+        it is ours nevertheless: raises `SinkUnavailable` until somebody looks again, and goes on from there. Raises
+        `SinkFenced` where another instance took it from us, `SinkRejected` where its progress or its topic is gone.
         """
         if self._producer is None:
             self._take_over()
@@ -98,7 +97,7 @@ class Stream:
             raise SinkUnavailable(self.link.name, f"what {self.app_id} was about to deliver is there by now")
 
     def check_topics(self) -> None:
-        """Raise `SinkRejected` where the topic is another one since, or got partitions and keys have their place by it.
+        """Raise `SinkRejected` where the topic is another one now, or got partitions and keys would move.
 
         Behind the last row of a transaction: what was sent before may have been spread over all partitions. Raises
         `SinkUnavailable` where a topic is gone.

@@ -1,5 +1,6 @@
 """Topics that are deleted, forget or are created again: a pipeline stops and says how to go on, and then is exact."""
 
+import random
 import re
 import time
 from pathlib import Path
@@ -275,6 +276,40 @@ def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: st
     pipe.publish()
     with pytest.raises(SinkRejected, match="another id"):
         pipe.deliver()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_befalls_the_topics_nothing_is_doubled_or_left_out(pipe: Pipe, seed: int) -> None:
+    """Starts, other numbers of shards and losses at random; where a start is refused, its hint is followed."""
+    chance = random.Random(seed)
+    expected: list[int] = []
+    reached, was_lost = -1, False
+    for _ in range(8):
+        shards = chance.choice([0, 2, 3])
+        if was_lost:
+            with pytest.raises(SinkRejected) as raised:
+                pipe.deliver(shards)
+            named = re.search(r"--to (\d+)`|with (\d+) it goes on", raised.value.hint)
+            assert named is None or int(named[1] or named[2]) == reached, raised.value.hint
+            pipe.reset(reached, shards)
+        pipe.deliver(shards)
+        expected += range(reached + 1, pipe.versions)
+        reached = pipe.versions - 1
+        delivered = pipe.delivered()
+        assert delivered == expected, (delivered, expected, reached, shards)
+        pipe.publish(chance.randrange(1, 3))
+        loss = chance.choice(["none", "progress deleted", "progress expired", "one record", "rows"])
+        if loss == "progress deleted":
+            pipe.delete(pipe.progress_topic)
+        elif loss == "progress expired":
+            pipe.expire_progress()
+        elif loss == "one record":
+            names = [pipe.name, *(shard_name(pipe.name, shard, shards) for shard in range(shards))]
+            put(pipe.servers, pipe.progress_topic, app_id_of(names[-1], TABLE_ID).encode(), None)
+        elif loss == "rows":
+            pipe.recreate(pipe.topic)
+            expected = []
+        was_lost = loss != "none"
 
 
 @every_client
