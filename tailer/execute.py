@@ -125,6 +125,12 @@ def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
 
 
 @cache
+def _repeated(kind: ChangeType) -> pa.Array:
+    # Once for all files: given plain text, Arrow looks for `dateutil`, which costs more than opening a small file.
+    return pa.repeat(kind.value, _MAX_ROWS)
+
+
+@cache
 def _counting() -> pa.Array:
     return pa.array(range(_MAX_ROWS), pa.int64())
 
@@ -159,7 +165,7 @@ class _Selection:
         self._exclude = exclude | dropped if exclude is not None and dropped is not None else exclude or dropped
         self._updated = self._found(self._refinement.updated, num_rows)
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
-        self._constant = None if task.kind in _CDC else pa.repeat(constant.value, _MAX_ROWS)
+        self._constant = None if task.kind in _CDC else _repeated(constant)
 
     def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
         """Whether any row of a row group is selected, without reading all its columns."""

@@ -1,6 +1,7 @@
 """A task's rows: each once, at its physical position, wherever reading resumes; or an error that names the file."""
 
 import random
+import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.follow import follow
 from tests.logs import marked, parquet, task, vector_data
 
 LONG = pa.schema([("a", pa.int64())])
+DATA = [TaskKind.INSERT, TaskKind.DELETE]
 KINDS = ["insert", "delete", "update_preimage", "update_postimage", "delete", "strange"]
 
 
@@ -53,6 +55,24 @@ def changes(path: Path, count: int, group_rows: int) -> Path:
     """A change file with every kind of row in turn."""
     kinds = [KINDS[row % len(KINDS)] for row in range(count)]
     return parquet(path, pa.table({"a": range(count), CHANGE_TYPE: kinds}), row_group_size=group_rows)
+
+
+def test_a_small_file_makes_nobody_look_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given plain Python values, Arrow looks for optional packages: for each of many small files, that adds up."""
+    tasks = [task(numbers(tmp_path / f"f{count}", [count]), LONG, kind) for count in (1, 2) for kind in DATA]
+    wanted: list[str] = []
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            wanted.append(name)
+
+    for each in tasks[:2]:
+        rows(execute(each))
+    monkeypatch.setattr("sys.meta_path", [Finder, *sys.meta_path])
+    for each in tasks:
+        assert rows(execute(each))
+    assert wanted == []
 
 
 def test_the_rows_and_what_is_said_of_them(tmp_path: Path) -> None:

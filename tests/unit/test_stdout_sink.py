@@ -124,6 +124,36 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_cancellation() -> No
     assert 4096 <= len(pipe.finish()) < 1_000_000
 
 
+async def test_few_rows_need_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object) -> None:
+        pytest.fail("a thread was asked for")
+
+    monkeypatch.setattr("sinks.stdout.to_thread.run_sync", refuse)
+    pipe = Pipe()
+    sink = StdoutSink("stdout", "jsonl", pipe.writer)
+    for version in range(50):
+        await sink.write(numbered(version))
+    assert [json.loads(line)["_commit_version"] for line in pipe.finish().splitlines()][::3] == list(range(50))
+
+
+async def test_few_rows_do_not_hold_up_cancellation_either() -> None:
+    pipe = Pipe()
+    sink = StdoutSink("stdout", "jsonl", pipe.writer)
+    with anyio.move_on_after(1) as scope:
+        while True:
+            await sink.write(numbered(1))
+    assert scope.cancelled_caught
+    assert len(pipe.finish()) > 4096
+
+
+async def test_few_rows_are_told_of_a_reader_that_is_gone() -> None:
+    pipe = Pipe()
+    pipe.reader.close()
+    with pytest.raises(SinkRejected, match="standard output was closed"):
+        await StdoutSink("stdout", "jsonl", pipe.writer).write(numbered(1, rows=1))
+    pipe.writer.close()
+
+
 async def test_who_waits_for_a_turn_can_be_cancelled_too() -> None:
     pipe = Pipe()
     async with anyio.create_task_group() as group:
