@@ -128,9 +128,8 @@ class StdoutSink:
                 self._stream.flush()
                 handle = self._stream.fileno()
                 mode = os.fstat(handle).st_mode
-                if (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)) and _is_ready(handle):
-                    return text[os.write(handle, text) :]
-            return text
+                takes_all = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+                return text[os.write(handle, text) :] if takes_all and _is_ready(handle) else text
         except (io.UnsupportedOperation, BlockingIOError):
             return text
         finally:

@@ -8,6 +8,7 @@ and `hint` is the operator's next step. `retry` tells the pipeline, which is the
     ├── StorageError                                                                          exit 4
     │   ├── StorageUnavailable      the store did not answer; it may later           TIMED
     │   ├── ObjectNotFound          the object is not there
+    │   ├── PathUnusable            the path can never be read: links in a circle, a name too long
     │   └── ObjectAlreadyExists     put-if-absent lost to another writer
     ├── LogError                    the table's log cannot be followed                        exit 3
     │   ├── NotATable               there is no log
@@ -33,6 +34,7 @@ Errors survive pickling, because tasks run in other processes.
 
 from dataclasses import dataclass, fields
 from enum import Enum
+from errno import ELOOP, ENAMETOOLONG
 from typing import Any, ClassVar
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "NotATable",
     "ObjectAlreadyExists",
     "ObjectNotFound",
+    "PathUnusable",
     "Retry",
     "SchemaChanged",
     "SinkError",
@@ -143,6 +146,19 @@ class ObjectNotFound(StorageError):
 
 
 @dataclass(eq=False)
+class PathUnusable(StorageError):
+    """The path itself is what cannot be read, now or later."""
+
+    sentence: ClassVar[str] = "{path} cannot be read: {reason}"
+    next_step: ClassVar[str] = "Check the path, and the symbolic links that it leads through."
+
+    @classmethod
+    def is_reason(cls, error: OSError) -> bool:
+        """Whether the system says so: trying again would say the same for ever."""
+        return error.errno in (ELOOP, ENAMETOOLONG)
+
+
+@dataclass(eq=False)
 class ObjectAlreadyExists(StorageError):
     """Put-if-absent found the object there: another writer was first."""
 
@@ -190,16 +206,24 @@ class VersionGone(LogError):
 
 @dataclass(eq=False)
 class VersionAhead(LogError):
-    """The log ends before the version that was asked for."""
+    """The log ends before the version that was asked for. `is_start`: as the place to begin at."""
 
     version: int
     latest: int
+    is_start: bool = False
     sentence: ClassVar[str] = "{table}: version {version} does not exist yet (latest is {latest})"
     next_step: ClassVar[str] = (
         "Ask for a version up to {latest}. If this is a pipeline's progress, the log went backwards: was it restored "
         "from a copy? What was delivered beyond {latest} has to be taken back at the destination; then set the "
         "pipeline there with `tailer progress reset CONFIG --to {latest}`."
     )
+
+    @property
+    def hint(self) -> str:
+        """See `TailerError.hint`. A place to begin at is nobody's progress."""
+        if not self.is_start:
+            return super().hint
+        return f"Begin with a version up to {self.latest}, or with latest: what comes after version {self.latest}."
 
 
 @dataclass(eq=False)

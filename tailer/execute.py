@@ -27,7 +27,7 @@ from tailer.bitmaps import positions_of, span
 from tailer.calendars import OldCalendar
 from tailer.columns import Projection
 from tailer.delta import deletion_vector
-from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable
+from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, PathUnusable, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 
@@ -51,6 +51,7 @@ def execute(
     `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path,
     `UnsupportedFeature` for values in the calendar of old Spark.
     """
+    _check_local(task)
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows)
@@ -66,8 +67,16 @@ def execute(
 
 def row_groups(task: ChangeTask) -> list[int]:
     """How many rows each row group of the task's file has. Raises as `execute` does."""
+    _check_local(task)
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         return _counts(task, file)
+
+
+def _check_local(task: ChangeTask) -> None:
+    """Raise unless every file of the task is one of this machine: any other name would mean one in our own folder."""
+    for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
+        if uri is not None and not uri.startswith("/"):
+            raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
 
 
 def _counts(task: ChangeTask, file: pq.ParquetFile) -> list[int]:
@@ -291,8 +300,6 @@ def _translated(task: ChangeTask, path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        if "://" in path:
-            raise ChangesUnavailable(task.table, task.version, f"{path} is not a local path") from None
         raise FileVacuumed(task.table, task.version, path) from None
     except (pa.ArrowException, UnicodeError) as error:
         raise DataCorrupt(task.table, task.version, path, str(error)) from error
@@ -300,4 +307,6 @@ def _translated(task: ChangeTask, path: str) -> Iterator[None]:
         # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
         if error.errno is None:
             raise DataCorrupt(task.table, task.version, path, str(error)) from error
+        if PathUnusable.is_reason(error):
+            raise PathUnusable(path, error.strerror or str(error)) from error
         raise StorageUnavailable(path, str(error)) from error

@@ -48,6 +48,8 @@ def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -
             text = vector.path_or_inline_dv
             prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
             name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded, 16))}.bin"
+            if "\0" in prefix or ".." in prefix.split("/"):
+                raise ValueError(f"{prefix!r} is no folder of the table")
             return DeletionVectorRef("/".join(filter(None, (root, prefix, name))), None, vector.offset, size, count)
     raise ValueError(f"unknown storage type {vector.storage_type!r}")
 

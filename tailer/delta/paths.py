@@ -6,18 +6,56 @@ from urllib.parse import unquote
 
 __all__ = ["locate"]
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
+# What may stand before a single slash. Before two, anything is a scheme.
+_SCHEMES: Final = re.compile(
+    r"abfss?|adl|dbfs|file|ftp|gs|hdfs|https?|oss|s3[an]?|viewfs|wasbs?|webhdfs", re.IGNORECASE
+)
+_DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
 def locate(path: str, root: str) -> str:
-    """Where a path of the log points: percent-decoded once; joined to the table's root unless it is absolute.
+    """Where a path of the log points: percent-decoded once, without dot segments, under `root` unless it is absolute.
+
+    Absolute are paths that begin with a slash, and URIs: a known scheme and a slash, or any scheme and two. Every other
+    path is relative, whatever it has before a colon. A location on this machine begins with a slash, and all others do
+    not: also a file URI becomes one unless it names another host.
 
     Raises `ValueError` where that is no name a file can have: not UTF-8 once decoded, or with a NUL in it.
     """
-    if path.startswith("file:"):
-        return "/" + _decoded(path.removeprefix("file:")).lstrip("/")
-    if _SCHEME.match(path) or path.startswith("/"):
-        return _decoded(path)
+    uri = _URI.match(path)
+    if uri is not None and (uri[2] == "//" or _SCHEMES.fullmatch(uri[1])):
+        scheme, host, name = uri[1], "", uri[3]
+        if uri[2] == "//":
+            host, _, name = name.partition("/")
+        if scheme.lower() != "file" or host.lower() not in ("", "localhost"):
+            return _decoded(path)
+        return _decoded(_plain("/" + name.lstrip("/")))
+    if path.startswith("/"):
+        return _decoded(_plain(path))
+    return _decoded_under(root, _plain(path))
+
+
+def _plain(path: str) -> str:
+    """The path without `.` and `..`, as URIs are resolved: a link in it does not matter.
+
+    A relative path may still begin with `..`.
+    """
+    if not _DOTS.search(path):
+        return path
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == ".." and kept and kept[-1] != "..":
+            if kept != [""]:
+                kept.pop()
+        elif segment != "." and not (segment == ".." and kept == [""]):
+            kept.append(segment)
+    return "/".join(kept)
+
+
+def _decoded_under(root: str, path: str) -> str:
+    while path == ".." or path.startswith("../"):
+        root, path = root.rpartition("/")[0], path[3:]
     return f"{root}/{_decoded(path)}"
 
 

@@ -5,6 +5,7 @@ well-formed values of the wrong type, size or depth. Examples are the same in ev
 """
 
 import json
+import re
 import resource
 import struct
 import zlib
@@ -335,11 +336,23 @@ def test_bytes_for_a_hint(data: bytes) -> None:
         assert 0 <= parse_last_checkpoint(data) < 2**63
 
 
+# What paths are put together from, where it matters what stands beside what.
+PATHS: Final = st.lists(st.sampled_from(["x", ":", "/", "..", ".", "file", "FILE", "localhost", "%2F", "s3", "é"])).map(
+    "".join
+)
+
+
 @quick
-@given(st.text() | st.sampled_from(TEXTS), st.sampled_from(["/t", "s3://b/t"]))
+@given(st.text() | st.sampled_from(TEXTS) | PATHS, st.sampled_from(["/l/t", "s3://b/l/t"]))
 def test_any_path(path: str, root: str) -> None:
+    """It leads below the table, along its dots above it, or is absolute: never to the folder we happen to run in."""
     with suppress(ValueError):
-        assert "\0" not in locate(path, root)
+        uri = locate(path, root)
+        assert "\0" not in uri
+        absolute = path.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path)
+        above = ".." in path.split("/")
+        assert uri.startswith(f"{root}/") or absolute or above
+        assert uri.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", uri) or (above and root[0] != "/")
 
 
 @quick

@@ -242,13 +242,39 @@ def test_the_feed_is_visible_in_the_plan() -> None:
         ("/abs/a%20b", "/abs/a b"),
         ("file:/abs/a%20b", "/abs/a b"),
         ("file:///abs/f", "/abs/f"),
+        ("file://localhost/abs/a%20b", "/abs/a b"),
+        ("FILE:///abs/f", "/abs/f"),
+        ("File://LocalHost/abs/f", "/abs/f"),
+        ("file://elsewhere/abs/f", "file://elsewhere/abs/f"),
+        ("file:f.parquet", "/lake/file:f.parquet"),
         ("s3://bucket/a%20b", "s3://bucket/a b"),
+        ("S3A:/bucket/f", "S3A:/bucket/f"),
+        ("anything://bucket/f", "anything://bucket/f"),
         ("1:f", "/lake/1:f"),
+        ("x:y.parquet", "/lake/x:y.parquet"),
+        ("x:/y.parquet", "/lake/x:/y.parquet"),
+        ("p=x:y/f", "/lake/p=x:y/f"),
+        ("s3:f", "/lake/s3:f"),
+        ("file%3A///f", "/lake/file:///f"),
+        ("a/../b/./f", "/lake/b/f"),
+        ("./f", "/lake/f"),
+        ("../f", "/f"),
+        ("a/../../other/f", "/other/f"),
+        ("..f/..", "/lake/"),
+        ("a..b/...", "/lake/a..b/..."),
+        ("/abs/../f", "/f"),
+        ("/../f", "/f"),
+        ("file:///abs/../f", "/f"),
     ],
 )
 def test_where_a_path_points(path: str, uri: str) -> None:
     assert locate(path, "/lake") == uri
     assert plan(add(path)).tasks[0].uri == uri
+    assert plan(cdc(path)).tasks[0].uri == uri
+    vector = {"storageType": "p", "pathOrInlineDv": path, "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    (task,) = plan(add("f", vector)).tasks
+    assert task.exclude is not None
+    assert task.exclude.uri == uri
 
 
 def test_a_task_stands_alone() -> None:

@@ -45,6 +45,12 @@ def absolute(path: str) -> str:
     return f"absolute {path}"
 
 
+@pytest.mark.parametrize("prefix", ["..", "a/../..", "a\0"])
+def test_a_prefix_stays_in_the_table(prefix: str) -> None:
+    with pytest.raises(ValueError, match="no folder of the table"):
+        resolve(descriptor("u", f"{prefix}^-aqEH.-t@S}}K{{vb[*k^"), "/lake", absolute)
+
+
 @pytest.mark.parametrize(
     ("text", "size", "rows"),
     [

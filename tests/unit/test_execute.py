@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageUnavailable, TailerError
+from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, PathUnusable, StorageUnavailable, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
-from tailer.execute import BATCH_BYTES, execute
+from tailer.execute import BATCH_BYTES, execute, row_groups
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, output_schema
 from tests.follow import follow
 from tests.logs import marked, parquet, task, vector_data
@@ -64,7 +64,7 @@ def test_a_small_file_makes_nobody_look_for_modules(tmp_path: Path, monkeypatch:
 
     class Finder:
         @staticmethod
-        def find_spec(name: str, path: object = None, target: object = None) -> None:
+        def find_spec(name: str, *_: object) -> None:
             wanted.append(name)
 
     for each in tasks[:2]:
@@ -304,7 +304,7 @@ def loop(path: Path) -> None:
         (truncated, DataCorrupt),
         (beheaded, DataCorrupt),
         (directory, DataCorrupt),
-        (loop, StorageUnavailable),
+        (loop, PathUnusable),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, spoil: Callable[[Path], None], error: type[TailerError]) -> None:
@@ -321,15 +321,34 @@ def test_files_that_cannot_be_read(tmp_path: Path, spoil: Callable[[Path], None]
         ("/nowhere/f", FileVacuumed),
         (f"{__file__}/f", FileVacuumed),
         ("s3://bucket/f", ChangesUnavailable),
-        ("", FileVacuumed),
+        ("s3:/bucket/f", ChangesUnavailable),
+        ("x:f", ChangesUnavailable),
+        ("f", ChangesUnavailable),
+        ("", ChangesUnavailable),
         ("/nul\0/f", DataCorrupt),
         ("/\udcff", DataCorrupt),
-        ("/" + "x" * 5000, StorageUnavailable),
+        ("/" + "x" * 5000, PathUnusable),
     ],
 )
 def test_places_where_nothing_can_be(uri: str, error: type[TailerError]) -> None:
     with pytest.raises(error):
         list(execute(task(uri, LONG)))
+    with pytest.raises(error):
+        row_groups(task(uri, LONG))
+
+
+@pytest.mark.parametrize("role", ["file", "include", "exclude"])
+def test_the_folder_we_run_in_is_no_place_for_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    """A file that happens to lie there under such a name is not the table's."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "s3:" / "bucket"
+    folder.mkdir(parents=True)
+    there = numbers(folder / "f", [3])
+    vector = replace(marked([1]), uri="s3://bucket/f", inline=None)
+    job = task("s3://bucket/f" if role == "file" else there, LONG)
+    job = replace(job, include=vector if role == "include" else None, exclude=vector if role == "exclude" else None)
+    with pytest.raises(ChangesUnavailable, match="s3://bucket/f is not a local path"):
+        list(execute(job))
 
 
 @pytest.mark.parametrize("kind", [TaskKind.INSERT, TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS])
