@@ -59,7 +59,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tailer.config_file import (
     MISSING,
@@ -162,10 +162,18 @@ def examine(path: Path) -> Findings:
     return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems))
 
 
+_FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
+
+
 def local_folder(text: str, beside: Path, where: str) -> Path:
-    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`."""
+    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
+
+    A file URI is the path in it, as Hadoop reads it: what looks like an escape is not one.
+    """
     if not text:
         raise ConfigError(where, "is empty", "Give the path of a folder.")
+    uri = _FILE_URI.fullmatch(text)
+    text = uri[1] if uri is not None else text
     if "://" in text:
         # The rest of an address may hold a secret.
         raise ConfigError(where, f"{text.partition('://')[0]}:// is not a local path", "Give a folder of this machine.")

@@ -138,7 +138,9 @@ def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
         (("{table}", "--columns", "total", "--from", "earliest"), 2, "no column 'total'", "id, amount"),
         (("s3://bucket/orders",), 2, "TABLE: s3:// is not a local path", "folder"),
         (("{table}/nowhere",), 3, "nowhere: not a Delta table", "_delta_log"),
-        (("{table}", "--from", "99"), 3, "version 98 does not exist yet (latest is 3)", "up to 3"),
+        (("{table}", "--from", "99"), 3, "version 99 does not exist yet (latest is 3)", "up to 3, or with latest"),
+        (("file://elsewhere/orders",), 2, "TABLE: file:// is not a local path", "folder"),
+        (("file://localhost{table}/nowhere",), 3, "nowhere: not a Delta table", "_delta_log"),
     ],
 )
 def test_what_is_wrong_is_said_in_two_lines(
@@ -151,6 +153,21 @@ def test_what_is_wrong_is_said_in_two_lines(
     assert error in first
     assert second.startswith("hint: ")
     assert hint in second
+
+
+def test_links_in_a_circle_are_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    done = tailer("tail", tmp_path / "loop")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "loop/_delta_log cannot be read: Too many levels of symbolic links" in done.stderr
+    assert "hint: Check the path, and the symbolic links" in done.stderr
+
+
+def test_a_table_may_be_a_file_uri(orders: Orders) -> None:
+    plain = tailer("tail", orders.path, "--from", "0", "--to", "latest")
+    assert (plain.returncode, plain.stdout != "") == (0, True)
+    for prefix in ("file:", "file://", "FILE://localhost"):
+        assert tailer("tail", f"{prefix}{orders.path}", "--from", "0", "--to", "latest").stdout == plain.stdout
 
 
 def test_errors_are_red_on_a_terminal(orders: Orders) -> None:

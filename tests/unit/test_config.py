@@ -361,6 +361,24 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     assert (error.where, error.hint) == (str(path), "Check the path of the configuration.")
 
 
-@pytest.mark.parametrize(("text", "expected"), [("a/../b", "/top/b"), ("/a", "/a"), (".", "/top"), ("~", Path.home())])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a/../b", "/top/b"),
+        ("/a", "/a"),
+        (".", "/top"),
+        ("~", Path.home()),
+        ("file:///a%20b/../c", "/c"),
+        ("file:/a%20b", "/a%20b"),
+        ("FILE://LocalHost/a", "/a"),
+        ("file:a", "/top/file:a"),
+    ],
+)
 def test_a_folder_is_made_absolute(text: str, expected: Any) -> None:
     assert local_folder(text, Path("/top"), "TABLE") == Path(expected)
+
+
+@pytest.mark.parametrize("text", ["s3://a/b", "file://elsewhere/a", "file:////a", "x://"])
+def test_an_address_is_no_folder(text: str) -> None:
+    with pytest.raises(ConfigError, match=":// is not a local path"):
+        local_folder(text, Path("/top"), "TABLE")
