@@ -11,7 +11,7 @@ was that one before, progress of this version or later is another instance's.
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -60,7 +60,9 @@ class Limits:
 
 
 class Delivery:
-    """Delivers for the pipeline `name` to `sink`, going on from `progress`; calls `committed` after each commit.
+    """Delivers for the pipeline `name` to `sink`, going on from `progress`.
+
+    Before each commit `confirm` may object to it by raising; after it `committed` is called.
 
     `table_id`: the id under which progress was committed last, None where there is none yet.
     `schema` is what the sink takes rows to look like at this point of the stream (as in `ChangeTask.schema`); None
@@ -68,11 +70,18 @@ class Delivery:
     """
 
     def __init__(
-        self, name: str, sink: Sink, progress: Progress | None, limits: Limits, committed: Callable[[], None]
+        self,
+        name: str,
+        sink: Sink,
+        progress: Progress | None,
+        limits: Limits,
+        confirm: Callable[[], Awaitable[None]],
+        committed: Callable[[], None],
     ) -> None:
         self._name = name
         self._sink = sink
         self._limits = limits
+        self._confirm = confirm
         self._committed = committed
         self.table_id = None if progress is None else progress.app_id.removeprefix(f"{name}/")
         self._stack = AsyncExitStack()
@@ -155,6 +164,7 @@ class Delivery:
         """Make what is open visible, with its progress. Not cancelled once begun; late is unknown, not failed."""
         if self._transaction is None or self._position is None or self.table_id is None:
             return
+        await self._confirm()
         progress = Progress(app_id_of(self._name, self.table_id), self._position)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(self._limits.commit_deadline_s):

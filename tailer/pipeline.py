@@ -120,7 +120,8 @@ class Pipeline:
             self._obstacle = None
         progress = await find_progress(self._name, self._table, table_id, self._sink)
         last = await self._table.resolve_end(self._until) if self._until is not None else None
-        async with Delivery(self._name, self._sink, progress, self._limits, self._attempts.note_success) as delivery:
+        made = self._table.confirm, self._attempts.note_success
+        async with Delivery(self._name, self._sink, progress, self._limits, *made) as delivery:
             try:
                 await self._run_from(delivery, progress, last)
             except (LogError, ChangeError, ConfigError, StorageError) as error:

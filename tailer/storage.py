@@ -13,16 +13,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from anyio import to_thread
+from anyio import sleep, to_thread
 
-from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound, PathUnusable, StorageUnavailable
 
-__all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "StoredObject", "in_thread"]
+__all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "OpenObject", "StoredObject", "in_thread", "stays"]
 
 T = TypeVar("T")
 
@@ -49,6 +49,14 @@ class StoredObject:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class OpenObject:
+    """An object open for reading, from its beginning, as a seekable file. `meta`: as of the moment it was opened."""
+
+    meta: ObjectMeta
+    file: BinaryIO
+
+
 # In a class with a verb called `list` the built-in has no name of its own.
 Objects = list[ObjectMeta]
 
@@ -65,8 +73,8 @@ class ObjectStore(Protocol):
         """Fetch an object and decode it in a worker thread. Raises `ObjectNotFound`, `StorageUnavailable`."""
         ...
 
-    async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
-        """Give an object, as a seekable file, to `work` in a worker thread: for objects too large to hold.
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """Give an open object to `work` in a worker thread: for objects too large to hold.
 
         Raises `ObjectNotFound`, `StorageUnavailable`.
         """
@@ -111,7 +119,7 @@ class LocalStore:
         """See `ObjectStore.read`."""
         return await to_thread.run_sync(lambda: decode(self._fetch(name)))
 
-    async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """See `ObjectStore.scan`."""
         return await to_thread.run_sync(self._open, name, work)
 
@@ -136,9 +144,9 @@ class LocalStore:
         await to_thread.run_sync(self._unlink, name)
 
     def _fetch(self, name: str) -> StoredObject:
-        def whole(file: BinaryIO) -> StoredObject:
-            data = file.read()
-            return StoredObject(ObjectMeta(name, len(data), os.fstat(file.fileno()).st_mtime_ns // 1_000_000), data)
+        def whole(opened: OpenObject) -> StoredObject:
+            data = opened.file.read()
+            return StoredObject(replace(opened.meta, size_bytes=len(data)), data)
 
         return self._open(name, whole)
 
@@ -148,10 +156,11 @@ class LocalStore:
             found = path.stat()
         return ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)
 
-    def _open(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+    def _open(self, name: str, work: Callable[[OpenObject], T]) -> T:
         path = self.root / name
         with _translated(path), path.open("rb") as file:
-            return work(file)
+            found = os.fstat(file.fileno())
+            return work(OpenObject(ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000), file))
 
     def _scan(self, prefix: str, start_after: str) -> Objects:
         found: Objects = []
@@ -187,11 +196,23 @@ class LocalStore:
         except OSError as error:
             if isinstance(error, FileExistsError) and path.parent.is_dir():
                 raise ObjectAlreadyExists(str(path)) from None
-            raise StorageUnavailable(str(path), error.strerror or str(error)) from error
+            raise _unreachable(path, error) from error
         finally:
             # What went wrong with the object is worth more than what goes wrong with its leftovers.
             with suppress(OSError):
                 part.unlink()
+
+
+async def stays(store: ObjectStore, meta: ObjectMeta, for_s: float) -> bool:
+    """Wait a while; whether the object is still as long and as old as `meta` says, as far as the store can tell.
+
+    Raises `StorageUnavailable`.
+    """
+    await sleep(for_s)
+    try:
+        return await store.stat(meta.name) == meta
+    except ObjectNotFound:
+        return False
 
 
 @contextmanager
@@ -202,7 +223,12 @@ def _translated(path: Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise ObjectNotFound(str(path)) from None
     except OSError as error:
-        raise StorageUnavailable(str(path), error.strerror or str(error)) from error
+        raise _unreachable(path, error) from error
+
+
+def _unreachable(path: Path, error: OSError) -> PathUnusable | StorageUnavailable:
+    kind = PathUnusable if PathUnusable.is_reason(error) else StorageUnavailable
+    return kind(str(path), error.strerror or str(error))
 
 
 def _sync_directory(path: Path) -> None:
@@ -226,9 +252,9 @@ class MemoryStore:
             raise ObjectNotFound(f"{self.uri}/{name}")
         return await to_thread.run_sync(decode, self.objects[name])
 
-    async def scan(self, name: str, work: Callable[[BinaryIO], T]) -> T:
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """See `ObjectStore.scan`."""
-        return await self.read(name, lambda stored: work(BytesIO(stored.data)))
+        return await self.read(name, lambda stored: work(OpenObject(stored.meta, BytesIO(stored.data))))
 
     async def stat(self, name: str) -> ObjectMeta:
         """See `ObjectStore.stat`."""

@@ -66,6 +66,13 @@ class TableLog(Protocol):
         """The plan of the next version, or None when there is none yet. Costs one look at the store."""
         ...
 
+    async def confirm(self) -> None:
+        """Raise `StorageUnavailable` if the commit that was planned last has changed since: it was not there whole.
+
+        To be called before rows of it are made visible. Costs one look at the store, which may not be able to tell.
+        """
+        ...
+
     def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """All rows of `version`, as inserts: at least one plan, with as many tasks as fit into memory."""
         ...

@@ -1,18 +1,23 @@
 """Actions of the Delta transaction log (PROTOCOL.md, "Actions"), parsed once into typed values.
 
-A commit file is one JSON object per line, each holding one action. Actions we do not know are ignored, as the protocol
-asks; an action we know that is not as the protocol has it stops us with `LogCorrupt`, naming file and line. Only what
-reading changes needs is decoded: statistics and tags stay undecoded bytes.
+A commit file is one JSON object per line, each holding one action. It may be long, so it is decoded some lines at a
+time. Actions we do not know are ignored, as the protocol asks; an action we know that is not as the protocol has it
+stops us with `LogCorrupt`, naming file and line. Only what reading changes needs is decoded: statistics and tags stay
+undecoded bytes.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 
 from tailer.errors import LogCorrupt
 
 __all__ = [
+    "CHUNK_BYTES",
     "MALFORMED",
     "AddFile",
     "CdcFile",
@@ -20,6 +25,7 @@ __all__ = [
     "Commit",
     "CommitInfo",
     "DeletionVector",
+    "FileAction",
     "Format",
     "Line",
     "Metadata",
@@ -27,9 +33,13 @@ __all__ = [
     "RemoveFile",
     "Sidecar",
     "Txn",
+    "explain_malformed",
     "parse_commit",
     "parse_line",
+    "scan_commit",
 ]
+
+CHUNK_BYTES: Final = 2**20  # of a commit file, decoded at a time
 
 
 # Numbers that are computed with are what the protocol's types can hold, and moments come before the year 10000.
@@ -84,6 +94,9 @@ class CdcFile(_Action, frozen=True):
     path: str
     partition_values: dict[str, str | None]
     size: _Signed
+
+
+FileAction = AddFile | RemoveFile | CdcFile
 
 
 class Format(_Action, frozen=True):
@@ -190,42 +203,131 @@ def parse_line(data: bytes) -> Line:
 
 
 def parse_commit(data: bytes, table: str, path: str, version: int, modified_ms: int) -> Commit:
-    """Decode the commit file of `version`.
+    """Decode the commit file of `version`, given whole. Raises as `scan_commit` does."""
+    return scan_commit(BytesIO(data), table, path, version, modified_ms)
+
+
+def scan_commit(
+    file: BinaryIO,
+    table: str,
+    path: str,
+    version: int,
+    modified_ms: int,
+    keep: Callable[[FileAction], bool] = lambda _: True,
+) -> Commit:
+    """Decode the commit file of `version` some lines at a time.
+
+    Holds `CHUNK_BYTES` of it and those actions about files that `keep` returns True for: it is asked of each in turn.
 
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
-    `metaData`, `protocol` or `commitInfo`, which the protocol forbids. A file cut short is not waited for: commits
-    appear whole, and where they do not, one may as well be cut between two lines, which nobody could tell.
+    `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
     """
-    if not data.strip():
+    found = _Found()
+    first = 1
+    for chunk, rest in _chunks(file):
+        try:
+            lines = _LINES.decode_lines(chunk)
+        except MALFORMED:
+            # An action may be spread over lines, and this chunk end within one.
+            whole = chunk + rest()
+            try:
+                lines = _LINES.decode_lines(whole)
+            except MALFORMED:
+                raise _first_bad_line(whole, table, path, version, first) from None
+        found.take(lines, keep)
+        first += chunk.count(b"\n")
+    if not found.any_line:
         raise LogCorrupt(table, path, "the commit file is empty", version)
-    try:
-        lines = _LINES.decode_lines(data)
-    except MALFORMED:
-        raise _first_bad_line(data, table, path, version) from None
-    protocols = [line.protocol for line in lines if line.protocol is not None]
-    metadatas = [line.meta_data for line in lines if line.meta_data is not None]
-    infos = [line.commit_info for line in lines if line.commit_info is not None]
-    for name, found in (("protocol", protocols), ("metaData", metadatas), ("commitInfo", infos)):
-        if len(found) > 1:
-            raise LogCorrupt(table, path, f"{len(found)} {name} actions in one commit", version)
+    for name, actions in (("protocol", found.protocols), ("metaData", found.metadatas), ("commitInfo", found.infos)):
+        if len(actions) > 1:
+            raise LogCorrupt(table, path, f"{len(actions)} {name} actions in one commit", version)
     return Commit(
         version=version,
         modified_ms=modified_ms,
-        protocol=protocols[0] if protocols else None,
-        metadata=metadatas[0] if metadatas else None,
-        info=infos[0] if infos else None,
-        adds=tuple(line.add for line in lines if line.add is not None),
-        removes=tuple(line.remove for line in lines if line.remove is not None),
-        cdcs=tuple(line.cdc for line in lines if line.cdc is not None),
-        txns=tuple(line.txn for line in lines if line.txn is not None),
+        protocol=found.protocols[0] if found.protocols else None,
+        metadata=found.metadatas[0] if found.metadatas else None,
+        info=found.infos[0] if found.infos else None,
+        adds=tuple(found.adds),
+        removes=tuple(found.removes),
+        cdcs=tuple(found.cdcs),
+        txns=tuple(found.txns),
     )
 
 
-def _first_bad_line(data: bytes, table: str, path: str, version: int) -> LogCorrupt:
-    for number, line in enumerate(data.split(b"\n"), start=1):
+@dataclass(slots=True)
+class _Found:
+    """The actions of the lines that were decoded so far."""
+
+    any_line: bool = False
+    protocols: list[Protocol] = field(default_factory=list)
+    metadatas: list[Metadata] = field(default_factory=list)
+    infos: list[CommitInfo] = field(default_factory=list)
+    adds: list[AddFile] = field(default_factory=list)
+    removes: list[RemoveFile] = field(default_factory=list)
+    cdcs: list[CdcFile] = field(default_factory=list)
+    txns: list[Txn] = field(default_factory=list)
+
+    def take(self, lines: list[Line], keep: Callable[[FileAction], bool]) -> None:
+        """Sort lines out."""
+        self.any_line = self.any_line or bool(lines)
+        for line in lines:
+            if line.add is not None and keep(line.add):
+                self.adds.append(line.add)
+            if line.remove is not None and keep(line.remove):
+                self.removes.append(line.remove)
+            if line.cdc is not None and keep(line.cdc):
+                self.cdcs.append(line.cdc)
+            if line.protocol is not None:
+                self.protocols.append(line.protocol)
+            if line.meta_data is not None:
+                self.metadatas.append(line.meta_data)
+            if line.commit_info is not None:
+                self.infos.append(line.commit_info)
+            if line.txn is not None:
+                self.txns.append(line.txn)
+
+
+def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, Callable[[], bytes]]]:
+    """Whole lines of the file, about `CHUNK_BYTES` at a time, each chunk with a way to read all that is behind it."""
+    behind = b""
+
+    def rest() -> bytes:
+        nonlocal behind
+        behind, all_of_it = b"", behind + file.read()
+        return all_of_it
+
+    while data := file.read(CHUNK_BYTES):
+        whole = data.rfind(b"\n") + 1
+        if whole == 0:
+            behind += data
+            continue
+        lines, behind = behind + data[:whole], data[whole:]
+        yield lines, rest
+    if behind:
+        lines, behind = behind, b""
+        yield lines, rest
+
+
+def _first_bad_line(data: bytes, table: str, path: str, version: int, first: int) -> LogCorrupt:
+    """The error about the first line of `data`, which begins with line `first` of the file, that is malformed."""
+    for number, line in enumerate(data.split(b"\n"), start=first):
         if line.strip():
             try:
                 _LINES.decode(line)
             except MALFORMED as error:
-                return LogCorrupt(table, path, f"malformed action: {error}", version, number)
+                return LogCorrupt(table, path, f"malformed action: {explain_malformed(error, line)}", version, number)
     return LogCorrupt(table, path, "not one JSON object per line", version)
+
+
+def explain_malformed(error: Exception, data: bytes) -> str:
+    """Why decoding `data` raised `error`, one of `MALFORMED`."""
+    if isinstance(error, RecursionError):
+        return "its JSON is nested too deeply to be read"
+    if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
+        try:
+            json.dumps(json.loads(data), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return "a string in it has half of a surrogate pair, which is no character"
+        except (ValueError, RecursionError):
+            return str(error)
+    return str(error)

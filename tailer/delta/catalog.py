@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar
 
 from tailer.delta.log import LOG, LogFileKind, LogListing, LogPath, commit_name, list_log, list_recent
 from tailer.errors import ObjectNotFound, VersionGone
-from tailer.storage import ObjectStore, StoredObject
+from tailer.storage import ObjectStore, OpenObject
 
 __all__ = ["CommitCatalog", "CommitLog", "PublishedLog", "RatifiedCommits", "RatifiedLog", "StagedCommit", "merge"]
 
@@ -95,8 +95,8 @@ class CommitLog(Protocol):
         """What there is now, as far back as `list_recent` goes with these arguments. Raises as `listing`."""
         ...
 
-    async def read(self, version: int, decode: Callable[[StoredObject], T]) -> T | None:
-        """The commit of `version`, decoded in a worker thread; None while there is none.
+    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
+        """The commit of `version`, open, decoded in a worker thread; None while there is none.
 
         Raises `VersionGone` where there is one and its file is gone, `StorageUnavailable`, and what the catalog raises.
         """
@@ -117,10 +117,10 @@ class PublishedLog:
         """See `CommitLog.recent`."""
         return await list_recent(self._store, behind, version)
 
-    async def read(self, version: int, decode: Callable[[StoredObject], T]) -> T | None:
+    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
         """See `CommitLog.read`. Whether a file that is not there is lost, only a listing tells."""
         try:
-            return await self._store.read(commit_name(version), decode)
+            return await self._store.scan(commit_name(version), decode)
         except ObjectNotFound:
             return None
 
@@ -144,7 +144,7 @@ class RatifiedLog:
         upto = known.latest if version is None else min(version, known.latest)
         return merge(await list_recent(self._store, behind, upto), known)
 
-    async def read(self, version: int, decode: Callable[[StoredObject], T]) -> T | None:
+    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
         """See `CommitLog.read`."""
         tried: str | None = None
         if version > self._known.latest:
@@ -154,7 +154,7 @@ class RatifiedLog:
             if name == tried:
                 raise VersionGone(self._store.uri, version, None, self._known.latest)
             try:
-                return await self._store.read(name, decode)
+                return await self._store.scan(name, decode)
             except ObjectNotFound:
                 # Published and tidied away since the catalog named it? Then it does not name it any more.
                 tried = name

@@ -23,8 +23,9 @@ files carry unchanged rows over as a delete and an insert. `tailer.pairing` find
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, TypeVar
 
 from tailer.delta import deletion_vector
@@ -73,12 +74,9 @@ def plan_changes(
     if _changed_nothing(commit) or not (adds or removes):
         return _plan(commit, state, Regime.NONE, [])
     old = _TaskMaker(before or state, state, root, storage)
-    tasks: list[ChangeTask] = []
-    for path, remove in removes.items():
-        tasks.extend(old.deleted(remove, adds.get(path)))
-    for path, add in adds.items():
-        tasks.extend(new.inserted(add, removes.get(path)))
-    return _plan(commit, state, Regime.FILES, tasks)
+    deleted = (task for path, remove in removes.items() for task in old.deleted(remove, adds.get(path)))
+    inserted = (task for path, add in adds.items() for task in new.inserted(add, removes.get(path)))
+    return _plan(commit, state, Regime.FILES, chain(deleted, inserted))
 
 
 def plan_snapshot(
@@ -86,7 +84,7 @@ def plan_snapshot(
 ) -> ChangePlan:
     """Rows of the table at `state` as inserts. `files`: some of its live files, the `first`th and those behind it."""
     make = _TaskMaker(state, state, root, storage)
-    tasks = [task for add in files for task in make.inserted(add, None)]
+    tasks = (task for add in files for task in make.inserted(add, None))
     return _plan(None, state, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first)
 
 
@@ -109,7 +107,7 @@ def _by_path(files: Sequence[File], state: Snapshot, action: str) -> dict[str, F
 
 
 def _plan(
-    commit: Commit | None, state: Snapshot, regime: Regime, tasks: Sequence[ChangeTask], first: int = 0
+    commit: Commit | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask], first: int = 0
 ) -> ChangePlan:
     """Number the tasks, in the order given, from `first` on."""
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import SEEK_END
 from itertools import pairwise
 from typing import Any, BinaryIO, Final, TypeVar
 from urllib.parse import unquote
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 from tailer.delta.actions import MALFORMED, AddFile, Line, Metadata, Protocol, Sidecar, parse_line
 from tailer.delta.log import LOG, LogFileKind, LogListing, LogSegment
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
-from tailer.storage import ObjectStore
+from tailer.storage import ObjectStore, OpenObject
 
 __all__ = ["from_sound_checkpoint", "listed_before", "read_adds", "read_state"]
 
@@ -103,8 +102,7 @@ async def read_adds(store: ObjectStore, segment: LogSegment, take: Callable[[Add
         return
     frame = await _read_frame(store, segment, take_add)
     for sidecar in frame.sidecars:
-        # A sidecar may be named by its whole path, but lies in the table's own folder all the same.
-        name = f"{LOG}/_sidecars/{unquote(sidecar.path).rpartition('/')[2]}"
+        name = _sidecar_name(segment, sidecar)
         try:
             await _scan(store, segment, name, ("add",), take_add, sidecar.size_in_bytes)
         except ObjectNotFound as error:
@@ -112,6 +110,18 @@ async def read_adds(store: ObjectStore, segment: LogSegment, take: Callable[[Add
                 await store.stat(segment.checkpoint[0].name)
             reason = f"a sidecar of the checkpoint of version {segment.checkpoint[0].version} is missing"
             raise LogCorrupt(segment.table, name, reason, segment.version) from error
+
+
+def _sidecar_name(segment: LogSegment, sidecar: Sidecar) -> str:
+    """The object that a sidecar is. It may be named by its whole path, but lies in the table's own folder all the same.
+
+    Raises `LogCorrupt` where that is no name a file can have.
+    """
+    name = unquote(sidecar.path).rpartition("/")[2]
+    if name in ("", ".", "..") or "\0" in name:
+        reason = f"sidecar {sidecar.path!r} is no name of a file"
+        raise LogCorrupt(segment.table, segment.checkpoint[0].name, reason, segment.version)
+    return f"{LOG}/_sidecars/{name}"
 
 
 @contextmanager
@@ -187,12 +197,11 @@ async def _scan(
 ) -> None:
     """Hand the lines of one checkpoint file that have one of `columns` to `take`. `size_bytes`: its size, if known."""
 
-    def work(file: BinaryIO) -> None:
-        size = file.seek(0, SEEK_END)
+    def work(opened: OpenObject) -> None:
+        file, size = opened.file, opened.meta.size_bytes
         if size_bytes not in (None, size):
             reason = f"the checkpoint says {size_bytes} bytes, it has {size}"
             raise LogCorrupt(segment.table, name, reason, segment.version)
-        file.seek(0)
         try:
             for line in _json_lines(file) if name.endswith(".json") else _parquet_lines(file, size, columns):
                 take(line)

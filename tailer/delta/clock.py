@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final
 
-from tailer.delta.actions import parse_commit
+from tailer.delta.actions import scan_commit
 from tailer.delta.log import LogListing, LogPath
 from tailer.errors import ConfigError, LogCorrupt
-from tailer.storage import ObjectStore, StoredObject
+from tailer.storage import ObjectStore, OpenObject
 
 __all__ = ["CommitClock"]
 
@@ -87,11 +87,12 @@ class CommitClock:
     async def _in_commit_ms(self, path: LogPath) -> int:
         table = self._listing.table
 
-        def decode(stored: StoredObject) -> int | None:
-            commit = parse_commit(stored.data, table, path.name, path.version, stored.meta.modified_ms)
+        def decode(opened: OpenObject) -> int | None:
+            modified_ms = opened.meta.modified_ms
+            commit = scan_commit(opened.file, table, path.name, path.version, modified_ms, lambda _: False)
             return commit.info.in_commit_timestamp if commit.info is not None else None
 
-        found = await self._store.read(path.name, decode)
+        found = await self._store.scan(path.name, decode)
         if found is None:
             raise LogCorrupt(table, path.name, "no inCommitTimestamp, though the table says it has them", path.version)
         return found

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tailer.delta.actions import Commit, Metadata, Protocol, parse_commit
+from tailer.delta.actions import Commit, Metadata, Protocol, scan_commit
 from tailer.delta.catalog import CommitLog
 from tailer.delta.checkpoint import from_sound_checkpoint, read_state
 from tailer.delta.log import LogListing, LogPath, LogSegment
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
-from tailer.storage import ObjectStore, StoredObject, in_thread
+from tailer.storage import ObjectStore, OpenObject, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
 
@@ -109,13 +109,17 @@ class TableHistory:
         return tuple(ids)
 
     async def commit(self, path: LogPath) -> Commit:
-        """The commit at `path`, which a listing named. Raises `LogCorrupt`, and `StorageUnavailable` if it is gone."""
+        """The commit at `path`, which a listing named, without the files in it.
 
-        def parse(stored: StoredObject) -> Commit:
-            return parse_commit(stored.data, self._store.uri, path.name, path.version, stored.meta.modified_ms)
+        Raises `LogCorrupt`, and `StorageUnavailable` if it is gone.
+        """
+
+        def parse(opened: OpenObject) -> Commit:
+            modified_ms = opened.meta.modified_ms
+            return scan_commit(opened.file, self._store.uri, path.name, path.version, modified_ms, lambda _: False)
 
         try:
-            return await self._store.read(path.name, parse)
+            return await self._store.scan(path.name, parse)
         except ObjectNotFound as error:
             raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
 

@@ -16,13 +16,13 @@ from typing import Self
 
 import msgspec
 
-from tailer.delta.actions import AddFile, DeletionVector, RemoveFile, parse_commit
+from tailer.delta.actions import AddFile, CdcFile, DeletionVector, FileAction, RemoveFile, scan_commit
 from tailer.delta.checkpoint import listed_before, read_adds
 from tailer.delta.log import LogPath, LogSegment
 from tailer.delta.paths import locate
 from tailer.delta.spill import SpillingSort
 from tailer.errors import LogCorrupt
-from tailer.storage import ObjectStore, StoredObject, in_thread
+from tailer.storage import ObjectStore, OpenObject, in_thread
 
 __all__ = ["LiveFiles", "live_files"]
 
@@ -66,7 +66,7 @@ async def live_files(store: ObjectStore, segment: LogSegment, root: str) -> Live
         newest_first = list(reversed(segment.commits))
         for age, path in enumerate(newest_first):
             with listed_before():
-                await store.read(path.name, partial(_take_commit, entries, segment.table, root, path, 2 * age))
+                await store.scan(path.name, partial(_take_commit, entries, segment.table, root, path, 2 * age))
         age = 2 * len(newest_first)
         await read_adds(store, segment, lambda add: entries.add(_entry(add, root, age)))
         live = opened.enter_context(SpillingSort(_Entry, _by_time))
@@ -86,15 +86,17 @@ def _by_time(entry: _Entry) -> tuple[int, str, str]:
 
 
 def _take_commit(
-    entries: SpillingSort[_Entry], table: str, root: str, path: LogPath, age: int, stored: StoredObject
+    entries: SpillingSort[_Entry], table: str, root: str, path: LogPath, age: int, opened: OpenObject
 ) -> None:
     """Add what a commit says. Its adds stand against its removes, which are of older files."""
-    commit = parse_commit(stored.data, table, path.name, path.version, stored.meta.modified_ms)
+
+    def take(file: FileAction) -> bool:
+        if not isinstance(file, CdcFile):
+            entries.add(_entry(file, root, age if isinstance(file, AddFile) else age + 1))
+        return False
+
     try:
-        for add in commit.adds:
-            entries.add(_entry(add, root, age))
-        for remove in commit.removes:
-            entries.add(_entry(remove, root, age + 1))
+        scan_commit(opened.file, table, path.name, path.version, opened.meta.modified_ms, take)
     except ValueError as error:
         raise LogCorrupt(table, path.name, str(error), path.version) from error
 

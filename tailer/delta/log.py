@@ -64,6 +64,12 @@ class LogPath:
     modified_ms: int
     part: int = 1
     parts: int = 1
+    size_bytes: int = 0
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """The file as the listing had it."""
+        return ObjectMeta(self.name, self.size_bytes, self.modified_ms)
 
     @classmethod
     def parse(cls, meta: ObjectMeta) -> Self | None:
@@ -74,7 +80,7 @@ class LogPath:
             if match:
                 numbers = [int(group) for group in match.groups()]
                 part, parts = numbers[1:] if kind is LogFileKind.CHECKPOINT_PART else (1, 1)
-                return cls(numbers[0], kind, meta.name, meta.modified_ms, part, parts)
+                return cls(numbers[0], kind, meta.name, meta.modified_ms, part, parts, meta.size_bytes)
         return None
 
 

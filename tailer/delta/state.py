@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import BinaryIO, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,7 +55,7 @@ from tailer.errors import (
 )
 from tailer.plan import END, Position
 from tailer.sink import Progress, pipeline_of
-from tailer.storage import ObjectStore
+from tailer.storage import ObjectStore, OpenObject
 
 __all__ = ["CHECKPOINT_EVERY", "StateTable"]
 
@@ -278,9 +278,9 @@ def _encode(progress: Progress, writer: int) -> _Txns:
     )
 
 
-def _read_txns(table: str, path: LogPath, file: BinaryIO) -> list[Txn]:
+def _read_txns(table: str, path: LogPath, opened: OpenObject) -> list[Txn]:
     try:
-        column = pq.ParquetFile(file, page_checksum_verification=True).read(columns=["txn"])["txn"]
+        column = pq.ParquetFile(opened.file, page_checksum_verification=True).read(columns=["txn"])["txn"]
         found = column.filter(column.is_valid()).to_pylist()
         return [Txn(value["appId"], value["version"], value["lastUpdated"]) for value in found]
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Final
+from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
-from tailer.delta.actions import Commit, parse_commit
+from tailer.delta.actions import CHUNK_BYTES, CdcFile, Commit, FileAction, scan_commit
 from tailer.delta.catalog import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
 from tailer.delta.changes import plan_changes, plan_snapshot
 from tailer.delta.checkpoint import from_sound_checkpoint
@@ -34,6 +34,7 @@ from tailer.errors import (
     FileVacuumed,
     LogCorrupt,
     ObjectNotFound,
+    StorageUnavailable,
     TableReplaced,
     TailerError,
     VersionAhead,
@@ -41,12 +42,14 @@ from tailer.errors import (
 )
 from tailer.plan import ChangePlan
 from tailer.start import Start, StartKind, StartPoint
-from tailer.storage import ObjectStore, StoredObject, in_thread
+from tailer.storage import ObjectMeta, ObjectStore, OpenObject, in_thread, stays
 
 __all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
 
 GAP_CHECK_MISSES: Final = 16
 PAGE_FILES: Final = 4096  # of a snapshot, in one plan
+SETTLE_S: Final = 0.1  # for a commit whose last line does not end
+REPAIR_S: Final = 1.0  # for one that is malformed besides
 
 
 class DeltaTableLog:
@@ -97,7 +100,7 @@ class DeltaTableLog:
         return (await self._log.recent(CLOCK_WINDOW)).latest
 
     async def resolve(self, start: Start) -> StartPoint:
-        """See `TableLog.resolve`. A moment after the latest commit raises `ConfigError`."""
+        """See `TableLog.resolve`. A moment after the latest commit raises `ConfigError`, a version `VersionAhead`."""
         listing = await self._log.listing()
         match start.kind:
             case StartKind.EARLIEST:
@@ -107,6 +110,8 @@ class DeltaTableLog:
             case StartKind.SNAPSHOT:
                 return StartPoint(listing.latest, snapshot=True)
             case StartKind.VERSION:
+                if start.value > listing.latest + 1:
+                    raise VersionAhead(self.uri, start.value, listing.latest, is_start=True)
                 return StartPoint(start.value)
             case StartKind.TIMESTAMP:
                 return StartPoint(await (await self._clock(listing)).first_at_or_after(start.value))
@@ -131,8 +136,8 @@ class DeltaTableLog:
         if version <= listing.latest and not has_commit(listing, version):
             raise await self._gone(version)
         self._state = await self._state_before(listing, version)
-        times = [path.modified_ms for path in listing.commits if path.version == version - 1]
-        self._predecessor = _CommitFile(times[0], None) if times else None
+        before = [path for path in listing.commits if path.version == version - 1]
+        self._predecessor = _CommitFile(before[0].meta, None) if before else None
         self._next = version
         self._known = listing.latest
         self._misses = 0
@@ -140,18 +145,31 @@ class DeltaTableLog:
 
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`. Raises `TableReplaced` where another table was put in the place of this one."""
-        found = await self._log.read(self._next, self._plan)
-        if found is None:
-            self._misses += 1
-            if self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0:
-                await self._check_gap()
-            return None
-        state, plan, file = found
+        while True:
+            found = await self._log.read(self._next, self._plan)
+            if found is None:
+                self._misses += 1
+                if self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0:
+                    await self._check_gap()
+                return None
+            if await self._is_whole(found):
+                break
+        state, plan = found.outcome
         await self._check_predecessor()
-        self._state, self._predecessor, self._foretold = state, file, False
+        self._state, self._predecessor, self._foretold = state, found.file, False
         self._next += 1
         self._misses = 0
         return plan
+
+    async def confirm(self) -> None:
+        """See `TableLog.confirm`. Only what was read last can have been cut off: no writer waits for a torn commit."""
+        read = self._predecessor
+        if read is None or read.digest is None or self._managed:
+            return
+        with suppress(ObjectNotFound):  # cleaned up
+            if not await self._is_still(read):
+                reason = "it grew while its rows were read: whoever writes it does not put commits at once"
+                raise StorageUnavailable(f"{self.uri}/{read.meta.name}", reason)
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files come in the order of their modification times, then paths."""
@@ -219,8 +237,18 @@ class DeltaTableLog:
     async def _commit(self, listing: LogListing, version: int) -> Commit:
         return await self._history.commit(next(path for path in listing.commits if path.version == version))
 
-    def _plan(self, stored: StoredObject) -> tuple[Snapshot, ChangePlan, "_CommitFile"]:
-        commit = parse_commit(stored.data, self.uri, stored.meta.name, self._next, stored.meta.modified_ms)
+    def _plan(self, opened: OpenObject) -> "_Planned":
+        content = _Content(opened.file)
+        try:
+            state, plan = self._planned(content, opened.meta)
+        except LogCorrupt as error:
+            content.read_all()
+            return _Planned(_CommitFile(opened.meta, content.digest), content.is_ended, error)
+        return _Planned(_CommitFile(opened.meta, content.digest), content.is_ended, None, state, plan)
+
+    def _planned(self, content: "_Content", meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
+        file = cast("BinaryIO", content)
+        commit = scan_commit(file, self.uri, meta.name, self._next, meta.modified_ms, _changes_rows)
         before, info = self._state, commit.info
         if before is None:
             dated_ms = info.in_commit_timestamp if info is not None else None
@@ -230,11 +258,23 @@ class DeltaTableLog:
             )
         else:
             state = before.advance(commit)
-        if self._foretold and any(remove.data_change for remove in commit.removes):
+        if self._foretold and commit.removes:
             reason = "it deletes rows and may change the schema, and what the schema was before is no longer in the log"
             raise ChangesUnavailable(self.uri, commit.version, reason)
-        plan = plan_changes(commit, before, state, self.uri, self._storage)
-        return state, plan, _CommitFile(stored.meta.modified_ms, _digest(stored))
+        return state, plan_changes(commit, before, state, self.uri, self._storage)
+
+    async def _is_whole(self, planned: "_Planned") -> bool:
+        """Whether a commit file was read to its end, as far as that shows.
+
+        A last line without its end may be all there is: some writers leave it out. Nobody writes behind a commit that
+        another one follows; else the file is given a moment to grow.
+        """
+        if planned.is_ended or self._managed or self._next < self._known:
+            return True
+        with suppress(ObjectNotFound):
+            await self._store.stat(commit_name(self._next + 1))
+            return True
+        return await stays(self._store, planned.file.meta, SETTLE_S if planned.error is None else REPAIR_S)
 
     async def _check_gap(self) -> None:
         """Raise if the version waited for will never come."""
@@ -255,17 +295,27 @@ class DeltaTableLog:
 
     async def _check_predecessor(self) -> None:
         """Raise unless the commit before the next one is the one that was read, or has been cleaned up since."""
-        read, name = self._predecessor, commit_name(self._next - 1)
+        read = self._predecessor
         if read is None or self._managed:  # a catalog says itself that it means another table
             return
         with suppress(ObjectNotFound):  # cleaned up, or the whole log is another one
-            if (await self._store.stat(name)).modified_ms == read.modified_ms:
+            if await self._is_still(read):
                 return
-            if read.digest is not None and await self._store.read(name, _digest) != read.digest:
+            if read.digest is not None:
                 await self._check_identity()
-                reason = "it is not the commit that was delivered any more: was the log restored from a copy?"
-                raise LogCorrupt(self.uri, name, reason, self._next - 1)
+                reason = (
+                    "it is not the commit that was delivered any more: was the log restored from a copy, or the commit "
+                    "written in pieces?"
+                )
+                raise LogCorrupt(self.uri, read.meta.name, reason, self._next - 1)
         await self._check_identity()
+
+    async def _is_still(self, read: "_CommitFile") -> bool:
+        """Whether the commit file of the version before the next one is the one that was read."""
+        found = await self._store.stat(read.meta.name)
+        if found.modified_ms == read.meta.modified_ms and found.size_bytes == read.meta.size_bytes:
+            return True
+        return read.digest is not None and await self._store.scan(read.meta.name, _digest) == read.digest
 
     async def _check_identity(self) -> None:
         """Raise `TableReplaced` unless the log is that of the table whose state we have."""
@@ -279,11 +329,64 @@ class DeltaTableLog:
 
 @dataclass(frozen=True, slots=True)
 class _CommitFile:
-    """How to tell a commit file from another one: by its time, or else its content, where that was read."""
+    """How to tell a commit file from another one: by its time and length, or else its content, where that was read."""
 
-    modified_ms: int
+    meta: ObjectMeta
     digest: bytes | None
 
 
-def _digest(stored: StoredObject) -> bytes:
-    return blake2b(stored.data, digest_size=16).digest()
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What reading a commit file came to. `is_ended`: whether its last line is."""
+
+    file: _CommitFile
+    is_ended: bool
+    error: LogCorrupt | None
+    state: Snapshot | None = None
+    plan: ChangePlan | None = None
+
+    @property
+    def outcome(self) -> tuple[Snapshot, ChangePlan]:
+        """State and plan. Raises what stood in their way."""
+        if self.error is not None:
+            raise self.error
+        assert self.state is not None
+        assert self.plan is not None
+        return self.state, self.plan
+
+
+class _Content:
+    """A file being read from its beginning to its end: what it holds, as a digest, and whether its last line ends."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = blake2b(digest_size=16)
+        self.is_ended = False
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, as of any file."""
+        data = self._file.read(size)
+        if data:
+            self._digest.update(data)
+            self.is_ended = data.endswith(b"\n")
+        return data
+
+    def read_all(self) -> None:
+        """Read what is left."""
+        while self.read(CHUNK_BYTES):
+            pass
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of what was read."""
+        return self._digest.digest()
+
+
+def _digest(opened: OpenObject) -> bytes:
+    content = _Content(opened.file)
+    content.read_all()
+    return content.digest
+
+
+def _changes_rows(file: FileAction) -> bool:
+    return isinstance(file, CdcFile) or file.data_change

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.actions import AddFile, Commit, DeletionVector, parse_commit
+from tailer.delta.actions import AddFile, Commit, DeletionVector, FileAction, parse_commit, scan_commit
 from tailer.errors import LogCorrupt
 from tests.logs import add, cdc, commit_info, metadata, protocol, remove
 
@@ -102,12 +103,71 @@ def test_what_a_commit_holds_at_most_once(twice: dict[str, Any]) -> None:
 
 
 def test_a_commit_cut_short_is_corrupt_wherever_the_cut_is() -> None:
-    """Between two lines a cut cannot be seen, so a file that is seen to be cut is not waited for either."""
+    """Between two lines it cannot be seen here; who reads the file sees whether it grows (`test_torn_commits`)."""
     text = "\n".join(json.dumps(add(name)) for name in "abc")
     whole = {text.index("\n"), text.rindex("\n"), text.index("\n") + 1, text.rindex("\n") + 1}
     for cut in set(range(1, len(text))) - whole:
         with pytest.raises(LogCorrupt):
             parse(text[:cut])
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 2**20])
+def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Nor whether lines are blank, long, without an end, or an action is spread over several."""
+    long = add("x" * 500)
+    whole = json.dumps(long).replace(":", ":\n", 1)
+    texts = [json.dumps(add("a")), "", whole, "  ", json.dumps(remove("b")), json.dumps(cdc("c"))]
+    monkeypatch.setattr("tailer.delta.actions.CHUNK_BYTES", chunk)
+    for end in ("", "\n", "\r\n", "\n\n"):
+        data = ("\n".join(texts) + end).encode()
+        commit = parse_commit(data, "t", PATH, 7, 0)
+        assert [file.path for file in (*commit.adds, *commit.removes, *commit.cdcs)] == ["a", "x" * 500, "b", "c"]
+    with pytest.raises(LogCorrupt) as caught:
+        parse_commit("\n".join([*texts, "", '{"add":7}', *texts]).encode(), "t", PATH, 7, 0)
+    assert caught.value.line is not None
+    with pytest.raises(LogCorrupt, match="the commit file is empty"):
+        parse_commit(b"\n" * 20, "t", PATH, 7, 0)
+
+
+def test_a_malformed_line_is_counted_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailer.delta.actions.CHUNK_BYTES", 100)
+    with pytest.raises(LogCorrupt) as caught:
+        parse(*[add("a")] * 30, "{", *[add("b")] * 30)
+    assert caught.value.line == 31
+
+
+def test_only_what_is_asked_for_is_kept() -> None:
+    lines = "\n".join(json.dumps(line) for line in (metadata(), add("a"), add("b"), remove("c"), cdc("d")))
+    asked: list[str] = []
+
+    def keep(file: FileAction) -> bool:
+        asked.append(file.path)
+        return file.path == "b"
+
+    commit = scan_commit(BytesIO(lines.encode()), "t", PATH, 7, 0, keep)
+    assert asked == ["a", "b", "c", "d"]
+    assert [file.path for file in commit.adds] == ["b"]
+    assert (commit.removes, commit.cdcs, commit.metadata is None) == ((), (), False)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"x":' + "[" * 100_000 + "]" * 100_000 + "}", "its JSON is nested too deeply to be read"),
+        ('{"x":' + '{"a":' * 5000 + "1" + "}" * 5001, "its JSON is nested too deeply to be read"),
+        (json.dumps(add("\ud800")), "half of a surrogate pair"),
+        (json.dumps(add("a", stats="x\udc00y")), "half of a surrogate pair"),
+        (json.dumps(commit_info(operation="\ud83d\ud83d")), "half of a surrogate pair"),
+        ('{"x":"\\ud83', "malformed"),
+        ('{"x":"\\ud83d', "malformed"),
+        ('{"add":7}', "Expected"),
+    ],
+)
+def test_why_a_line_cannot_be_read(line: str, reason: str) -> None:
+    with pytest.raises(LogCorrupt, match=reason) as caught:
+        parse(add("a"), line)
+    assert caught.value.line == 2
+    assert "recursion" not in str(caught.value)
 
 
 @given(

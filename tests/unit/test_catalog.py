@@ -7,7 +7,7 @@ import pytest
 from tailer.delta.catalog import CommitCatalog, PublishedLog, RatifiedCommits, RatifiedLog, StagedCommit, merge
 from tailer.delta.log import LogListing, commit_name
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionGone
-from tailer.storage import MemoryStore, ObjectMeta, StoredObject
+from tailer.storage import MemoryStore, ObjectMeta, OpenObject, StoredObject
 
 UUID = "016ae953-37a9-438e-8683-9a9a4a79a395"
 
@@ -36,8 +36,8 @@ def published(*versions: int) -> list[str]:
     return [commit_name(version) for version in versions]
 
 
-def text(stored: StoredObject) -> str:
-    return stored.data.decode()
+def text(opened: OpenObject) -> str:
+    return opened.file.read().decode()
 
 
 class Scripted:
@@ -223,4 +223,4 @@ async def test_without_a_catalog_the_log_says_all() -> None:
     with pytest.raises(NotATable):
         await PublishedLog(MemoryStore()).listing()
     with pytest.raises(ObjectNotFound):
-        await store.read(commit_name(2), text)
+        await store.scan(commit_name(2), text)

@@ -187,6 +187,14 @@ async def test_a_sidecar_named_by_its_whole_path(tmp_path: Path) -> None:
     assert [file.path for file in await adds(tmp_path)] == ["p=1/a", "b", "c"]
 
 
+@pytest.mark.parametrize("path", ["", "a/", ".", "x/..", "%2E%2E", "a%00b"])
+async def test_a_sidecar_whose_name_no_file_can_have(tmp_path: Path, path: str) -> None:
+    held = with_sidecar(tmp_path / LOG, path=path)
+    lines(tmp_path / LOG / f"{4:020d}.checkpoint.{SIDECAR[:-8]}.json", *held)
+    with pytest.raises(LogCorrupt, match="is no name of a file"):
+        await adds(tmp_path)
+
+
 async def test_a_sidecar_that_names_itself(tmp_path: Path) -> None:
     sidecar = {"sidecar": {"path": "again.json"}}
     lines(tmp_path / LOG / f"{4:020d}.checkpoint.{SIDECAR[:-8]}.json", V2, *HEAD, sidecar)
