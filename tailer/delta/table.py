@@ -14,17 +14,17 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
-from tailer.delta.actions import CHUNK_BYTES, CdcFile, Commit, FileAction, scan_commit
+from tailer.delta.actions import CdcFile, Commit, FileAction, scan_commit
 from tailer.delta.catalog import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
 from tailer.delta.changes import plan_changes, plan_snapshot
 from tailer.delta.checkpoint import from_sound_checkpoint
 from tailer.delta.clock import CommitClock
+from tailer.delta.commit_file import CommitContent, CommitFile, read_whole
 from tailer.delta.history import TableHistory, has_commit
 from tailer.delta.live_files import live_files
 from tailer.delta.log import LogListing, commit_name
@@ -67,7 +67,9 @@ class DeltaTableLog:
         self._next = 0
         self._state: Snapshot | None = None
         self._foretold = False  # whether the state already holds what the next commit sets
-        self._predecessor: _CommitFile | None = None
+        self._predecessor: CommitFile | None = None
+        self._newest: CommitFile | None = None  # of those read, for `confirm`
+        self._snapshot: int | None = None  # the version of the last one
         self._known = -1  # the newest version that was seen in a listing
         self._misses = 0
 
@@ -137,7 +139,10 @@ class DeltaTableLog:
             raise await self._gone(version)
         self._state = await self._state_before(listing, version)
         before = [path for path in listing.commits if path.version == version - 1]
-        self._predecessor = _CommitFile(before[0].meta, None) if before else None
+        self._predecessor = CommitFile(before[0].meta, None) if before else None
+        if self._snapshot == version - 1:
+            self._predecessor = self._newest
+        self._snapshot, self._newest = None, self._predecessor
         self._next = version
         self._known = listing.latest
         self._misses = 0
@@ -156,18 +161,18 @@ class DeltaTableLog:
                 break
         state, plan = found.outcome
         await self._check_predecessor()
-        self._state, self._predecessor, self._foretold = state, found.file, False
+        self._state, self._predecessor, self._newest, self._foretold = state, found.file, found.file, False
         self._next += 1
         self._misses = 0
         return plan
 
     async def confirm(self) -> None:
-        """See `TableLog.confirm`. Only what was read last can have been cut off: no writer waits for a torn commit."""
-        read = self._predecessor
-        if read is None or read.digest is None or self._managed:
+        """See `TableLog.confirm`. Looks at what was read last: a commit that another one follows is whole."""
+        read = self._newest
+        if read is None or self._managed:
             return
         with suppress(ObjectNotFound):  # cleaned up
-            if not await self._is_still(read):
+            if not await read.is_still(self._store):
                 reason = "it grew while its rows were read: whoever writes it does not put commits at once"
                 raise StorageUnavailable(f"{self.uri}/{read.meta.name}", reason)
 
@@ -178,6 +183,7 @@ class DeltaTableLog:
             state = await self._dated(listing, await self._history.state(listing, version))
         except VersionGone:
             raise await self._gone(version) from None
+        self._snapshot, self._newest = version, await self._last_commit(listing, version)
         find = partial(live_files, self._store, root=self.uri)
         with await from_sound_checkpoint(self._log.listing, listing, version, find) as files:
             rest, first = iter(files), 0
@@ -200,6 +206,15 @@ class DeltaTableLog:
                 if after > version and (after > listing.latest or has_commit(listing, after)):
                     return after
         raise error
+
+    async def _last_commit(self, listing: LogListing, version: int) -> CommitFile | None:
+        """The commit that a snapshot of `version` ends with, read to its end; None where it is not there."""
+        while not self._managed and has_commit(listing, version):
+            with suppress(ObjectNotFound):
+                file, is_ended = await self._store.scan(commit_name(version), read_whole)
+                if is_ended or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
+                    return file
+        return None
 
     async def _clock(self, listing: LogListing) -> CommitClock:
         metadata = (await self._history.find(listing, listing.latest)).metadata
@@ -238,15 +253,15 @@ class DeltaTableLog:
         return await self._history.commit(next(path for path in listing.commits if path.version == version))
 
     def _plan(self, opened: OpenObject) -> "_Planned":
-        content = _Content(opened.file)
+        content = CommitContent(opened.file)
         try:
             state, plan = self._planned(content, opened.meta)
         except LogCorrupt as error:
             content.read_all()
-            return _Planned(_CommitFile(opened.meta, content.digest), content.is_ended, error)
-        return _Planned(_CommitFile(opened.meta, content.digest), content.is_ended, None, state, plan)
+            return _Planned(CommitFile(opened.meta, content.digest), content.is_ended, error)
+        return _Planned(CommitFile(opened.meta, content.digest), content.is_ended, None, state, plan)
 
-    def _planned(self, content: "_Content", meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
+    def _planned(self, content: CommitContent, meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
         file = cast("BinaryIO", content)
         commit = scan_commit(file, self.uri, meta.name, self._next, meta.modified_ms, _changes_rows)
         before, info = self._state, commit.info
@@ -299,7 +314,7 @@ class DeltaTableLog:
         if read is None or self._managed:  # a catalog says itself that it means another table
             return
         with suppress(ObjectNotFound):  # cleaned up, or the whole log is another one
-            if await self._is_still(read):
+            if await read.is_still(self._store):
                 return
             if read.digest is not None:
                 await self._check_identity()
@@ -309,13 +324,6 @@ class DeltaTableLog:
                 )
                 raise LogCorrupt(self.uri, read.meta.name, reason, self._next - 1)
         await self._check_identity()
-
-    async def _is_still(self, read: "_CommitFile") -> bool:
-        """Whether the commit file of the version before the next one is the one that was read."""
-        found = await self._store.stat(read.meta.name)
-        if found.modified_ms == read.meta.modified_ms and found.size_bytes == read.meta.size_bytes:
-            return True
-        return read.digest is not None and await self._store.scan(read.meta.name, _digest) == read.digest
 
     async def _check_identity(self) -> None:
         """Raise `TableReplaced` unless the log is that of the table whose state we have."""
@@ -328,18 +336,10 @@ class DeltaTableLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _CommitFile:
-    """How to tell a commit file from another one: by its time and length, or else its content, where that was read."""
-
-    meta: ObjectMeta
-    digest: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Planned:
     """What reading a commit file came to. `is_ended`: whether its last line is."""
 
-    file: _CommitFile
+    file: CommitFile
     is_ended: bool
     error: LogCorrupt | None
     state: Snapshot | None = None
@@ -353,39 +353,6 @@ class _Planned:
         assert self.state is not None
         assert self.plan is not None
         return self.state, self.plan
-
-
-class _Content:
-    """A file being read from its beginning to its end: what it holds, as a digest, and whether its last line ends."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = blake2b(digest_size=16)
-        self.is_ended = False
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes, as of any file."""
-        data = self._file.read(size)
-        if data:
-            self._digest.update(data)
-            self.is_ended = data.endswith(b"\n")
-        return data
-
-    def read_all(self) -> None:
-        """Read what is left."""
-        while self.read(CHUNK_BYTES):
-            pass
-
-    @property
-    def digest(self) -> bytes:
-        """The digest of what was read."""
-        return self._digest.digest()
-
-
-def _digest(opened: OpenObject) -> bytes:
-    content = _Content(opened.file)
-    content.read_all()
-    return content.digest
 
 
 def _changes_rows(file: FileAction) -> bool:

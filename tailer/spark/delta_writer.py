@@ -287,6 +287,7 @@ class DeltaPipeline:
 
     async def _append(self, write: SpanAppend, append: Append, position: Position) -> None:
         """Run the append; raises unless it took place and is ours."""
+        await self._table.confirm()
         failure: TailerError | None = None
         try:
             await _run(write)

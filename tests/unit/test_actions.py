@@ -1,8 +1,10 @@
 """One commit file becomes typed actions, or an error that names the line; nothing in between."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.actions import AddFile, Commit, DeletionVector, FileAction, parse_commit, scan_commit
+from tailer.delta.actions import CHUNK_BYTES, AddFile, Commit, DeletionVector, FileAction, parse_commit, scan_commit
 from tailer.errors import LogCorrupt
 from tests.logs import add, cdc, commit_info, metadata, protocol, remove
 
@@ -121,7 +123,8 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch, ch
     for end in ("", "\n", "\r\n", "\n\n"):
         data = ("\n".join(texts) + end).encode()
         commit = parse_commit(data, "t", PATH, 7, 0)
-        assert [file.path for file in (*commit.adds, *commit.removes, *commit.cdcs)] == ["a", "x" * 500, "b", "c"]
+        assert [file.path for file in commit.adds] == ["a", "x" * 500]
+        assert (commit.removes[0].path, commit.cdcs[0].path) == ("b", "c")
     with pytest.raises(LogCorrupt) as caught:
         parse_commit("\n".join([*texts, "", '{"add":7}', *texts]).encode(), "t", PATH, 7, 0)
     assert caught.value.line is not None
@@ -148,6 +151,22 @@ def test_only_what_is_asked_for_is_kept() -> None:
     assert asked == ["a", "b", "c", "d"]
     assert [file.path for file in commit.adds] == ["b"]
     assert (commit.removes, commit.cdcs, commit.metadata is None) == ((), (), False)
+
+
+def test_what_is_not_kept_is_not_held(tmp_path: Path) -> None:
+    """A commit of any length passes in the memory of a chunk (invariant 7)."""
+    path = tmp_path / "commit"
+    with path.open("w") as file:
+        file.writelines(json.dumps(add(f"part-{number}", stats="x" * 200)) + "\n" for number in range(50_000))
+    assert path.stat().st_size > 12 * CHUNK_BYTES
+    tracemalloc.start()
+    try:
+        with path.open("rb") as data:
+            commit = scan_commit(data, "t", PATH, 7, 0, lambda _: False)
+        assert tracemalloc.get_traced_memory()[1] < 8 * CHUNK_BYTES
+    finally:
+        tracemalloc.stop()
+    assert commit.adds == ()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -103,8 +103,14 @@ async def test_errors_of_a_decoder_are_its_own(store: ObjectStore) -> None:
 async def test_links_in_a_circle_are_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("log")
     store = LocalStore(tmp_path)
-    asked = [partial(store.read, "log/a", content), partial(store.scan, "log/a", lambda _: None)]
-    for ask in (*asked, partial(store.list, "log"), partial(store.stat, "log/a"), partial(store.delete, "log/a")):
+    asks: list[Callable[[], Awaitable[object]]] = [
+        partial(store.read, "log/a", content),
+        partial(store.scan, "log/a", lambda _: None),
+        partial(store.list, "log"),
+        partial(store.stat, "log/a"),
+        partial(store.delete, "log/a"),
+    ]
+    for ask in asks:
         with pytest.raises(PathUnusable, match="cannot be read: Too many levels of symbolic links") as caught:
             await ask()
         assert (caught.value.retry, "symbolic links" in caught.value.hint) == (Retry.MANUAL, True)

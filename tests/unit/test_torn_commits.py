@@ -13,9 +13,10 @@ from sinks.memory import MemorySink
 from tailer.delta.log import commit_name
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import LogCorrupt, StorageUnavailable, TailerError
+from tailer.pipeline import Pipeline
 from tailer.plan import Position
 from tailer.storage import LocalStore, ObjectMeta, OpenObject
-from tests.streams import Destination, Growing, pipeline
+from tests.streams import Destination, Growing, become, pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +83,34 @@ async def test_a_cut_anywhere_neither_loses_nor_doubles_a_row(table: Growing, en
         await pipeline(table, MemorySink("memory", there), until="2", store=Cut(table, cut)).run()
         assert there.delivered() == table.rows(), cut
         assert there.position() == Position.end(VERSION)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("tries", range(1, 7))
+async def test_a_snapshot_of_a_cut_commit(table: Growing, tries: int) -> None:
+    """At whichever look at it the rest appears: all rows come, or what is delivered is said to lack some.
+
+    After the seventh look, for which the next version is there, nobody looks again.
+    """
+    there = Destination()
+    store = Cut(table, line_ends(table.commit_file(VERSION).read_bytes())[0], tries)
+    following = pipeline(table, MemorySink("memory", there), "snapshot", store=store)
+    told: list[str] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_into, following, told)
+        await become(lambda: there.position() is not None or bool(told))
+        table.insert([8])
+        await become(lambda: there.position() == Position.end(3) or bool(told))
+        following.stop()
+    assert sorted(row for _, row in there.delivered()) == [row for _, row in table.rows()] or "pieces" in str(told)
+
+
+async def run_into(following: Pipeline, told: list[str]) -> None:
+    """Run, and note what stops it."""
+    try:
+        await following.run()
+    except TailerError as error:
+        told.append(str(error))
 
 
 async def test_what_grew_before_its_commit_is_not_committed(table: Growing) -> None:
