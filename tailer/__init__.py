@@ -27,6 +27,7 @@ The parts
 `engine`                running the tasks of a plan, in order, in bounded memory
 `pairing`, `pairing_engine`, `net_changes`   rewritten files become changed rows, deletes and inserts become updates
 `matches`, `comparing`, `preimages`   how: rows compared on disk, on another thread; images of an update put together
+`matches_pool`          the few comparers of a process, for all its pipelines
 `compared_columns`, `partitions`   in which columns rows are compared; which tasks have rows that may be equal
 `selections`, `bitmaps`, `scratch`, `pairing_report`   rows chosen by deletion vectors, disk for all that, counts
 `readings`              by which rules a version is read

@@ -1,55 +1,77 @@
-"""A comparison of rows on a worker thread, which ends soon when nobody waits for it any more."""
+"""A comparison of rows on a worker thread, which ends soon when nobody waits for it any more.
+
+At most `AT_ONCE` take place side by side in an event loop, each in the memory of one `RowMatches`; the others wait, in
+the order they came.
+"""
 
 from collections.abc import Callable
-from typing import TypeVar
+from threading import Lock
+from typing import Final, TypeVar
 
 import anyio
-from anyio import lowlevel, to_thread
+from anyio import CapacityLimiter, lowlevel, to_thread
+from anyio.lowlevel import RunVar
 
 from tailer.background import background
 from tailer.matches import RowMatches, Stopped
+from tailer.matches_pool import lent_matches
 
-__all__ = ["compare"]
+__all__ = ["AT_ONCE", "compare"]
 
 T = TypeVar("T")
 
+AT_ONCE: Final = 4
+_limiter: Final[RunVar[CapacityLimiter]] = RunVar("comparisons")
 
-async def compare(matches: RowMatches, work: Callable[[], T]) -> T:
-    """What `work`, which uses `matches`, returns or raises. Cancelled, it stops `matches` and waits for that.
 
-    `matches` is closed where that failed, or where there is much to give back.
-    """
-    comparing = _Comparing(matches)
+async def compare(work: Callable[[RowMatches], T]) -> T:
+    """Run `work` on a worker thread with a comparer lent to it. Cancelled, stop the comparer and wait for that."""
+    comparison = _Comparison()
     async with background() as group:
-        group.start_soon(comparing.stop_when_cancelled)
+        group.start_soon(comparison.stop_when_cancelled)
         try:
-            return await to_thread.run_sync(_tidied, matches, work)
+            return await to_thread.run_sync(comparison.run, work, limiter=_limiter_here())
         except Stopped:
             await lowlevel.checkpoint()  # raises the cancellation that it was stopped for
             raise
-        finally:
-            comparing.ended = True
 
 
-def _tidied(matches: RowMatches, work: Callable[[], T]) -> T:
+def _limiter_here() -> CapacityLimiter:
     try:
-        found = work()
-    except BaseException:
-        matches.close()
-        raise
-    if matches.has_grown:
-        matches.close()
-    return found
+        return _limiter.get()
+    except LookupError:
+        limiter = CapacityLimiter(AT_ONCE)
+        _limiter.set(limiter)
+        return limiter
 
 
-class _Comparing:
-    def __init__(self, matches: RowMatches) -> None:
-        self.ended = False
-        self._matches = matches
+class _Comparison:
+    """Runs work on one thread and is stopped by another, only while the comparer is its own."""
+
+    def __init__(self) -> None:
+        self._turn = Lock()
+        self._matches: RowMatches | None = None
+        self._stopped = False
+
+    def run(self, work: Callable[[RowMatches], T]) -> T:
+        with lent_matches() as matches:
+            try:
+                self._take(matches)
+                return work(matches)
+            finally:
+                self._take(None)
 
     async def stop_when_cancelled(self) -> None:
         try:
             await anyio.sleep_forever()
         finally:
-            if not self.ended:
-                self._matches.stop()
+            with self._turn:
+                self._stopped = True
+                if self._matches is not None:
+                    self._matches.stop()
+
+    def _take(self, matches: RowMatches | None) -> None:
+        with self._turn:
+            self._matches = matches
+            if matches is not None and self._stopped:
+                matches.stop()

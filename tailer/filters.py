@@ -31,6 +31,7 @@ __all__ = ["RowFilter"]
 _WHERE: Final = "filter"
 _CONNECTION: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,  # answers come in the order of the rows
+    "async_threads": 0,  # no files are read
     "memory_limit": "256MB",
     "enable_external_access": False,
     "allow_community_extensions": False,

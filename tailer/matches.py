@@ -12,11 +12,13 @@ folder that `TMPDIR` names, and takes away again. Answers do not depend on the s
 DuckDB is imported by the first object: that takes a tenth of a second, and most processes of Spark compare nothing.
 """
 
+import os
 import secrets
 import shutil
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -136,6 +138,7 @@ class RowMatches:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory_bytes}B",
             "threads": _THREADS,
+            "async_threads": 0,  # eight by default, for files in other places
             "temp_directory": self._folder,
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
@@ -143,7 +146,7 @@ class RowMatches:
         }
         # A connection that outlives the interpreter's other objects, as one in a traceback may, is complained about.
         self._connections = [duckdb.connect(":memory:", config=settings)]
-        self._release = weakref.finalize(self, _release, self._connections, self._folder)
+        self._release = weakref.finalize(self, _release, self._connections, self._folder, os.getpid())
 
     @property
     def _database(self) -> "duckdb.DuckDBPyConnection":
@@ -157,7 +160,7 @@ class RowMatches:
     @property
     def closed(self) -> bool:
         """Whether it is of no use any more."""
-        return self._stopped or not self._release.alive
+        return self._stopped or not self._release.alive or not Path(self._folder).is_dir()
 
     def close(self) -> None:
         """Give back memory and disk."""
@@ -316,7 +319,9 @@ class RowMatches:
             raise
 
 
-def _release(connections: "list[duckdb.DuckDBPyConnection]", folder: str) -> None:
+def _release(connections: "list[duckdb.DuckDBPyConnection]", folder: str, owner: int) -> None:
+    if os.getpid() != owner:  # one that forked off has neither the database's threads nor its folder
+        return
     connections.pop().close()
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,14 +13,10 @@ rows then come in the order of their versions, each with its own version and tim
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-
-from anyio import to_thread
 
 from tailer.comparing import compare
 from tailer.engine import Engine
 from tailer.events import ChangeBatch
-from tailer.matches import RowMatches
 from tailer.pairing import PairingCounts, refine_range
 from tailer.plan import ChangePlan, Position
 from tailer.policy import PairingRules
@@ -71,7 +67,6 @@ async def net_changes(
     with Selections() as selections:
         net: tuple[ChangePlan, ...] = ()
         if plans:
-            matches = await to_thread.run_sync(RowMatches)
-            net, counts = await compare(matches, partial(refine_range, plans, rules, matches, selections))
+            net, counts = await compare(lambda matches: refine_range(plans, rules, matches, selections))
             report(plans[-1], counts)
         yield NetChanges(engine, net)

@@ -7,7 +7,6 @@ of it is kept: who goes on in the middle of a version has it compared again, by 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import ExitStack, aclosing, asynccontextmanager
-from functools import partial
 from typing import Final
 
 from anyio import CancelScope, to_thread
@@ -16,7 +15,6 @@ from tailer.comparing import compare
 from tailer.engine import Engine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
-from tailer.matches import RowMatches
 from tailer.pairing import PairingCounts, check_key, concerns, lacks_identity, refine
 from tailer.plan import ChangePlan, Position
 from tailer.policy import PairingRules
@@ -40,7 +38,6 @@ class PairingEngine:
         self._engine = engine
         self._rules = rules
         self._report = report
-        self._matches: RowMatches | None = None
         self._warned = False
 
     @property
@@ -88,10 +85,8 @@ class PairingEngine:
             _log.warning("%s: without a key, and without row tracking, no update can be told: %s", plan.table, _REMEDY)
 
     async def _refined(self, plan: ChangePlan, selections: Selections, preimages: Preimages) -> ChangePlan:
-        if self._matches is None or self._matches.closed:
-            self._matches = await to_thread.run_sync(RowMatches)
-        work = partial(refine, plan, self._rules, self._matches, selections, preimages)
-        refined, counts = await compare(self._matches, work)
+        rules = self._rules
+        refined, counts = await compare(lambda matches: refine(plan, rules, matches, selections, preimages))
         if self._report is not None:
             self._report(plan, counts)
         return refined

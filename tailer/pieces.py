@@ -11,7 +11,6 @@ A piece survives pickle and is run by one synchronous function, `run`, wherever 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -19,7 +18,7 @@ from typing import Final, TypeVar
 from tailer.engine import remaining
 from tailer.events import ChangeBatch
 from tailer.execute import execute
-from tailer.matches import RowMatches
+from tailer.matches_pool import lent_matches
 from tailer.pairing import apart, check_key, concerns, refine, refine_range
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.policy import PairingRules
@@ -177,7 +176,7 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 
 def _compared(piece: Compared) -> Iterator[ChangeBatch]:
     with Selections() as selections, Preimages() as preimages:
-        with _matches() as matches:
+        with lent_matches() as matches:
             plan, _ = refine(piece.plan, piece.rules, matches, selections, preimages)
         for part in slices(plan):
             for batch in part.rows():
@@ -186,26 +185,8 @@ def _compared(piece: Compared) -> Iterator[ChangeBatch]:
 
 def _net(piece: Net) -> Iterator[ChangeBatch]:
     with Selections() as selections:
-        with _matches() as matches:
+        with lent_matches() as matches:
             plans, _ = refine_range(piece.plans, piece.rules, matches, selections)
         for plan in plans:
             for part in slices(plan):
                 yield from part.rows()
-
-
-_spare: Final[list[RowMatches]] = []
-
-
-@contextmanager
-def _matches() -> Iterator[RowMatches]:
-    """One that is there, or another one: to make one takes longer than to compare a few rows."""
-    matches = _spare.pop() if _spare else RowMatches()
-    try:
-        yield matches
-    except BaseException:
-        matches.close()
-        raise
-    if matches.has_grown or _spare:
-        matches.close()
-    else:
-        _spare.append(matches)

@@ -1,6 +1,5 @@
 """`PairingEngine`: the refined rows from any place on, a comparison that can be cancelled, and nothing left behind."""
 
-import gc
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.execute import execute
 from tailer.matches import RowMatches, Stopped
+from tailer.matches_pool import close_kept
 from tailer.pairing import PairingCounts, refine
 from tailer.pairing_engine import PairingEngine
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
@@ -35,7 +35,8 @@ Seen = list[tuple[str, int, int, int]]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go."""
+    """Where temporary files go, from the first comparer on."""
+    close_kept()
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -159,7 +160,7 @@ async def test_what_has_nothing_to_compare_passes(plan: ChangePlan, folder: Path
 
 
 async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Path) -> None:
-    """What is left is the database's own folder, which goes with the engine."""
+    """Only the spill folder of the comparer that is kept is left, until that is closed."""
     engine = PairingEngine(LocalEngine(1), BY_KEY)
     async with engine.run(plan) as batches:
         async for _ in batches:
@@ -168,8 +169,7 @@ async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Pat
     assert files_in(folder) == []
     await fail_inside(engine, plan)
     assert files_in(folder) == []
-    del engine, batches
-    gc.collect()
+    close_kept()
     assert entries(folder) == []
 
 

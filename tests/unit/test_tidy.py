@@ -74,7 +74,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.partitions", "tailer.delta.schema tailer.plan", "pyarrow"),
     Boundary(
         "tailer.pairing_engine",
-        "tailer.comparing tailer.engine tailer.errors tailer.events tailer.matches tailer.pairing tailer.plan"
+        "tailer.comparing tailer.engine tailer.errors tailer.events tailer.pairing tailer.plan"
         " tailer.policy tailer.preimages tailer.readings tailer.selections",
         "anyio",
     ),
@@ -167,7 +167,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.readings", "tailer.errors tailer.plan tailer.policy"),
     Boundary(
         "tailer.pieces",
-        "tailer.engine tailer.events tailer.execute tailer.matches tailer.pairing tailer.plan tailer.policy"
+        "tailer.engine tailer.events tailer.execute tailer.matches_pool tailer.pairing tailer.plan tailer.policy"
         " tailer.preimages tailer.selections",
     ),
     Boundary("tailer.ahead", "tailer.errors tailer.plan tailer.table_log", "pyarrow"),
@@ -183,10 +183,11 @@ BOUNDARIES: Final = (
         "anyio",
     ),
     Boundary("tailer.arrivals", "tailer.background tailer.engine tailer.events tailer.plan", "anyio"),
-    Boundary("tailer.comparing", "tailer.background tailer.matches", "anyio"),
+    Boundary("tailer.matches_pool", "tailer.matches"),
+    Boundary("tailer.comparing", "tailer.background tailer.matches tailer.matches_pool", "anyio"),
     Boundary(
         "tailer.net_changes",
-        "tailer.comparing tailer.engine tailer.events tailer.matches tailer.pairing tailer.plan tailer.policy"
+        "tailer.comparing tailer.engine tailer.events tailer.pairing tailer.plan tailer.policy"
         " tailer.selections tailer.table_log",
         "anyio",
     ),

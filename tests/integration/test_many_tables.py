@@ -1,0 +1,63 @@
+"""Many small tables in one process: how many threads and how much memory the real daemon needs for comparing them."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.integration.commands import background
+from tests.integration.test_daemon import until
+
+TABLES: Final = 50
+ROWS: Final = 10
+# Of the whole process. With a comparer for each pipeline it had 594 threads and 499 MB; with a few for all, 146 and
+# 197 MB, of which the watch of each table's log takes two threads.
+THREADS: Final = 200
+RESIDENT_MB: Final = 300
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of a table without a feed: version 1 rewrites its file to delete a row."""
+    place = tmp_path_factory.mktemp("many")
+    write_deltalake(place / "0", pa.table({"id": pa.array(range(ROWS), pa.int64())}))
+    DeltaTable(place / "0").delete("id = 3")
+    lines = []
+    for number in range(TABLES):
+        if number:
+            shutil.copytree(place / "0", place / str(number))
+        sink = f'{{kind = "files", path = "out/{number}"}}'
+        lines.append(f'[pipelines.p{number}]\ntable = "{number}"\npoll_interval_s = 1\nsink = {sink}\n')
+    (place / "tailer.toml").write_text("\n".join(lines))
+    return place
+
+
+def delivered(folder: Path) -> Iterator[int]:
+    """How many lines each target has."""
+    for number in range(TABLES):
+        files = (folder / "out" / str(number)).rglob("*.jsonl")
+        yield sum(len(path.read_text().splitlines()) for path in files)
+
+
+def held(process: int) -> tuple[int, int]:
+    """Threads, and resident memory in MB."""
+    text = Path(f"/proc/{process}/status").read_text()
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return int(lines["Threads"]), int(lines["VmRSS"].split()[0]) // 1024
+
+
+def test_fifty_tables_share_a_few_comparers(folder: Path) -> None:
+    with background("run", folder / "tailer.toml") as daemon:
+        until(lambda: list(delivered(folder)) == [ROWS + 1] * TABLES)
+        time.sleep(1)
+        threads, resident_mb = held(daemon.pid)
+        print(f"{TABLES} tables: {threads} threads, {resident_mb} MB")
+        assert threads <= THREADS
+        assert resident_mb <= RESIDENT_MB
+        daemon.terminate()
+        assert daemon.wait(60) == 0
