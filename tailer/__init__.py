@@ -40,7 +40,7 @@ The parts
 `sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point
 `watch`, `pipeline`     the loop of one (table, sink): wait -> plan -> run -> commit
 `delivery`, `lineage`   its side towards the sink: transactions, what rows look like, whose progress is ours
-`arrivals`, `obstacle`  rows waited for with a deadline; what stopped a session, and whether the next may get past it
+`arrivals`, `obstacle`  rows waited for with a deadline; what stopped a session, and how the next may get past it
 `policy`, `schema_changes`, `vacuum_watch`   what to do where there is a choice, what to say, when to warn
 `config`, `daemon`, `cli/`   settings, several pipelines in one process, one file per verb
 

@@ -15,6 +15,8 @@ and `hint` is the operator's next step. `retry` tells the pipeline, which is the
     │   ├── VersionGone             a version we need was cleaned up, or is missing in the middle
     │   ├── VersionAhead            the log ends before the version asked for
     │   ├── LogCorrupt              a log file is not what the protocol says
+    │   ├── LogRewritten            a commit that was delivered is another one now
+    │   ├── StateUnknown            after a gap in the log, nothing tells the table's state
     │   └── UnsupportedFeature      the table needs a reader feature we do not have
     ├── ChangeError                 the rows of a version cannot be given                     exit 3
     │   ├── ChangesUnavailable      the log does not say enough to tell the rows
@@ -47,6 +49,7 @@ __all__ = [
     "FileVacuumed",
     "LogCorrupt",
     "LogError",
+    "LogRewritten",
     "NotATable",
     "ObjectAlreadyExists",
     "ObjectNotFound",
@@ -57,6 +60,7 @@ __all__ = [
     "SinkFenced",
     "SinkRejected",
     "SinkUnavailable",
+    "StateUnknown",
     "StorageError",
     "StorageUnavailable",
     "TableReplaced",
@@ -236,13 +240,43 @@ class LogCorrupt(LogError):
     line: int | None = None
     next_step: ClassVar[str] = (
         "Look at the file with the writer's own tools, or restore it from a copy. A pipeline goes past it, to the next "
-        'checkpoint, with on_data_loss = "resnapshot" or "skip-with-gap-event".'
+        'version whose state is known, with on_data_loss = "resnapshot" or "skip-with-gap-event".'
     )
 
     def __str__(self) -> str:
         at = f" line {self.line}" if self.line is not None else ""
         of = f" (version {self.version})" if self.version is not None else ""
         return f"{self.table}: {self.path}{at}{of}: {self.reason}"
+
+
+@dataclass(eq=False)
+class LogRewritten(LogError):
+    """The commit of `version`, which was delivered, is another one now."""
+
+    version: int
+    path: str
+    sentence: ClassVar[str] = (
+        "{table}: {path}: it is not the commit that was delivered any more: was the log restored from a copy, or the "
+        "commit written in pieces?"
+    )
+    next_step: ClassVar[str] = (
+        "Find out from which version on the log is another one. What was delivered from there has to be taken back at "
+        "the destination; then set the pipeline to the version before it with `tailer progress reset CONFIG --to "
+        "VERSION`."
+    )
+
+
+@dataclass(eq=False)
+class StateUnknown(LogError):
+    """Changes are lost from `version` on, for the `reason` given, and where to go on cannot be told."""
+
+    version: int
+    reason: str
+    sentence: ClassVar[str] = "{reason}; nothing later in the log is enough to go on from"
+    next_step: ClassVar[str] = (
+        "Restore the commit file of version {version}, or have a writer that still knows the table write a checkpoint "
+        "of that version or a later one. A running pipeline waits for either, then goes on by itself."
+    )
 
 
 @dataclass(eq=False)
@@ -286,6 +320,7 @@ class FileVacuumed(ChangeError):
     next_step: ClassVar[str] = (
         "The rows of this version cannot be read any more. Restore the file; or set on_data_loss of the pipeline to "
         '"resnapshot" or "skip-with-gap-event"; or go on behind it with `tailer progress reset CONFIG --to {version}`. '
+        "If that is set already, a snapshot needs the file: restore it, or take it out of the table. "
         "Raise delta.deletedFileRetentionDuration, so that it does not happen again."
     )
 

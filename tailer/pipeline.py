@@ -11,10 +11,12 @@ commit now: batching never adds latency.
 A version that cannot be delivered stops the pipeline behind the version before it, which is delivered first: where the
 session that found out had to give that up, another one delivers it. If the changes are lost for good, the pipeline may
 have been told to go on (`OnDataLoss`): that version is then a gap, announced to the sink, and what follows it is next.
+Where the log does not tell the state to go on from, a pipeline without an end waits until that changes.
 """
 
 import logging
 import time
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
@@ -29,18 +31,16 @@ from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
     FileVacuumed,
-    LogCorrupt,
     LogError,
     SchemaChanged,
     SinkRejected,
     StorageError,
     TableReplaced,
     TailerError,
-    VersionGone,
 )
 from tailer.events import Gap
 from tailer.lineage import app_id_of, check_new, find_progress
-from tailer.obstacle import Obstacle
+from tailer.obstacle import LOST_LOG, Awaited, Obstacle
 from tailer.plan import TASKS, ChangePlan, Position, Regime, add_row_ids, select_columns
 from tailer.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.schema_changes import describe_changes
@@ -54,8 +54,9 @@ __all__ = ["Limits", "Pipeline", "shape"]
 
 _log = logging.getLogger(__name__)
 _BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP)
-_LOST: Final = (VersionGone, LogCorrupt, FileVacuumed, ChangesUnavailable, TableReplaced)
+_LOST: Final = (*LOST_LOG, FileVacuumed, ChangesUnavailable, TableReplaced)
 _LOOK_BACK_S: Final = 10.0
+_WAIT_POLLS: Final = 10  # between two looks at a log that does not tell the state
 
 
 class Pipeline:
@@ -90,6 +91,7 @@ class Pipeline:
         self._looked_back = -_LOOK_BACK_S
         self._attempts = Attempts(name, self._limits.retry_for_s)
         self._obstacle: Obstacle | None = None
+        self._awaited = Awaited(name)
 
     def stop(self) -> None:
         """Finish the version under way, commit it and return from `run`."""
@@ -111,7 +113,21 @@ class Pipeline:
         except TailerError as error:
             if self._obstacle is not None and self._obstacle.error is error and not self._obstacle.met:
                 return False
-            raise
+            goes_past = self._policy.on_data_loss is not OnDataLoss.FAIL
+            if not goes_past or not isinstance(error, LOST_LOG) or error.table != self._table.uri:
+                raise
+            await self._await_state(error)
+            return False
+
+    async def _await_state(self, error: TailerError) -> None:
+        """Wait for news of a log that tells no way past `error`; `StateUnknown` where the pipeline has an end."""
+        loss = error if self._obstacle is None else self._obstacle.error
+        missing = self._awaited.missing(self._table.uri, loss)
+        if self._until is not None:
+            raise missing from error
+        self._awaited.say(loss, missing)
+        self._obstacle = None
+        await self._wake.wait(self._limits.poll_interval_s * _WAIT_POLLS)
 
     async def _session(self) -> bool:
         """Deliver until there is no more; False where versions before a refused one are to be delivered without it."""
@@ -123,7 +139,7 @@ class Pipeline:
         made = self._table.confirm, self._attempts.note_success
         async with Delivery(self._name, self._sink, progress, self._limits, *made) as delivery:
             try:
-                await self._run_from(delivery, progress, last)
+                done = await self._run_from(delivery, progress, last)
             except (LogError, ChangeError, ConfigError, StorageError) as error:
                 nothing_lost = await delivery.salvage()
                 if isinstance(error, LogError | ChangeError):
@@ -136,7 +152,7 @@ class Pipeline:
                     return False
                 raise
             await delivery.commit()
-        return True
+        return done
 
     def _note_obstacle(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
         """Remember what stopped this session, if another one can do more than fail in the same way."""
@@ -147,26 +163,31 @@ class Pipeline:
             return
         # Trying to get past one and meeting another, a person must look.
         if before is None or not (before.met or (type(before.error), before.version) == (type(error), version)):
-            _log.warning("%s: %s", self._name, error)
+            if not self._awaited.is_about(error):
+                _log.warning("%s: %s", self._name, error)
             self._obstacle = Obstacle(error, version, table_id, lost)
 
-    async def _run_from(self, delivery: Delivery, progress: Progress | None, last: int | None) -> None:
-        """Deliver what comes behind `progress`, up to `last`."""
+    async def _run_from(self, delivery: Delivery, progress: Progress | None, last: int | None) -> bool:
+        """Deliver what comes behind `progress`, up to `last`; False where what was in the way is gone meanwhile."""
         point, after = await self._next(progress, last)
         version, fresh = point.version, progress is None
         knows_columns = progress is not None and not progress.position.opens_version
         if fresh and self._obstacle is None:
             await check_new(self._name, self._table, await self._table.table_id(), self._sink)
         if self._stands_before(version, last):
+            if not point.snapshot and await self._is_restored(version):
+                return False
             version = await self._pass(delivery, version, point.snapshot, after)
             after, knows_columns, fresh = None, False, False
         elif point.snapshot:
             if self._attempts.is_stopping() or not await self._snapshot(delivery, version, after):
-                return
+                return True
             version, after, knows_columns, fresh = version + 1, None, True, False
         await self._seek(delivery, version, knows_columns, fresh)
         while not self._attempts.is_stopping() and (last is None or version <= last):
             if self._stands_before(version, last):
+                if await self._is_restored(version):
+                    return False
                 version = await self._pass(delivery, version)
                 await self._seek(delivery, version, knows_columns=False)
                 continue
@@ -177,6 +198,15 @@ class Pipeline:
             await self._look_back(plan)
             await self._deliver(delivery, shape(plan, self._policy), after)
             version, after = version + 1, None
+        return True
+
+    async def _is_restored(self, version: int) -> bool:
+        """Whether what was in the way at `version` is gone: another session finds out the rest."""
+        if self._obstacle is None or not await self._obstacle.is_restored(self._table, version):
+            return False
+        self._obstacle = None
+        await self._wake.wait(self._limits.poll_interval_s)
+        return True
 
     async def _next(self, progress: Progress | None, last: int | None) -> tuple[StartPoint, Position | None]:
         """What comes first: the version, whether as a snapshot, and the position in it that was delivered already."""
@@ -266,21 +296,23 @@ class Pipeline:
                 if changes := describe_changes(before, schema):
                     raise SchemaChanged(plan.table, plan.version, "; ".join(changes))
 
-    async def _snapshot(self, delivery: Delivery, version: int, after: Position | None, gap: Gap | None = None) -> bool:
-        """All rows of `version` behind `after`, with the gap they stand for; False if stopped on the way."""
+    async def _snapshot(self, delivery: Delivery, version: int, after: Position | None) -> bool:
+        """All rows of `version` behind `after`; False if stopped on the way."""
         async with aclosing(self._table.snapshot_plans(version)) as pages:
-            plan = None
-            async for page in pages:
-                plan = shape(page, self._policy)
-                if gap is not None:
-                    self._check_schema(delivery.schema, plan)
-                    await delivery.skip(replace(gap, table_id=plan.table_id), plan.schema)
-                    gap = None
-                if not await self._deliver_rows(delivery, plan, after, self._sink.splits_snapshots):
-                    return False
-            if plan is not None:
+            return await self._deliver_pages(delivery, await anext(pages), pages, after)
+
+    async def _deliver_pages(
+        self, delivery: Delivery, page: ChangePlan, pages: AsyncIterator[ChangePlan], after: Position | None
+    ) -> bool:
+        """The rows behind `after` of a snapshot that begins with `page`; False if stopped on the way."""
+        plan = shape(page, self._policy)
+        while await self._deliver_rows(delivery, plan, after, self._sink.splits_snapshots):
+            more = await anext(pages, None)
+            if more is None:
                 await delivery.close_version(plan)
-        return True
+                return True
+            plan = shape(more, self._policy)
+        return False
 
     def _stands_before(self, version: int, last: int | None) -> bool:
         obstacle = self._obstacle
@@ -304,11 +336,9 @@ class Pipeline:
             raise obstacle.error
         replaced = isinstance(obstacle.error, TableReplaced)
         if self._policy.on_data_loss is OnDataLoss.RESNAPSHOT or replaced:
-            found = await self._table.latest() + 1
-            if in_snapshot and after is not None and found == version + 1:
-                raise obstacle.error  # once more the same files
-            gap = self._gap("", 0 if replaced else version, found, obstacle, snapshot=True)
-            await self._snapshot(delivery, found - 1, None, gap)
+            first = 0 if replaced else version
+            least = version + 1 if in_snapshot and after is not None else first  # not once more the same files
+            found = await self._resnapshot(delivery, first, least, obstacle) + 1
         elif in_snapshot:
             raise obstacle.error  # to leave the rest of a whole table out is not what was asked for
         else:
@@ -316,6 +346,26 @@ class Pipeline:
         _log.warning("%s: the changes of versions %d to %d are lost; going on", self._name, version, found - 1)
         self._obstacle = None
         return found
+
+    async def _resnapshot(self, delivery: Delivery, first: int, least: int, obstacle: Obstacle) -> int:
+        """Deliver all rows of the newest version that the log tells, at least `least`; that version."""
+        version = await self._table.latest()
+        while version >= least:
+            async with aclosing(self._table.snapshot_plans(version)) as pages:
+                try:
+                    page = await anext(pages)
+                except LOST_LOG as error:
+                    if error.version is None or not 0 < error.version <= version:
+                        raise
+                    version = error.version - 1
+                    continue
+                gap = self._gap(page.table_id, first, version + 1, obstacle, snapshot=True)
+                plan = shape(page, self._policy)
+                self._check_schema(delivery.schema, plan)
+                await delivery.skip(gap, plan.schema)
+                await self._deliver_pages(delivery, page, pages, None)
+                return version
+        raise obstacle.error
 
     async def _skip(self, delivery: Delivery, version: int, obstacle: Obstacle) -> int:
         """Tell the sink that changes from `version` on are lost; the first version that can be delivered again."""
@@ -330,7 +380,7 @@ class Pipeline:
         found = await self._table.after_loss(error, version)
         try:
             return found, await self._table.seek(found)
-        except (VersionGone, LogCorrupt) as further:
+        except LOST_LOG as further:
             return await self._next_readable(further, found)
 
     def _gap(self, table_id: str, first: int, found: int, obstacle: Obstacle, snapshot: bool) -> Gap:

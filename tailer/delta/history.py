@@ -4,6 +4,9 @@ Commits are read backwards from the version asked for, only as far as needed: to
 the checkpoint before them. Each of them is parsed as a whole on the way, because one that is damaged must not pass for
 one that says nothing. What was found last is kept with how far back it is true, since a session asks for the latest
 version first and then for one a little earlier.
+
+Where a commit before the version is lost and no checkpoint follows it, the commits after the gap may still tell the
+state: those that set protocol and metadata, and those with a version checksum.
 """
 
 from collections.abc import Sequence
@@ -16,10 +19,14 @@ from tailer.delta.catalog import CommitLog
 from tailer.delta.checkpoint import from_sound_checkpoint, read_state
 from tailer.delta.log import LogListing, LogPath, LogSegment
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
+from tailer.delta.version_checksum import read_checksum
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
 from tailer.storage import ObjectStore, OpenObject, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
+
+
+_Told = tuple[Protocol | None, Metadata | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +53,12 @@ class TableHistory:
         self._log = log
         self._managed = managed
         self._kept: Found | None = None
+        self._told: dict[tuple[str, int], _Told] = {}  # commits after a gap
 
     def forget(self) -> None:
         """Believe nothing that was read before: the log may be another one."""
         self._kept = None
+        self._told.clear()
 
     async def state(self, listing: LogListing, version: int) -> Snapshot:
         """State at `version`.
@@ -71,8 +80,34 @@ class TableHistory:
             if times and kept.since <= version < kept.version:
                 return Found(version, kept.since, kept.protocol, kept.metadata, times, None)
         read = partial(self._read, times)
-        self._kept = kept = await from_sound_checkpoint(self._log.listing, listing, version, read)
+        try:
+            self._kept = kept = await from_sound_checkpoint(self._log.listing, listing, version, read)
+        except (VersionGone, LogCorrupt):
+            after_gap = await self._read_after_gap(listing, version, times)
+            if after_gap is None:
+                raise
+            self._kept = kept = after_gap
         return kept
+
+    async def known_after(self, listing: LogListing, version: int) -> int | None:
+        """The first version after `version` whose state the commits from there on tell by themselves; None for none.
+
+        Raises `StorageUnavailable`.
+        """
+        protocol: Protocol | None = None
+        metadata: Metadata | None = None
+        expected = version + 1
+        for path in listing.commits:
+            if path.version > version:
+                told = await self._tells(listing, path)
+                if told is None or path.version != expected:
+                    protocol = metadata = None
+                expected = path.version + 1
+                if told is not None:
+                    protocol, metadata = told[0] or protocol, told[1] or metadata
+                if protocol is not None and metadata is not None:
+                    return path.version
+        return None
 
     async def newest_id(self, listing: LogListing) -> str:
         """The table's id at the newest version that the log tells of: behind what is lost or damaged it tells nothing.
@@ -139,6 +174,39 @@ class TableHistory:
             protocol, metadata = protocol or older_protocol, metadata or older_metadata
         dated_ms = None if times else segment.checkpoint[0].modified_ms
         return Found(segment.version, since, protocol, metadata, times, dated_ms)
+
+    async def _read_after_gap(self, listing: LogListing, version: int, times: tuple[int, ...]) -> Found | None:
+        """What the consecutive commits up to `version` tell by themselves; None where that is not enough."""
+        protocol: Protocol | None = None
+        metadata: Metadata | None = None
+        since = 0
+        commits = reversed([path for path in listing.commits if path.version <= version])
+        for expected, path in zip(range(version, -1, -1), commits, strict=False):
+            told = await self._tells(listing, path)
+            if told is None or path.version != expected:
+                break
+            if told != (None, None):
+                since = max(since, path.version)
+            protocol, metadata = protocol or told[0], metadata or told[1]
+            if protocol is not None and metadata is not None:
+                return Found(version, since, protocol, metadata, times, None)
+        return None
+
+    async def _tells(self, listing: LogListing, path: LogPath) -> _Told | None:
+        """Protocol and metadata that a commit sets, or its checksum holds; None for one that is damaged."""
+        key = (path.name, path.modified_ms)
+        if key not in self._told:
+            try:
+                commit = await self.commit(path)
+            except LogCorrupt:
+                return None
+            told = (commit.protocol, commit.metadata)
+            if None in told and (checksum := await read_checksum(self._store, commit)) is not None:
+                told = (checksum.protocol, checksum.metadata)
+            if None in told and path.version == listing.latest:
+                return told  # its checksum may come in a moment
+            self._told[key] = told
+        return self._told[key]
 
     def _id(self, found: Found) -> str:
         if found.metadata is None:

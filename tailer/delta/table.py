@@ -33,6 +33,7 @@ from tailer.errors import (
     ChangesUnavailable,
     FileVacuumed,
     LogCorrupt,
+    LogRewritten,
     ObjectNotFound,
     StorageUnavailable,
     TableReplaced,
@@ -179,13 +180,14 @@ class DeltaTableLog:
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files come in the order of their modification times, then paths."""
         listing = await self._log.recent(CLOCK_WINDOW, version)
+        find = partial(live_files, self._store, root=self.uri)
         try:
             state = await self._dated(listing, await self._history.state(listing, version))
-        except VersionGone:
-            raise await self._gone(version) from None
-        self._snapshot, self._newest = version, await self._last_commit(listing, version)
-        find = partial(live_files, self._store, root=self.uri)
-        with await from_sound_checkpoint(self._log.listing, listing, version, find) as files:
+            self._snapshot, self._newest = version, await self._last_commit(listing, version)
+            found = await from_sound_checkpoint(self._log.listing, listing, version, find)
+        except VersionGone as error:
+            raise await self._gone(error.version) from None
+        with found as files:
             rest, first = iter(files), 0
             while True:
                 page = await in_thread(lambda: list(islice(rest, PAGE_FILES)))
@@ -196,13 +198,21 @@ class DeltaTableLog:
                 first += len(page)
 
     async def after_loss(self, error: TailerError, version: int) -> int:
-        """See `TableLog.after_loss`. Behind a commit that is lost, a checkpoint tells the state to go on from."""
+        """See `TableLog.after_loss`.
+
+        After a commit that is lost, a checkpoint tells the state to go on from, or later commits do by themselves.
+        """
         if isinstance(error, FileVacuumed | ChangesUnavailable):
             return version + 1
         if isinstance(error, VersionGone | LogCorrupt):
             listing = await self._log.listing()
-            known = sorted({files[0].version + more for files in listing.checkpoints for more in (0, 1)})
-            for after in known:
+            known = {files[0].version + more for files in listing.checkpoints for more in (0, 1)}
+            with suppress(VersionGone, LogCorrupt, VersionAhead):
+                await self._history.find(listing, version)
+                known.add(version + 1)
+            told = await self._history.known_after(listing, version)
+            known |= set() if told is None else {told}
+            for after in sorted(known):
                 if after > version and (after > listing.latest or has_commit(listing, after)):
                     return after
         raise error
@@ -225,7 +235,8 @@ class DeltaTableLog:
         """State to which the commit of `version` is to be applied; None where that commit is the table's first.
 
         Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state serves: it already
-        holds what the commit will set again. The time of that commit is yet to come, though.
+        holds what the commit will set again. So does the state that the commit tells by itself after a gap. The time of
+        that commit is yet to come, though.
         """
         self._foretold = False
         if version == 0:
@@ -233,10 +244,14 @@ class DeltaTableLog:
         try:
             return await self._history.state(listing, version - 1)
         except (VersionGone, LogCorrupt) as error:
-            if not any(files[0].version == version for files in listing.checkpoints):
-                raise (await self._gone(version) if isinstance(error, VersionGone) else error) from None
+            lost = await self._gone(error.version) if isinstance(error, VersionGone) else error
+        if version > listing.latest:
+            raise lost
+        try:
+            state = await self._history.state(listing, version)
+        except (VersionGone, LogCorrupt):
+            raise lost from None
         self._foretold = (await self._commit(listing, version)).metadata is not None
-        state = await self._history.state(listing, version)
         times = tuple(path.modified_ms for path in listing.commits if path.version < version)
         return replace(state, version=version - 1, modified_ms=times)
 
@@ -318,11 +333,7 @@ class DeltaTableLog:
                 return
             if read.digest is not None:
                 await self._check_identity()
-                reason = (
-                    "it is not the commit that was delivered any more: was the log restored from a copy, or the commit "
-                    "written in pieces?"
-                )
-                raise LogCorrupt(self.uri, read.meta.name, reason, self._next - 1)
+                raise LogRewritten(self.uri, self._next - 1, read.meta.name)
         await self._check_identity()
 
     async def _check_identity(self) -> None:

@@ -115,7 +115,7 @@ async def test_a_version_is_the_same_before_and_after_the_log_is_cleaned_up(tmp_
 
 @pytest.mark.parametrize(
     ("missing", "start", "version"),
-    [([0], 0, 0), ([0], 2, 2), ([0, 1, 2], 2, 2), ([4], 4, 4), ([4], 5, 5)],
+    [([0], 0, 0), ([0], 2, 0), ([0, 1, 2], 2, 2), ([4], 4, 4), ([4], 5, 4), ([4], 6, 4)],
 )
 async def test_entering_where_a_version_is_missing(
     tmp_path: Path, missing: list[int], start: int, version: int
@@ -292,6 +292,7 @@ async def test_another_table_at_the_same_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [VersionGone("t", 2), LogCorrupt("t", commit_name(2), "garbage", 2)])
 async def test_after_a_loss_of_the_log_a_checkpoint_tells_where_to_go_on(tmp_path: Path, lost: TailerError) -> None:
     log = a_log(tmp_path, 6)
+    at(tmp_path, 2).write_text("garbage")
     with pytest.raises(type(lost)):
         await log.after_loss(lost, 2)
     classic(tmp_path, 1, *HEAD)
@@ -304,6 +305,77 @@ async def test_after_a_loss_of_the_log_a_checkpoint_tells_where_to_go_on(tmp_pat
     assert await log.after_loss(lost, 2) == 3
     at(tmp_path, 3).unlink()
     assert await log.after_loss(lost, 2) == 4
+
+
+async def test_after_a_loss_of_the_log_the_commits_behind_it_may_tell_where_to_go_on(tmp_path: Path) -> None:
+    """Those that set protocol and metadata, together or one after the other."""
+    log, lost = a_log(tmp_path, 10), VersionGone("t", 2)
+    at(tmp_path, 2).unlink()
+    write_commit(tmp_path, 4, protocol(1), add("f4"))
+    write_commit(tmp_path, 8, metadata(), add("f8"))
+    assert await log.after_loss(lost, 2) == 8
+    assert [plan.version for plan in await following(log, 8)] == [8, 9]
+    at(tmp_path, 6).unlink()
+    for version in (8, 9):
+        with pytest.raises(VersionGone) as caught:
+            await DeltaTableLog(LocalStore(tmp_path)).seek(version)
+        assert caught.value.version == 2
+    with pytest.raises(VersionGone):
+        await log.after_loss(lost, 2)
+    write_commit(tmp_path, 8, metadata(), protocol(1), add("f8"))
+    assert await log.after_loss(lost, 2) == 8
+    assert [plan.version for plan in await following(DeltaTableLog(LocalStore(tmp_path)), 8)] == [8, 9]
+    write_commit(tmp_path, 5, metadata(), protocol(1), add("f5"))
+    assert await log.after_loss(lost, 2) == 5
+
+
+@pytest.mark.parametrize(
+    ("checksum", "found"),
+    [
+        ({}, 5),
+        ({"txnId": "another"}, None),
+        ({"txnId": None}, None),
+        ({"protocol": None}, None),
+        ({"metadata": {"id": 7}}, None),
+        ("{", None),
+    ],
+)
+async def test_after_a_loss_of_the_log_a_version_checksum_tells_where_to_go_on(
+    tmp_path: Path, checksum: Any, found: int | None
+) -> None:
+    """It counts where it names the transaction of the commit beside it."""
+    log, lost = a_log(tmp_path, 8), LogCorrupt("t", commit_name(2), "garbage", 2)
+    at(tmp_path, 2).write_text("garbage")
+    write_commit(tmp_path, 5, {"commitInfo": {"txnId": "t5"}}, add("f5"))
+    sound = {"txnId": "t5", "numFiles": 7, **protocol(1), "metadata": metadata()["metaData"]}
+    text = checksum if isinstance(checksum, str) else json.dumps(sound | checksum)
+    at(tmp_path, 5).with_suffix(".crc").write_text(text)
+    if found is None:
+        with pytest.raises(LogCorrupt):
+            await log.after_loss(lost, 2)
+    else:
+        assert await log.after_loss(lost, 2) == found
+        assert [plan.version for plan in await following(log, found)] == [5, 6, 7]
+        with pytest.raises(LogCorrupt):
+            await log.seek(4)
+
+
+async def test_after_a_loss_of_the_log_where_the_state_is_known_the_next_version_is_next(tmp_path: Path) -> None:
+    """The commit can be read, but not planned."""
+    log = a_log(tmp_path, 6)
+    write_commit(tmp_path, 2, add("f2"), add("f2"))
+    await log.seek(2)
+    with pytest.raises(LogCorrupt) as caught:
+        await log.next_plan()
+    assert await log.after_loss(caught.value, 2) == 3
+
+
+async def test_a_snapshot_names_the_commit_that_is_missing(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 6)
+    at(tmp_path, 2).unlink()
+    with pytest.raises(VersionGone) as caught:
+        await anext(log.snapshot_plans(5))
+    assert (caught.value.version, caught.value.latest) == (2, 5)
 
 
 async def test_after_a_loss_of_files_the_next_version_is_next(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan", "pyarrow"),
     Boundary("tailer.watch", "tailer.background tailer.errors tailer.plan", "anyio watchfiles"),
     Boundary("tailer.lineage", "tailer.errors tailer.plan tailer.sink tailer.table_log"),
-    Boundary("tailer.obstacle", "tailer.errors"),
+    Boundary("tailer.obstacle", "tailer.errors tailer.table_log"),
     Boundary("tailer.vacuum_watch", "", "prometheus_client"),
     Boundary(
         "tailer.delivery",
