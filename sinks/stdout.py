@@ -9,6 +9,7 @@ written without a thread, which would cost several times what they do. A reader 
 with `SinkRejected`, whose cause is the `BrokenPipeError`: a command takes that as a clean end.
 """
 
+import errno
 import io
 import os
 import select
@@ -159,7 +160,8 @@ class StdoutSink:
             raise SinkRejected(self.name, "standard output was closed") from error
         except OSError as error:
             remedy = "Start again when it can take more; its last line may be incomplete."
-            raise SinkRejected(self.name, f"standard output: {error.strerror}", remedy) from error
+            reason = "is closed" if error.errno == errno.EBADF else error.strerror
+            raise SinkRejected(self.name, f"standard output: {reason}", remedy) from error
 
 
 def _is_ready(handle: int) -> bool:

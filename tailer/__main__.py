@@ -7,24 +7,24 @@ code  meaning
 1     a bug of ours: a traceback, and a line asking for a report
 2     the command line or the configuration is wrong
 3     the table cannot be followed: a person has to act
-4     the source or the sink is unavailable
+4     the source or the sink is unavailable, or standard output cannot be written
 130   interrupted before there was anything to finish
 ====  ====================================================================================
 
 Where several pipelines ended in errors, the code is that of the gravest: 1, then 3, 2, 4.
 """
 
-import os
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Final
 
 import click
 
 from tailer.cli import tailer
-from tailer.errors import TailerError
+from tailer.cli.streams import OutputRefused, abandon_output, guard_streams
+from tailer.errors import SinkError, TailerError
 
 __all__ = ["main"]
 
@@ -33,7 +33,19 @@ GRAVITY: Final = (1, 3, 2, 4)
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(_run())
+    guard_streams()
+    try:
+        code = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_output()
+        code = 0
+    except OutputRefused as error:
+        abandon_output()
+        _say("error", f"standard output: {error.reason}", "red")
+        _say("hint", "Start again where it can be written; what was printed may be incomplete.", "yellow")
+        code = SinkError.exit_code
+    sys.exit(code)
 
 
 def _run() -> int:
@@ -41,11 +53,11 @@ def _run() -> int:
         # Not `tailer.main`: it has an exit code of its own for a closed pipe.
         with tailer.make_context("tailer", sys.argv[1:]) as context:
             result = tailer.invoke(context)
-        sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return error.exit_code
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tailer"
@@ -54,9 +66,8 @@ def _run() -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        _abandon_stdout()
-        return 0
+    except (BrokenPipeError, OutputRefused):
+        raise
     except Exception as error:  # noqa: BLE001 - nothing is above us; what is not ours to name is printed whole
         codes = [_report(leaf) for leaf in _leaves(error)]
         _forget(error)
@@ -80,7 +91,8 @@ def _report(error: Exception) -> int:
         if error.hint:
             _say("hint", error.hint, "yellow")
         return error.exit_code
-    traceback.print_exception(error)
+    with suppress(OSError):
+        traceback.print_exception(error)
     _say("error", f"{about}{type(error).__name__}: {error}", "red")
     _say("hint", "This is a bug in lake-tailer: please report it with the lines above.", "yellow")
     return 1
@@ -96,13 +108,8 @@ def _forget(error: BaseException) -> None:
 
 
 def _say(label: str, text: str, color: str) -> None:
-    click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {text}", err=True)
-
-
-def _abandon_stdout() -> None:
-    # The reader went away. What the interpreter flushes at its end must not fail once more.
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    with suppress(OSError):  # nobody reads standard error: the exit code is left
+        click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {text}", err=True)
 
 
 if __name__ == "__main__":

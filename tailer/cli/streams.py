@@ -1,0 +1,74 @@
+"""Standard output and standard error that may be closed or full.
+
+A verb writes to standard output through click, rich or `print`; whichever it is, a refusal of the operating system must
+end the command with a named error. So it is recognised at the bottom, where bytes are written (`OutputRefused`). A pipe
+whose reader has gone away stays a `BrokenPipeError`: that is a good end.
+"""
+
+import errno
+import io
+import os
+import sys
+from typing import Any, Final
+
+__all__ = ["OutputRefused", "abandon_output", "guard_streams"]
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
+
+
+class OutputRefused(OSError):
+    """Standard output was closed before the start, or cannot take more."""
+
+    @property
+    def reason(self) -> str:
+        """The cause, in an operator's words."""
+        return "is closed" if self.errno == errno.EBADF else str(self.strerror)
+
+
+class _Output(io.FileIO):
+    """Standard output as bytes; names its own errors."""
+
+    def write(self, data: Any) -> int:
+        """See `io.FileIO.write`. Raises `OutputRefused`."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputRefused(error.errno, error.strerror) from error
+
+
+def guard_streams() -> None:
+    """Make standard output name its errors; occupy the numbers of streams that are closed.
+
+    Without that, the next file to be opened would get the number of standard output, and our output.
+    """
+    if sys.stdout is None:
+        # Opened for reading: every write is refused, as it is by a closed stream.
+        _occupy(_STDOUT, os.O_RDONLY)
+        _replace_output("utf-8", "strict", line_buffering=False)
+    elif sys.stdout is sys.__stdout__:
+        _replace_output(sys.stdout.encoding, sys.stdout.errors or "strict", sys.stdout.line_buffering)
+    if sys.stderr is None:
+        _occupy(_STDERR, os.O_WRONLY)
+        sys.stderr = os.fdopen(_STDERR, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def abandon_output() -> None:
+    """Send what is still in standard output's buffer nowhere: flushing it at the end must not fail once more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDOUT)
+    os.close(nowhere)
+
+
+def _occupy(number: int, mode: int) -> None:
+    handle = os.open(os.devnull, mode)
+    if handle != number:
+        os.dup2(handle, number)
+        os.close(handle)
+
+
+def _replace_output(encoding: str, errors: str, line_buffering: bool) -> None:
+    raw = io.BufferedWriter(_Output(_STDOUT, "w", closefd=False))
+    sys.stdout = io.TextIOWrapper(raw, encoding, errors, line_buffering=line_buffering)
