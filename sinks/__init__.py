@@ -83,12 +83,12 @@ must act.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from tailer.errors import ConfigError
+from tailer.spelling import did_you_mean
 
 __all__ = ["read_options"]
 
@@ -114,9 +114,7 @@ def read_options(name: str, options: Mapping[str, Any], shape: type[S]) -> S:
 
 def _instead(unknown: str, known: Sequence[str]) -> str:
     """What to write in place of an option that there is not."""
-    if close := get_close_matches(unknown, known, n=1):
-        return f"Did you mean {close[0]}?"
-    return f"The options are: {', '.join(known) or 'none'}."
+    return did_you_mean(unknown, known) or f"The options are: {', '.join(known) or 'none'}."
 
 
 def _check(where: str, value: Any, kind: Any) -> None:

@@ -14,6 +14,7 @@ code  meaning
 Where several pipelines ended in errors, the code is that of the gravest: 1, then 3, 2, 4.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from contextlib import suppress
 from typing import Final
 
 import click
+from click.shell_completion import shell_complete
 
 from tailer.cli import tailer
 from tailer.cli.streams import OutputRefused, abandon_output, guard_streams
@@ -29,6 +31,7 @@ from tailer.errors import SinkError, TailerError
 __all__ = ["main"]
 
 GRAVITY: Final = (1, 3, 2, 4)
+COMPLETE: Final = "_TAILER_COMPLETE"  # set by the shell that wants the words that may follow
 
 
 def main() -> None:
@@ -49,6 +52,8 @@ def main() -> None:
 
 
 def _run() -> int:
+    if instruction := os.environ.get(COMPLETE):
+        return shell_complete(tailer, {}, "tailer", COMPLETE, instruction)
     try:
         # Not `tailer.main`: it has an exit code of its own for a closed pipe.
         with tailer.make_context("tailer", sys.argv[1:]) as context:

@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 from tailer.errors import ConfigError
 from tailer.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.policy import Carryovers, OnDataLoss, OnSchemaChange
+from tailer.spelling import did_you_mean
 
 __all__ = [
     "MISSING",
@@ -219,7 +220,7 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
     if not isinstance(pipelines, dict):
         return values
     for word in pipelines.keys() - spelled.keys():
-        remedy = _nearest(word, spelled) or "The environment only overrides what the file has."
+        remedy = did_you_mean(word, spelled) or "The environment only overrides what the file has."
         where = f"environment {_variable(('pipelines', word))}"
         problems.append(Problem((), ConfigError(where, f"the file has no pipeline {word!r}", remedy)))
     values["pipelines"] = {spelled[word]: value for word, value in pipelines.items() if word in spelled}
@@ -238,7 +239,7 @@ def _validate(shape: type[M], path: Path, key: Key, table: Any, problems: list[P
     """`table` as a `shape`, or None. What is wrong is added to `problems`; unknown keys do not hide anything else."""
     known = shape.model_fields
     for unknown in table.keys() - known.keys() if isinstance(table, dict) else ():
-        remedy = _nearest(unknown, known) or f"Known: {', '.join(known)}."
+        remedy = did_you_mean(unknown, known) or f"Known: {', '.join(known)}."
         problems.append(Problem.at(path, (*key, unknown), "unknown key", remedy))
     try:
         return shape.model_validate(table)
@@ -275,11 +276,6 @@ def _misspelled_variables() -> Iterator[Problem]:
         if near and word != near[0]:
             remedy = f"Did you mean {_variable((near[0],))}?"
             yield Problem((), ConfigError(f"environment {name}", "is not a setting", remedy))
-
-
-def _nearest(word: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"Did you mean {near[0]!r}?" if near else ""
 
 
 def _spelled(name: str) -> str:

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from tailer.comparing import compare
 from tailer.engine import Engine
 from tailer.events import ChangeBatch
-from tailer.pairing import PairingCounts, refine_range
+from tailer.pairing import PairingCounts, check_key, refine_range
 from tailer.plan import ChangePlan, Position
 from tailer.policy import PairingRules
 from tailer.selections import Selections
@@ -67,6 +67,8 @@ async def net_changes(
     with Selections() as selections:
         net: tuple[ChangePlan, ...] = ()
         if plans:
+            if rules.compute_updates:
+                check_key(plans[-1], rules)
             net, counts = await compare(lambda matches: refine_range(plans, rules, matches, selections))
             report(plans[-1], counts)
         yield NetChanges(engine, net)

@@ -30,7 +30,6 @@ Memory is bounded by `tailer.matches`, and a bit for each row of a version.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
@@ -49,6 +48,7 @@ from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, ad
 from tailer.policy import Carryovers, PairingRules
 from tailer.preimages import Preimages
 from tailer.selections import Selections
+from tailer.spelling import did_you_mean
 
 __all__ = ["PairingCounts", "apart", "check_key", "concerns", "lacks_identity", "refine", "refine_range"]
 
@@ -75,12 +75,13 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
     """Raise `ConfigError` where the rows of `plan` lack a column of the key."""
     for column in rules.key:
         if plan.schema.get_field_index(column) < 0:
-            names = {name.lower(): name for name in plan.schema.names}
-            near = get_close_matches(column.lower(), names, n=1)
             known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
-            meant = f" Did you mean {names[near[0]]!r}?" if near else ""
-            change = " Where a version renames it, change the key between the two: progress is kept."
-            raise ConfigError("key", f"no column {column!r} at version {plan.version}", f"{known}{meant}{change}")
+            change = (
+                "Where a version renames it, change the key between the two: progress is kept. Where a later version "
+                "adds it, start there."
+            )
+            remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
+            raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
 
 
 def concerns(plan: ChangePlan, rules: PairingRules) -> bool:

@@ -13,7 +13,6 @@ from anyio import CancelScope, to_thread
 
 from tailer.comparing import compare
 from tailer.engine import Engine
-from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.pairing import PairingCounts, check_key, concerns, lacks_identity, refine
 from tailer.plan import ChangePlan, Position
@@ -49,12 +48,14 @@ class PairingEngine:
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`. Raises what `tailer.pairing.refine` raises, too.
 
-        And `ConfigError` where `after` is in the middle of the version, and was reached by other rules.
+        And `ConfigError` where a version with rows lacks a column of the key, whether or not it must be compared, and
+        where `after` is in the middle of the version, and was reached by other rules.
         """
-        compared = concerns(plan, self._rules)
-        self._warn(plan, compared)
-        if compared:
+        if plan.tasks and self._rules.compute_updates:
             check_key(plan, self._rules)
+        self._warn(plan)
+        compared = concerns(plan, self._rules)
+        if compared:
             plan = renumbered(plan, self._rules)
         check_reading(plan, after)
         if not compared:
@@ -70,17 +71,9 @@ class PairingEngine:
                 async with aclosing(_joined(batches, preimages)) as joined:
                     yield joined
 
-    def _warn(self, plan: ChangePlan, compared: bool) -> None:
-        """Say once what will stand in the way of telling updates, before it does."""
-        if self._warned:
-            return
-        try:
-            check_key(plan, self._rules)
-        except ConfigError as error:
-            self._warned = True
-            if not compared:
-                _log.warning("%s: %s; %s", plan.table, error, error.hint)
-        if lacks_identity(plan, self._rules):
+    def _warn(self, plan: ChangePlan) -> None:
+        """Warn once where updates are wanted and nothing identifies rows."""
+        if not self._warned and lacks_identity(plan, self._rules):
             self._warned = True
             _log.warning("%s: without a key, and without row tracking, no update can be told: %s", plan.table, _REMEDY)
 

@@ -43,6 +43,7 @@ from tailer.lineage import app_id_of, check_new, find_progress
 from tailer.obstacle import LOST_LOG, Awaited, Obstacle
 from tailer.plan import TASKS, ChangePlan, Position, Regime, add_row_ids, select_columns
 from tailer.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.row_ids import RowIdReport
 from tailer.schema_changes import describe_changes
 from tailer.sink import Heartbeat, Progress, Sink
 from tailer.start import Start, StartKind, StartPoint
@@ -88,6 +89,7 @@ class Pipeline:
         if sink.demands.key not in ((), engine.key):
             reason = f"{sink.name} tells rows apart by {', '.join(sink.demands.key)}, and the engine does not"
             raise ConfigError(name, reason, "Give a PairingEngine with compute_updates, null_keys and that key.")
+        self._row_ids = RowIdReport(name) if self._policy.row_ids else None
         self._looked_back = -_LOOK_BACK_S
         self._attempts = Attempts(name, self._limits.retry_for_s)
         self._obstacle: Obstacle | None = None
@@ -280,6 +282,8 @@ class Pipeline:
         self, delivery: Delivery, plan: ChangePlan, after: Position | None, may_stop: bool = False
     ) -> bool:
         """The rows of the plan behind `after`; False if it was to stop on the way, and might."""
+        if self._row_ids is not None:
+            self._row_ids.note(plan)
         async with delivery.batches(self._engine, plan, after) as batches:
             async for batch in batches:
                 if may_stop and self._attempts.is_stopping():

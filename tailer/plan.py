@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, UnsupportedFeature
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
+from tailer.spelling import did_you_mean
 
 __all__ = [
     "END",
@@ -249,7 +250,8 @@ class ChangePlan:
         """
         for column in columns:
             if self.schema.get_field_index(column) < 0:
-                remedy = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
+                known = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
+                remedy = f"{known} {did_you_mean(column, self.schema.names)}".rstrip()
                 raise ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
         return self._with_schemas(partial(select_columns, columns=columns))
 

@@ -23,6 +23,7 @@ from tailer.engine import Engine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import TASKS, ChangePlan, Position
+from tailer.spelling import did_you_mean
 
 __all__ = ["KeyShards", "TaskShards", "shard_numbers"]
 
@@ -79,7 +80,8 @@ class KeyShards:
         for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
             for name in self.key:
                 if name not in schema.names:
-                    remedy = f"The columns of {plan.table} are: {', '.join(schema.names)}."
+                    known = f"The columns of {plan.table} are: {', '.join(schema.names)}."
+                    remedy = f"{known} {did_you_mean(name, schema.names)}".rstrip()
                     raise ConfigError("key", f"no column {name!r} at version {plan.version}", remedy)
                 kind = schema.field(name).type
                 if pa.types.is_nested(kind):

@@ -27,6 +27,7 @@ import pyarrow as pa
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
+from tailer.spelling import did_you_mean
 
 __all__ = [
     "LAYOUT",
@@ -382,7 +383,8 @@ def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | A
     """
     found = entry_points(group=ENTRY_POINTS, name=kind)
     if not found:
-        raise ConfigError(name, f"no sink of kind {kind!r}", f"Installed kinds: {', '.join(sink_kinds())}.")
+        remedy = f"{did_you_mean(kind, sink_kinds())} Installed kinds: {', '.join(sink_kinds())}."
+        raise ConfigError(name, f"no sink of kind {kind!r}", remedy.lstrip())
     try:
         factory = next(iter(found)).load()
     except ImportError as error:

@@ -4,6 +4,9 @@ from importlib import import_module
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
+
+from tailer.spelling import did_you_mean
 
 __all__ = ["VERBS", "tailer"]
 
@@ -30,6 +33,19 @@ class _Verbs(click.Group):
             return None
         command: click.Command = import_module(f"{__name__}.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with. Raises `click.UsageError` with the verb that was probably meant."""
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. {did_you_mean(args[0], VERBS)}".rstrip())
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs and options that begin with `incomplete`, without importing a verb."""
+        verbs = [CompletionItem(verb, help=purpose) for verb, purpose in VERBS.items() if verb.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The overview, without importing a verb."""

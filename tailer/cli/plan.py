@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tailer.cli.completion import folders
 from tailer.config import local_folder
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import VersionAhead, VersionGone
@@ -20,7 +21,7 @@ __all__ = ["command"]
 
 
 @click.command("plan")
-@click.argument("table")
+@click.argument("table", shell_complete=folders)
 @click.argument("version", type=click.IntRange(min=0))
 def command(table: str, version: int) -> None:
     """Print what one version changed, as a plan in JSON.

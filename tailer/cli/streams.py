@@ -48,8 +48,8 @@ def guard_streams() -> None:
         # Opened for reading: every write is refused, as it is by a closed stream.
         _occupy(_STDOUT, os.O_RDONLY)
         _replace_output("utf-8", "strict", line_buffering=False)
-    elif sys.stdout is sys.__stdout__:
-        _replace_output(sys.stdout.encoding, sys.stdout.errors or "strict", sys.stdout.line_buffering)
+    elif (stdout := sys.__stdout__) is sys.stdout and stdout is not None:
+        _replace_output(stdout.encoding, stdout.errors or "strict", stdout.line_buffering)
     if sys.stderr is None:
         _occupy(_STDERR, os.O_WRONLY)
         sys.stderr = os.fdopen(_STDERR, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 import click
 
+from tailer.cli.completion import folders, places
 from tailer.config import local_folder
 from tailer.daemon import Drainable, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
@@ -53,16 +54,23 @@ class Unrecorded:
 
 
 @click.command("tail")
-@click.argument("table")
+@click.argument("table", shell_complete=folders)
 @click.option(
     "--from",
     "start",
     default="latest",
     show_default=True,
     metavar="PLACE",
+    shell_complete=places(StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT),
     help="Where to begin: earliest, latest, snapshot (all rows, then changes), a version or a timestamp.",
 )
-@click.option("--to", "end", metavar="PLACE", help="Where to end: latest, a version or a timestamp. Without it, never.")
+@click.option(
+    "--to",
+    "end",
+    metavar="PLACE",
+    shell_complete=places(StartKind.LATEST),
+    help="Where to end: latest, a version or a timestamp. Without it, never.",
+)
 @click.option(
     "--format",
     "form",

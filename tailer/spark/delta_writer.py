@@ -44,6 +44,7 @@ from tailer.lineage import app_id_of, check_new, find_progress
 from tailer.pipeline import Limits, Pipeline, shape
 from tailer.plan import Position, add_row_ids, output_schema, select_columns
 from tailer.policy import OnDataLoss
+from tailer.row_ids import RowIdReport
 from tailer.sink import Append, Appendable, Progress, Sink
 from tailer.spans import SPAN_VERSIONS, Span, Spans, pieces_of
 from tailer.spark.appends import SpanAppend
@@ -118,6 +119,7 @@ class DeltaPipeline:
         self._limits = limits
         self._until = until
         self._watch = VacuumWatch(settings.name)
+        self._row_ids = RowIdReport(settings.name) if settings.policy.row_ids else None
         self._attempts = Attempts(settings.name, limits.retry_for_s)
         self._finishing: Pipeline | None = None
         self._session: SparkSession | None = None
@@ -258,6 +260,9 @@ class DeltaPipeline:
         """One commit: all of the span, which begins with `version`."""
         self._under_way = span
         await self._turn_to(span.table_id, version)
+        if self._row_ids is not None:
+            for plan in span.plans:
+                self._row_ids.note(plan)
         if span.has_rows:
             append = await self._sink.appending(app_id_of(self._name, span.table_id), span.schemas)
             pieces = await to_thread.run_sync(pieces_of, span, self._settings.pairing)

@@ -70,6 +70,47 @@ def test_a_usage_error_is_two_lines_and_ends_with_2(arguments: tuple[str, ...]) 
     assert re.fullmatch(r"error: .+\nhint: See `tailer[a-z ]* --help`\.\n", done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(("tial",), "tail"), (("Check",), "check"), (("progres", "show"), "progress"), (("progress", "shwo"), "show")],
+)
+def test_a_verb_that_is_misspelled_is_suggested(arguments: tuple[str, ...], meant: str) -> None:
+    done = tailer(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"Did you mean '{meant}'?" in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str) -> None:
+    done = tailer(_TAILER_COMPLETE=f"{shell}_source")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_TAILER_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tailer ", set(VERBS)),
+        ("tailer pr", {"progress"}),
+        ("tailer progress ", {"show", "reset"}),
+        ("tailer tail --net", {"--net-changes"}),
+        ("tailer tail orders --from e", {"earliest"}),
+        ("tailer tail orders --format ", {"table", "jsonl"}),
+    ],
+)
+def test_words_are_completed(words: str, expected: set[str]) -> None:
+    number = len(words.split()) - (not words.endswith(" "))
+    done = tailer(_TAILER_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(number))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line.partition(",")[2] for line in done.stdout.split()} == expected
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("tail", "dir"), ("plan", "dir"), ("check", "file"), ("run", "file")])
+def test_a_shell_completes_paths_by_itself(verb: str, kind: str) -> None:
+    done = tailer(_TAILER_COMPLETE="bash_complete", COMP_WORDS=f"tailer {verb} ", COMP_CWORD="2")
+    assert done.stdout.strip() == f"{kind},"
+
+
 def test_a_bug_of_ours_is_a_traceback_and_ends_with_1() -> None:
     script = (
         "import sys, tailer.config, tailer.cli.check as check\n"

@@ -75,6 +75,22 @@ def test_columns_are_chosen_and_ordered(orders: Orders) -> None:
     assert list(first)[:3] == ["amount", "id", "_change_type"]
 
 
+def test_row_ids_that_the_table_does_not_have_are_not_null_in_silence(orders: Orders) -> None:
+    done = tailer("tail", orders.path, "--from", "earliest", "--to", "latest", "--row-ids")
+    assert done.returncode == 0
+    assert {json.loads(line)["_row_id"] for line in done.stdout.splitlines()} == {None}
+    assert done.stderr.count("the table does not track rows there") == 1
+    assert done.stderr.count("the rows of change files have none") == 1
+
+
+@pytest.mark.parametrize("start", ["0", "1", "2"])
+def test_a_key_that_is_missing_is_the_same_error_at_every_version(orders: Orders, start: str) -> None:
+    done = tailer("tail", orders.path, "--from", start, "--to", "3", "--compute-updates", "--key", "Id")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"no column 'Id' at version {start}" in done.stderr
+    assert "Did you mean 'id'?" in done.stderr
+
+
 def test_a_terminal_gets_a_table(orders: Orders) -> None:
     code, shown = in_terminal("tail", orders.path, "--from", "earliest", "--to", "latest")
     assert code == 0
@@ -136,6 +152,7 @@ def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
         (("{table}", "--columns", "id,,amount"), 2, "--columns: 'id,,amount' has an empty", "commas"),
         (("{table}", "--columns", "id,total"), 2, "no column 'total'", "id, amount"),
         (("{table}", "--columns", "total", "--from", "earliest"), 2, "no column 'total'", "id, amount"),
+        (("{table}", "--columns", "ID", "--from", "earliest"), 2, "no column 'ID'", "Did you mean 'id'?"),
         (("s3://bucket/orders",), 2, "TABLE: s3:// is not a local path", "folder"),
         (("{table}/nowhere",), 3, "nowhere: not a Delta table", "_delta_log"),
         (("{table}", "--from", "99"), 3, "version 99 does not exist yet (latest is 3)", "up to 3, or with latest"),

@@ -47,11 +47,12 @@ PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 # The first row that matches a module is its row. Patterns are separated by blanks; `x.*` does not include `x`.
 BOUNDARIES: Final = (
     Boundary("tailer.errors"),
+    Boundary("tailer.spelling"),
     Boundary("tailer.events tailer.variant", "tailer.errors", "pyarrow"),
     Boundary("tailer.start", "tailer.errors"),
     Boundary("tailer.policy"),
     Boundary("tailer.placement"),
-    Boundary("tailer.plan", "tailer.errors tailer.events", "pyarrow"),
+    Boundary("tailer.plan", "tailer.errors tailer.events tailer.spelling", "pyarrow"),
     Boundary("tailer.table_log", "tailer.errors tailer.plan tailer.start", "pyarrow"),
     Boundary("tailer.schema_changes", "tailer.delta.identity tailer.delta.schema", "pyarrow"),
     Boundary("tailer.calendars", "tailer.errors tailer.plan", "pyarrow"),
@@ -68,6 +69,8 @@ BOUNDARIES: Final = (
         "tailer.pairing",
         "tailer.bitmaps tailer.compared_columns tailer.delta.schema tailer.errors tailer.events tailer.execute"
         " tailer.matches tailer.partitions tailer.plan tailer.policy tailer.preimages tailer.selections",
+        "tailer.bitmaps tailer.delta.schema tailer.errors tailer.events tailer.execute tailer.matches"
+        " tailer.partitions tailer.plan tailer.policy tailer.preimages tailer.selections tailer.spelling",
         "pyarrow pyroaring",
     ),
     Boundary("tailer.compared_columns", "tailer.delta.identity tailer.delta.schema tailer.plan", "pyarrow"),
@@ -148,7 +151,8 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.spark.delta_writer",
         "tailer.attempts tailer.background tailer.config tailer.engine tailer.errors tailer.lineage tailer.pipeline"
-        " tailer.plan tailer.policy tailer.sink tailer.spans tailer.spark.appends tailer.spark.delta_session"
+        " tailer.plan tailer.policy tailer.row_ids tailer.sink tailer.spans tailer.spark.appends"
+        " tailer.spark.delta_session"
         " tailer.start tailer.table_log tailer.vacuum_watch tailer.watch",
         "anyio pyarrow pyspark",
     ),
@@ -192,10 +196,12 @@ BOUNDARIES: Final = (
         "anyio",
     ),
     Boundary("tailer.pairing_report", "tailer.pairing tailer.plan", "prometheus_client"),
-    Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan", "pyarrow"),
+    Boundary("tailer.sink", "tailer.errors tailer.events tailer.plan tailer.spelling", "pyarrow"),
     Boundary("tailer.watch", "tailer.background tailer.errors tailer.plan", "anyio watchfiles"),
     Boundary("tailer.lineage", "tailer.errors tailer.plan tailer.sink tailer.table_log"),
     Boundary("tailer.obstacle", "tailer.errors tailer.table_log"),
+    Boundary("tailer.obstacle", "tailer.errors"),
+    Boundary("tailer.row_ids", "tailer.events tailer.plan"),
     Boundary("tailer.vacuum_watch", "", "prometheus_client"),
     Boundary(
         "tailer.delivery",
@@ -206,11 +212,11 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.pipeline",
         "tailer.attempts tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.obstacle"
-        " tailer.plan tailer.policy tailer.schema_changes tailer.sink tailer.start tailer.table_log"
+        " tailer.plan tailer.policy tailer.row_ids tailer.schema_changes tailer.sink tailer.start tailer.table_log"
         " tailer.vacuum_watch tailer.watch",
         "pyarrow",
     ),
-    Boundary("tailer.shards", "tailer.engine tailer.errors tailer.events tailer.plan", "anyio pyarrow"),
+    Boundary("tailer.shards", "tailer.engine tailer.errors tailer.events tailer.plan tailer.spelling", "anyio pyarrow"),
     Boundary(
         "tailer.shard_layout",
         "tailer.errors tailer.events tailer.lineage tailer.plan tailer.sink tailer.start tailer.table_log",
@@ -239,7 +245,7 @@ BOUNDARIES: Final = (
     Boundary("tailer.daemon", "tailer.*", "anyio prometheus_client"),
     Boundary("tailer.api", "tailer.*", "anyio pandas polars pyarrow"),
     # Sinks see the ports and nothing behind them, as a third party's would.
-    Boundary("sinks", "tailer.errors", "msgspec"),
+    Boundary("sinks", "tailer.errors tailer.spelling", "msgspec"),
     Boundary("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     Boundary("sinks.encoding.avro", "sinks.encoding.* tailer.errors tailer.events", "fastavro pyarrow"),
     Boundary("sinks.schema_registry", "tailer.errors", "httpx2 msgspec"),
