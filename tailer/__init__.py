@@ -42,6 +42,8 @@ The parts
 `delivery`, `lineage`   its side towards the sink: transactions, what rows look like, whose progress is ours
 `arrivals`, `obstacle`  rows waited for with a deadline; what stopped a session, and how the next may get past it
 `policy`, `schema_changes`, `vacuum_watch`   what to do where there is a choice, what to say, when to warn
+`status`, `monitor`     the state of each pipeline as metrics, and answers to /metrics, /livez and /readyz
+`row_ids`, `spelling`   a warning where row ids are null; a suggestion for a name that is not known
 `config`, `daemon`, `cli/`   settings, several pipelines in one process, one file per verb
 
 Invariants (cited by number in comments)

@@ -13,6 +13,7 @@ import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from tailer.errors import Retry, TailerError
+from tailer.status import PipelineStatus
 
 __all__ = ["Attempts"]
 
@@ -21,10 +22,14 @@ _RETRIED: Final = (Retry.TIMED, Retry.ASK)
 
 
 class Attempts:
-    """Runs sessions of the pipeline `name`, and gives up after `retry_for_s` seconds without success."""
+    """Runs sessions of the pipeline `name`, and gives up after `retry_for_s` seconds without success.
 
-    def __init__(self, name: str, retry_for_s: float) -> None:
+    `status`: where to note what became of them.
+    """
+
+    def __init__(self, name: str, retry_for_s: float, status: PipelineStatus | None = None) -> None:
         self._name = name
+        self._status = status or PipelineStatus(name)
         self._retry_for_s = retry_for_s
         self._stopping = anyio.Event()
         self._succeeded = False
@@ -37,10 +42,12 @@ class Attempts:
     def stop(self) -> None:
         """Begin no other session."""
         self._stopping.set()
+        self._status.note_drain()
 
     def note_success(self) -> None:
         """The session under way got somewhere."""
         self._succeeded = True
+        self._status.note_success()
 
     async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
         """Run sessions until one returns True, or `stop`; one that returns False is followed by another at once.
@@ -67,10 +74,15 @@ class Attempts:
         try:
             return await session()
         except TailerError as error:
+            self._status.note_error()
             if not self._succeeded or not self._may_pass(error):
                 raise
             _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
+            self._status.note_retry()
             return False
+        except Exception:
+            self._status.note_error()
+            raise
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TailerError) and error.retry in _RETRIED and not self.is_stopping()
@@ -81,6 +93,7 @@ class Attempts:
         return time.monotonic() - self._failing_since >= self._retry_for_s
 
     def _report(self, state: RetryCallState) -> None:
+        self._status.note_retry()
         error = state.outcome.exception() if state.outcome is not None else None
         _log.warning("%s: %s; trying again in %.1f s", self._name, error, state.upcoming_sleep)
 

@@ -11,26 +11,29 @@ Messages go to standard error, since standard output belongs to the stdout sink.
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
-from prometheus_client import start_http_server
 
+from tailer.background import background
 from tailer.config import PipelineSettings, Settings
 from tailer.delta.state import StateTable
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine
 from tailer.engines import Engines, open_engines
 from tailer.errors import ConfigError, TailerError
+from tailer.monitor import Monitor
 from tailer.pairing_report import PairingReport
 from tailer.pipeline import Limits, Pipeline
 from tailer.placement import Writers
 from tailer.shard_delivery import make_sink
 from tailer.shard_layout import Layout, UndividedSink
 from tailer.sink import Recorded, Sink
+from tailer.status import PipelineStatus
 from tailer.storage import LocalStore
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import LocalWake
@@ -60,18 +63,19 @@ async def serve(settings: Settings) -> None:
     Raises an `ExceptionGroup` of what stopped pipelines, each with a note that names its pipeline.
     """
     sinks: list[Sink] = []
-    stop_metrics = _serve_metrics(settings)
-    try:
-        delta = any(map(_is_written_by_spark, settings.pipelines))
-        async with open_engines(settings.engine, settings.spark, delta=delta) as engines:
-            pipelines: dict[str, Drainable] = {}
-            for each in settings.pipelines:
-                sinks.append(open_sink(settings, each))
-                pipelines[each.name] = _pipeline(each, sinks[-1], engines)
-            failures = await run_all(pipelines, settings.drain_s)
-    finally:
-        await close_sinks(sinks)
-        await to_thread.run_sync(stop_metrics)
+    statuses = {each.name: PipelineStatus(each.name, not _is_written_by_spark(each)) for each in settings.pipelines}
+    async with _monitored(settings, list(statuses.values())):
+        try:
+            delta = any(map(_is_written_by_spark, settings.pipelines))
+            async with open_engines(settings.engine, settings.spark, delta=delta) as engines:
+                pipelines: dict[str, Drainable] = {}
+                for each in settings.pipelines:
+                    sinks.append(open_sink(settings, each))
+                    status = statuses[each.name]
+                    pipelines[each.name] = _Reporting(_pipeline(each, sinks[-1], engines, status), status)
+                failures = await run_all(pipelines, settings.drain_s)
+        finally:
+            await close_sinks(sinks)
     for name, error in failures.items():
         error.add_note(name)
     if failures:
@@ -166,36 +170,56 @@ class _Runs:
         return ", ".join(self._running)
 
 
-def _serve_metrics(settings: Settings) -> Callable[[], None]:
-    """Serve metrics where the settings say; what to call to stop. Raises `ConfigError` where that is not possible."""
+class _Reporting:
+    """A pipeline whose status says whether it runs."""
+
+    def __init__(self, pipeline: Drainable, status: PipelineStatus) -> None:
+        self._pipeline = pipeline
+        self._status = status
+
+    async def run(self) -> None:
+        self._status.note_start()
+        try:
+            await self._pipeline.run()
+        finally:
+            self._status.note_stop()
+
+    def stop(self) -> None:
+        self._pipeline.stop()
+
+
+@asynccontextmanager
+async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> AsyncIterator[None]:
+    """Answer monitoring where the settings say. Raises `ConfigError` where that is not possible."""
     if settings.metrics is None:
-        return lambda: None
+        yield
+        return
     host, port = settings.metrics
+    monitor = Monitor(statuses)
     try:
-        server, thread = start_http_server(port, host)
+        port, stop = await to_thread.run_sync(monitor.serve, host, port)
     except OSError as error:
         reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        raise ConfigError(
-            f"{settings.path}: metrics", reason, "Give an address of this machine that is free."
-        ) from error
-    _log.info("metrics on http://%s:%d/metrics", host, server.server_port)
+        remedy = "Give an address of this machine that is free."
+        raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
+    _log.info("metrics on http://%s:%d/metrics, health on /livez and /readyz", host, port)
+    try:
+        async with background() as group:
+            group.start_soon(monitor.beat)
+            yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(stop)
 
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
-    return stop
-
-
-def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines) -> Drainable:
+def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:
     if sink.distributes:
         if settings.write is Writers.EXECUTORS:
-            return _sharded(settings, engines)
+            return _sharded(settings, engines, status)
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, PairingReport(settings.name).note)
     if _is_written_by_spark(settings):
-        return _appending(settings, sink, engines, engine)
+        return _appending(settings, sink, engines, engine, status)
     return Pipeline(
         settings.name,
         open_table(settings),
@@ -206,27 +230,30 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines) -> Drain
         policy=settings.policy,
         limits=Limits(poll_interval_s=settings.poll_interval_s),
         vacuum_watch=VacuumWatch(settings.name),
+        status=status,
     )
 
 
-def _sharded(settings: PipelineSettings, engines: Engines) -> Drainable:
+def _sharded(settings: PipelineSettings, engines: Engines, status: PipelineStatus) -> Drainable:
     from tailer.spark.sharded import ShardedPipeline  # noqa: PLC0415 - PySpark is an extra
 
     assert engines.spark is not None, "checked by tailer.config"
     wake = LocalWake(settings.table / "_delta_log")
-    return ShardedPipeline(settings, open_table(settings), engines.spark.executors, wake)
+    return ShardedPipeline(settings, open_table(settings), engines.spark.executors, wake, status=status)
 
 
 def _is_written_by_spark(settings: PipelineSettings) -> bool:
     return settings.write is Writers.EXECUTORS and settings.sink_kind == "delta"
 
 
-def _appending(settings: PipelineSettings, sink: Sink, engines: Engines, engine: Engine) -> Drainable:
+def _appending(
+    settings: PipelineSettings, sink: Sink, engines: Engines, engine: Engine, status: PipelineStatus
+) -> Drainable:
     from tailer.spark.delta_writer import delta_pipeline  # noqa: PLC0415 - PySpark is an extra
 
     assert engines.spark is not None, "checked by tailer.config"
     wake = LocalWake(settings.table / "_delta_log")
-    return delta_pipeline(settings, open_table(settings), sink, engines.spark.session, engine, wake)
+    return delta_pipeline(settings, open_table(settings), sink, engines.spark.session, engine, wake, status=status)
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

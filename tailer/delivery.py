@@ -62,8 +62,9 @@ class Limits:
 class Delivery:
     """Delivers for the pipeline `name` to `sink`, going on from `progress`.
 
-    Before each commit `confirm` may object to it by raising; after it `committed` is called.
+    `confirm`: may object to a commit, before it, by raising.
 
+    `committed`: called after each commit, with the number of its rows.
     `table_id`: the id under which progress was committed last, None where there is none yet.
     `schema` is what the sink takes rows to look like at this point of the stream (as in `ChangeTask.schema`); None
     where it has been told nothing yet.
@@ -76,7 +77,7 @@ class Delivery:
         progress: Progress | None,
         limits: Limits,
         confirm: Callable[[], Awaitable[None]],
-        committed: Callable[[], None],
+        committed: Callable[[int], None],
     ) -> None:
         self._name = name
         self._sink = sink
@@ -173,7 +174,7 @@ class Delivery:
             reason = f"no answer within {self._limits.commit_deadline_s:g} s"
             raise CommitUnknown(self._sink.name, reason) from error
         self._transaction = None
-        self._committed()
+        self._committed(self._rows)
         await self._stack.aclose()
         _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
         self._position = None

@@ -47,6 +47,7 @@ from tailer.row_ids import RowIdReport
 from tailer.schema_changes import describe_changes
 from tailer.sink import Heartbeat, Progress, Sink
 from tailer.start import Start, StartKind, StartPoint
+from tailer.status import PipelineStatus
 from tailer.table_log import TableLog
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import Wake
@@ -75,6 +76,7 @@ class Pipeline:
         policy: Policy | None = None,
         limits: Limits | None = None,
         vacuum_watch: VacuumWatch | None = None,
+        status: PipelineStatus | None = None,
     ) -> None:
         self._name = name
         self._table = table
@@ -91,7 +93,8 @@ class Pipeline:
             raise ConfigError(name, reason, "Give a PairingEngine with compute_updates, null_keys and that key.")
         self._row_ids = RowIdReport(name) if self._policy.row_ids else None
         self._looked_back = -_LOOK_BACK_S
-        self._attempts = Attempts(name, self._limits.retry_for_s)
+        self._status = status or PipelineStatus(name)
+        self._attempts = Attempts(name, self._limits.retry_for_s, self._status)
         self._obstacle: Obstacle | None = None
         self._awaited = Awaited(name)
 
@@ -114,12 +117,17 @@ class Pipeline:
             return await self._session()
         except TailerError as error:
             if self._obstacle is not None and self._obstacle.error is error and not self._obstacle.met:
+                self._status.note_error()
                 return False
             goes_past = self._policy.on_data_loss is not OnDataLoss.FAIL
             if not goes_past or not isinstance(error, LOST_LOG) or error.table != self._table.uri:
                 raise
             await self._await_state(error)
             return False
+        finally:
+            if self._vacuum_watch is not None:
+                self._vacuum_watch.forget()
+                self._looked_back = -_LOOK_BACK_S
 
     async def _await_state(self, error: TailerError) -> None:
         """Wait for news of a log that tells no way past `error`; `StateUnknown` where the pipeline has an end."""
@@ -138,7 +146,7 @@ class Pipeline:
             self._obstacle = None
         progress = await find_progress(self._name, self._table, table_id, self._sink)
         last = await self._table.resolve_end(self._until) if self._until is not None else None
-        made = self._table.confirm, self._attempts.note_success
+        made = self._table.confirm, self._note_commit
         async with Delivery(self._name, self._sink, progress, self._limits, *made) as delivery:
             try:
                 done = await self._run_from(delivery, progress, last)
@@ -155,6 +163,10 @@ class Pipeline:
                 raise
             await delivery.commit()
         return done
+
+    def _note_commit(self, rows: int) -> None:
+        self._status.note_rows(rows)
+        self._attempts.note_success()
 
     def _note_obstacle(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
         """Remember what stopped this session, if another one can do more than fail in the same way."""

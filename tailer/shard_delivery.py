@@ -31,6 +31,7 @@ from tailer.shard_layout import LayoutSink, place_of
 from tailer.shards import KeyShards, TaskShards
 from tailer.sink import Sink, shard_name
 from tailer.start import Start, StartKind
+from tailer.status import PipelineStatus
 from tailer.storage import LocalStore
 from tailer.watch import TimerWake
 
@@ -63,12 +64,13 @@ class ShardWork:
 @dataclass(slots=True)
 class ShardReport:
     """What became of a shard. `error`: what stopped it, None where it is delivered; `compared`: what was found out
-    about each version that this attempt compared (`tailer.pairing_report`).
+    about each version that this attempt compared (`tailer.pairing_report`); `rows`: how many it committed.
     """
 
     shard: int
     error: TailerError | None = None
     compared: list[tuple[ChangePlan, PairingCounts]] = field(default_factory=list)
+    rows: int = 0
 
     def note(self, plan: ChangePlan, counts: PairingCounts) -> None:
         """`counts` were found in the version of `plan`."""
@@ -113,7 +115,7 @@ async def _deliver(work: ShardWork, report: ShardReport) -> None:
 
 async def _attempt(work: ShardWork, report: ShardReport) -> None:
     settings = work.settings
-    table, sink = _open_table(settings), make_sink(settings)
+    table, sink, status = _open_table(settings), make_sink(settings), PipelineStatus(work.name)
     try:
         await place_of(work.name, table, sink)
         pipeline = Pipeline(
@@ -126,9 +128,11 @@ async def _attempt(work: ShardWork, report: ShardReport) -> None:
             Start(StartKind.VERSION, work.until),
             settings.policy,
             Limits(poll_interval_s=settings.poll_interval_s),
+            status=status,
         )
         await pipeline.run()
     finally:
+        report.rows += status.rows
         with anyio.CancelScope(shield=True):
             await sink.aclose()
 

@@ -33,14 +33,11 @@ class VacuumWatch:
     def __init__(self, name: str) -> None:
         self._name = name
         self._warned = -_WARN_EVERY_S
-        self._behind = _BEHIND.labels(name)
-        self._left = _LEFT.labels(name)
 
     def report(self, versions: int, oldest_ms: int, kept_ms: int) -> None:
         """`versions` are due, the oldest from `oldest_ms`; what it needs is kept for `kept_ms` at least."""
         left_ms = oldest_ms + kept_ms - time.time() * 1000
-        self._behind.set(versions)
-        self._left.set(left_ms / _HOUR_MS)
+        self._show(versions, left_ms)
         if left_ms < kept_ms * _WARN_BELOW and time.monotonic() - self._warned >= _WARN_EVERY_S:
             self._warned = time.monotonic()
             left = f"in {left_ms / _HOUR_MS:.1f} h" if left_ms > 0 else "at any time"
@@ -54,5 +51,13 @@ class VacuumWatch:
 
     def caught_up(self, kept_ms: int) -> None:
         """Nothing is due; what comes next is kept for `kept_ms` at least."""
-        self._behind.set(0)
-        self._left.set(kept_ms / _HOUR_MS)
+        self._show(0, kept_ms)
+
+    def forget(self) -> None:
+        """How far the pipeline is behind is not known any more: show nothing instead of the last value."""
+        for gauge in (_BEHIND, _LEFT):
+            gauge.remove(self._name)
+
+    def _show(self, versions: int, left_ms: float) -> None:
+        _BEHIND.labels(self._name).set(versions)
+        _LEFT.labels(self._name).set(left_ms / _HOUR_MS)

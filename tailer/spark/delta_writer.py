@@ -50,6 +50,7 @@ from tailer.spans import SPAN_VERSIONS, Span, Spans, pieces_of
 from tailer.spark.appends import SpanAppend
 from tailer.spark.delta_session import check_delta
 from tailer.start import Start, StartKind, StartPoint
+from tailer.status import PipelineStatus
 from tailer.table_log import TableLog
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import TimerWake, Wake
@@ -77,6 +78,7 @@ def delta_pipeline(
     limits: Limits | None = None,
     until: int | None = None,
     span_versions: int = SPAN_VERSIONS,
+    status: PipelineStatus | None = None,
 ) -> "DeltaPipeline":
     """The pipeline for `settings` whose `write` is `executors`, into `sink`, which must be `Appendable`.
 
@@ -91,7 +93,7 @@ def delta_pipeline(
         reason = f"is a {settings.sink_kind} sink, to which Spark's Delta writer cannot append"
         raise ConfigError(f"{settings.name}.sink", reason, 'Set write = "driver".')
     limits = limits or Limits(poll_interval_s=settings.poll_interval_s)
-    return DeltaPipeline(settings, table, sink, session, engine, wake, limits, until, span_versions)
+    return DeltaPipeline(settings, table, sink, session, engine, wake, limits, until, span_versions, status)
 
 
 class DeltaPipeline:
@@ -108,6 +110,7 @@ class DeltaPipeline:
         limits: Limits,
         until: int | None,
         span_versions: int,
+        status: PipelineStatus | None,
     ) -> None:
         self._name = settings.name
         self._settings = settings
@@ -120,7 +123,8 @@ class DeltaPipeline:
         self._until = until
         self._watch = VacuumWatch(settings.name)
         self._row_ids = RowIdReport(settings.name) if settings.policy.row_ids else None
-        self._attempts = Attempts(settings.name, limits.retry_for_s)
+        self._status = status or PipelineStatus(settings.name, counts_rows=False)
+        self._attempts = Attempts(settings.name, limits.retry_for_s, self._status)
         self._finishing: Pipeline | None = None
         self._session: SparkSession | None = None
         self._most_versions = span_versions
@@ -155,6 +159,8 @@ class DeltaPipeline:
             _log.warning("%s: %s; going on with fewer versions at once", self._name, error)
             self._most_versions = fewer
             return False
+        finally:
+            self._watch.forget()
 
     def _before(self, error: TailerError) -> int:
         """How many versions to try before the one that `error` is about; 0 where nothing is before it."""
@@ -195,6 +201,7 @@ class DeltaPipeline:
             end,
             settings.policy,
             self._limits,
+            status=self._status,
         )
         if not self._attempts.is_stopping():
             await self._finishing.run()

@@ -30,6 +30,7 @@ from tailer.policy import OnDataLoss
 from tailer.shard_delivery import ShardReport, ShardWork, deliver_shard, make_sink
 from tailer.shard_layout import Layout, layout_id
 from tailer.sink import Heartbeat, Sink
+from tailer.status import PipelineStatus
 from tailer.table_log import TableLog
 from tailer.vacuum_watch import VacuumWatch
 from tailer.watch import Wake
@@ -74,6 +75,7 @@ class ShardedPipeline:
         wake: Wake,
         limits: Limits | None = None,
         until: int | None = None,
+        status: PipelineStatus | None = None,
     ) -> None:
         if settings.policy.on_data_loss is not OnDataLoss.FAIL:
             reason = f"is {settings.policy.on_data_loss}, and shards would each go on from another version"
@@ -87,7 +89,8 @@ class ShardedPipeline:
         self._until = until
         self._report = PairingReport(settings.name)
         self._watch = VacuumWatch(settings.name)
-        self._attempts = Attempts(settings.name, self._limits.retry_for_s)
+        self._status = status or PipelineStatus(settings.name)
+        self._attempts = Attempts(settings.name, self._limits.retry_for_s, self._status)
 
     def stop(self) -> None:
         """Finish the span under way, all shards of it, and return from `run`."""
@@ -108,6 +111,7 @@ class ShardedPipeline:
         async with AsyncExitStack() as stack:
             sink = make_sink(settings)
             stack.push_async_callback(_close, sink)
+            stack.callback(self._watch.forget)
             layout = Layout(settings.name, self._table, sink, lambda: make_sink(settings))
             await layout.settle(settings.shards, settings.start)
             spans = _Spans(self._table, await layout.places(settings.shards), settings.shards, self._until)
@@ -144,6 +148,7 @@ class ShardedPipeline:
         self._attempts.note_success()
 
     def _note(self, reports: Sequence[ShardReport]) -> None:
+        self._status.note_rows(sum(report.rows for report in reports))
         # Every shard compares all rows of a version, so one of them has all there is to tell.
         for plan, counts in reports[0].compared:
             self._report.note(plan, counts)

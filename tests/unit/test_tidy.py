@@ -136,7 +136,9 @@ BOUNDARIES: Final = (
         "grpc py4j pyarrow pyspark",
     ),
     Boundary("tailer.spark.worker", "", "pyspark"),
-    Boundary("tailer.attempts", "tailer.errors", "anyio tenacity"),
+    Boundary("tailer.status", "", "prometheus_client"),
+    Boundary("tailer.monitor", "tailer.status", "anyio prometheus_client"),
+    Boundary("tailer.attempts", "tailer.errors tailer.status", "anyio tenacity"),
     Boundary(
         "tailer.spans",
         "tailer.errors tailer.pairing tailer.pieces tailer.plan tailer.policy tailer.schema_changes tailer.table_log",
@@ -153,7 +155,7 @@ BOUNDARIES: Final = (
         "tailer.attempts tailer.background tailer.config tailer.engine tailer.errors tailer.lineage tailer.pipeline"
         " tailer.plan tailer.policy tailer.row_ids tailer.sink tailer.spans tailer.spark.appends"
         " tailer.spark.delta_session"
-        " tailer.start tailer.table_log tailer.vacuum_watch tailer.watch",
+        " tailer.start tailer.status tailer.table_log tailer.vacuum_watch tailer.watch",
         "anyio pyarrow pyspark",
     ),
     Boundary("tailer.spark.recipes", "tailer.errors tailer.events", "pyspark"),
@@ -212,8 +214,8 @@ BOUNDARIES: Final = (
     Boundary(
         "tailer.pipeline",
         "tailer.attempts tailer.delivery tailer.engine tailer.errors tailer.events tailer.lineage tailer.obstacle"
-        " tailer.plan tailer.policy tailer.row_ids tailer.schema_changes tailer.sink tailer.start tailer.table_log"
-        " tailer.vacuum_watch tailer.watch",
+        " tailer.plan tailer.policy tailer.row_ids tailer.schema_changes tailer.sink tailer.start tailer.status"
+        " tailer.table_log tailer.vacuum_watch tailer.watch",
         "pyarrow",
     ),
     Boundary("tailer.shards", "tailer.engine tailer.errors tailer.events tailer.plan tailer.spelling", "anyio pyarrow"),
@@ -226,14 +228,14 @@ BOUNDARIES: Final = (
         "tailer.shard_delivery",
         "tailer.config tailer.delta.table tailer.engine tailer.errors tailer.lineage tailer.pairing"
         " tailer.pairing_engine tailer.pipeline tailer.plan tailer.shard_layout tailer.shards tailer.sink tailer.start"
-        " tailer.storage tailer.watch",
+        " tailer.status tailer.storage tailer.watch",
         "anyio",
     ),
     Boundary(
         "tailer.spark.sharded",
         "tailer.attempts tailer.background tailer.config tailer.errors tailer.pairing_report tailer.pipeline"
-        " tailer.plan tailer.policy tailer.shard_delivery tailer.shard_layout tailer.sink tailer.table_log"
-        " tailer.vacuum_watch tailer.watch",
+        " tailer.plan tailer.policy tailer.shard_delivery tailer.shard_layout tailer.sink tailer.status"
+        " tailer.table_log tailer.vacuum_watch tailer.watch",
         "anyio",
     ),
     # The edge where everything is put together.
@@ -244,6 +246,7 @@ BOUNDARIES: Final = (
     ),
     Boundary("tailer.daemon", "tailer.*", "anyio prometheus_client"),
     Boundary("tailer.api", "tailer.*", "anyio pandas polars pyarrow"),
+    Boundary("tailer.daemon", "tailer.*", "anyio"),
     # Sinks see the ports and nothing behind them, as a third party's would.
     Boundary("sinks", "tailer.errors tailer.spelling", "msgspec"),
     Boundary("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),

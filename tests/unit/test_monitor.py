@@ -1,0 +1,154 @@
+"""What monitoring is told: paths, methods, and the truth about pipelines and the event loop."""
+
+import socket
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import anyio
+import pytest
+from prometheus_client import REGISTRY
+
+from tailer import monitor
+from tailer.attempts import Attempts
+from tailer.errors import NotATable, StorageUnavailable, TailerError
+from tailer.monitor import Monitor
+from tailer.status import PipelineState, PipelineStatus
+from tailer.vacuum_watch import VacuumWatch
+
+
+@pytest.fixture
+def statuses() -> list[PipelineStatus]:
+    """Two pipelines that have begun."""
+    found = [PipelineStatus("monitored-a"), PipelineStatus("monitored-b")]
+    for status in found:
+        status.note_start()
+    return found
+
+
+@pytest.fixture(params=["127.0.0.1", "localhost", "::1"])
+def address(request: pytest.FixtureRequest, statuses: list[PipelineStatus]) -> Iterator[str]:
+    """Where a monitor of them answers."""
+    host: str = request.param
+    port, stop = Monitor(statuses).serve(host, 0)
+    yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    stop()
+
+
+def asked(url: str, method: str = "GET") -> tuple[int, str]:
+    """Status and body."""
+    try:
+        with urlopen(Request(url, method=method), timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def measured(name: str, pipeline: str) -> float | None:
+    """The value of a metric; None where there is none."""
+    return REGISTRY.get_sample_value(name, {"pipeline": pipeline})
+
+
+def test_only_what_there_is_is_found(address: str) -> None:
+    assert asked(f"{address}/metrics")[0] == 200
+    assert asked(f"{address}/livez") == (200, "live\n")
+    for path in ("/", "", "/health", "/metrics/", "/metricsx", "/readyz/x", "/favicon.ico"):
+        assert asked(address + path)[0] == 404, path
+
+
+def test_nothing_but_reading_is_allowed(address: str) -> None:
+    assert asked(f"{address}/livez", "POST")[0] == 405
+    assert asked(f"{address}/metrics", "DELETE")[0] == 405
+    assert asked(f"{address}/livez", "HEAD") == (200, "")
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(address: str) -> None:
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+        assert asked(f"{address}/livez")[0] == 200
+
+
+def test_ready_is_who_delivers(address: str, statuses: list[PipelineStatus]) -> None:
+    first, second = statuses
+    assert asked(f"{address}/readyz") == (503, "monitored-a: starting\nmonitored-b: starting\n")
+    first.note_success()
+    second.note_success()
+    assert asked(f"{address}/readyz") == (200, "monitored-a: ready\nmonitored-b: ready\n")
+    second.note_error()
+    assert asked(f"{address}/readyz") == (503, "monitored-a: ready\nmonitored-b: retrying\n")
+    second.note_success()
+    assert asked(f"{address}/readyz")[0] == 200
+    first.note_stop()
+    assert asked(f"{address}/readyz") == (503, "monitored-a: stopped\nmonitored-b: ready\n")
+    second.note_drain()
+    second.note_success()
+    assert asked(f"{address}/readyz") == (503, "monitored-a: stopped\nmonitored-b: draining\n")
+
+
+@pytest.mark.anyio
+async def test_an_event_loop_that_is_stuck_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Monitor([])
+    port, stop = watched.serve("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{port}/livez"
+    try:
+        monkeypatch.setattr(monitor, "STUCK_S", 0.2)
+        await anyio.sleep(0.3)
+        status, text = await anyio.to_thread.run_sync(asked, url)
+        assert (status, "has not turned" in text) == (503, True)
+        monkeypatch.setattr(monitor, "STUCK_S", 30.0)
+        async with anyio.create_task_group() as group:
+            group.start_soon(watched.beat)
+            assert (await anyio.to_thread.run_sync(asked, url))[0] == 200
+            group.cancel_scope.cancel()
+    finally:
+        await anyio.to_thread.run_sync(stop)
+
+
+def test_a_pipeline_that_stopped_is_down_and_measures_nothing() -> None:
+    status, watch = PipelineStatus("monitored-c"), VacuumWatch("monitored-c")
+    assert measured("lake_tailer_versions_behind", "monitored-c") is None
+    status.note_start()
+    watch.report(3, 0, 1000)
+    assert measured("lake_tailer_versions_behind", "monitored-c") == 3
+    assert measured("lake_tailer_pipeline_up", "monitored-c") == 1
+    watch.forget()
+    status.note_stop()
+    assert measured("lake_tailer_versions_behind", "monitored-c") is None
+    assert measured("lake_tailer_vacuum_hours_left", "monitored-c") is None
+    assert measured("lake_tailer_pipeline_up", "monitored-c") == 0
+    watch.caught_up(1000)
+    assert measured("lake_tailer_versions_behind", "monitored-c") == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("errors", "counted", "retried"),
+    [
+        ([], 0, 0),
+        ([StorageUnavailable("x"), StorageUnavailable("x")], 2, 2),
+        ([NotATable("x")], 1, 0),
+        ([KeyError("a bug")], 1, 0),
+    ],
+)
+async def test_attempts_are_counted(errors: list[Exception], counted: int, retried: int) -> None:
+    name = f"monitored-{counted}-{retried}-{len(errors)}-{type(errors[0]).__name__ if errors else ''}"
+    status = PipelineStatus(name)
+    attempts = Attempts(name, 60, status)
+    waiting = list(errors)
+
+    async def session() -> bool:
+        if waiting:
+            raise waiting.pop(0)
+        attempts.note_success()
+        return True
+
+    try:
+        await attempts.run(session)
+    except (TailerError, KeyError):
+        assert status.state is PipelineState.RETRYING
+    else:
+        assert status.state is PipelineState.READY
+        assert measured("lake_tailer_last_success_timestamp_seconds", name)
+    assert measured("lake_tailer_errors_total", name) == counted
+    assert measured("lake_tailer_retries_total", name) == retried
