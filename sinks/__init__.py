@@ -82,7 +82,8 @@ Errors: translate your client's exceptions in the module that imports it. Name t
 must act.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -95,21 +96,48 @@ __all__ = ["read_options"]
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def read_options(name: str, options: Mapping[str, Any], shape: type[S]) -> S:
+def read_options(
+    name: str, options: Mapping[str, Any], shape: type[S], *checks: Callable[[str, S], Iterable[ConfigError]]
+) -> S:
     """The options of the sink called `name` as a `shape`: a msgspec struct, one field per option.
 
-    Raises `ConfigError` naming `<name>.<option>` for an option that is unknown, missing or of the wrong type; values
-    are not converted.
+    `checks`: what else may be wrong with options of the right types.
+
+    Raises `ConfigError` naming `<name>.<option>` for an option that is unknown, missing or of the wrong type, and for
+    what a check finds; several of them as an `ExceptionGroup`. Values are not converted.
     """
+    faults = dict(_misfits(name, options, shape))
+    sound = {option: value for option, value in options.items() if option not in faults}
+    found = list(faults.values())
+    if all(field.name in sound for field in msgspec.structs.fields(shape) if field.required):
+        given = shape(**sound)
+        more = (fault for check in checks for fault in check(name, given))
+        found += (fault for fault in more if not faults or _stands_alone(name, fault, sound, faults))
+        if not found:
+            return given
+    raise found[0] if len(found) == 1 else ExceptionGroup(f"options of {name}", found)
+
+
+def _misfits(name: str, options: Mapping[str, Any], shape: type[S]) -> Iterator[tuple[str, ConfigError]]:
+    """Options that are unknown, missing or of the wrong type."""
     fields = {field.name: field for field in msgspec.structs.fields(shape)}
-    if unknown := sorted(options.keys() - fields.keys()):
-        raise ConfigError(f"{name}.{unknown[0]}", "no such option", _instead(unknown[0], list(fields)))
+    instead = {unknown: _instead(unknown, list(fields)) for unknown in sorted(options.keys() - fields.keys())}
+    for unknown, remedy in instead.items():
+        yield unknown, ConfigError(f"{name}.{unknown}", "no such option", remedy)
     for field in fields.values():
-        if field.name in options:
-            _check(f"{name}.{field.name}", options[field.name], field.type)
-        elif field.required:
-            raise ConfigError(f"{name}.{field.name}", "is missing", f"The options are: {', '.join(fields)}.")
-    return shape(**options)
+        where = f"{name}.{field.name}"
+        if field.name not in options:
+            if field.required and f"Did you mean {field.name!r}?" not in instead.values():
+                yield field.name, ConfigError(where, "is missing", f"The options are: {', '.join(fields)}.")
+        elif (fault := _misfit(where, options[field.name], field.type)) is not None:
+            yield field.name, fault
+
+
+def _stands_alone(name: str, fault: ConfigError, sound: Mapping[str, Any], faults: Mapping[str, ConfigError]) -> bool:
+    """Whether a check found it in options that are sound, and not because others count as not given."""
+    text = f"{fault.reason} {fault.remedy}"
+    related = any(re.search(rf"\b{re.escape(option)}\b", text) for option in faults)
+    return fault.where.removeprefix(f"{name}.") in sound and not related
 
 
 def _instead(unknown: str, known: Sequence[str]) -> str:
@@ -117,7 +145,7 @@ def _instead(unknown: str, known: Sequence[str]) -> str:
     return did_you_mean(unknown, known) or f"The options are: {', '.join(known) or 'none'}."
 
 
-def _check(where: str, value: Any, kind: Any) -> None:
+def _misfit(where: str, value: Any, kind: Any) -> ConfigError | None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -126,4 +154,5 @@ def _check(where: str, value: Any, kind: Any) -> None:
             Literal: f"Give one of: {choices}.",
             list: f'Give a list, such as {where.rpartition(".")[2]} = ["a"].',
         }
-        raise ConfigError(where, str(error), remedies.get(get_origin(kind), "")) from None
+        return ConfigError(where, str(error), remedies.get(get_origin(kind), ""))
+    return None

@@ -24,7 +24,7 @@ it needs OPTIMIZE now and then: opening a table takes delta-rs time that grows w
 """
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self
@@ -74,11 +74,7 @@ class DeltaSink:
 
         Raises `ConfigError`.
         """
-        chosen = read_options(name, options, _Options)
-        if not chosen.path:
-            raise ConfigError(f"{name}.path", "is empty", "Set path to the target table's folder.")
-        if chosen.partition_by == []:
-            raise ConfigError(f"{name}.partition_by", "is empty", "Leave it out, or name columns of the table.")
+        chosen = read_options(name, options, _Options, _check)
         return cls(name, chosen.path, chosen.partition_by)
 
     @property
@@ -208,3 +204,10 @@ class _DeltaTransaction:
 
     def _append(self, position: Position) -> None:
         self._table.append(self._anchor, position, self._spool.reader, self._notes, self._far)
+
+
+def _check(name: str, options: _Options) -> Iterator[ConfigError]:
+    if not options.path:
+        yield ConfigError(f"{name}.path", "is empty", "Set path to the target table's folder.")
+    if options.partition_by == []:
+        yield ConfigError(f"{name}.partition_by", "is empty", "Leave it out, or name columns of the table.")

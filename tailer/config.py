@@ -55,7 +55,7 @@ them over the file's.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -135,12 +135,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What there is to say about a configuration: its pipelines' names; `settings`, or all that is wrong."""
+    """What there is to say about a configuration: its pipelines' names; `settings`, or all that is wrong.
+
+    `sound`: the pipelines with which nothing is wrong.
+    """
 
     path: Path
     names: tuple[str, ...]
     settings: Settings | None
     problems: tuple[Problem, ...]
+    sound: tuple[PipelineSettings, ...] = ()
 
 
 def load(path: Path) -> Settings:
@@ -159,7 +163,9 @@ def examine(path: Path) -> Findings:
     reading = read_file(path)
     checks = _Checks(path, reading.problems)
     settings = checks.settings(reading)
-    return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems))
+    faulty = {problem.pipeline for problem in checks.problems}
+    sound = tuple(each for each in settings.pipelines if each.name not in faulty)
+    return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems), sound)
 
 
 _FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
@@ -189,16 +195,18 @@ class _Checks:
 
     def settings(self, reading: Reading) -> Settings:
         """The settings that were read, without the pipelines that cannot be."""
-        file = reading.file or FileShape()
+        file, unsound = reading.file or FileShape(), reading.unsound.get((), frozenset())
         state_table = None
         if file.state_table is not None:
             state_table = self._attempt(("state_table",), self._folder(file.state_table))
-        if reading.file is not None and not file.pipelines:
+        if reading.file is not None and not file.pipelines and "pipelines" not in unsound:
             self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
-        stateless = reading.file is not None and file.state_table is None
+        stateless = reading.file is not None and file.state_table is None and "state_table" not in unsound
+        engine = None if reading.file is None or "engine" in unsound else file.engine
         spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
         shapes = reading.pipelines.items()
-        candidates = [self._pipeline(name, shape, stateless, file.engine) for name, shape in shapes]
+        keys = {name: reading.unsound.get(("pipelines", name), frozenset()) for name in reading.pipelines}
+        candidates = [self._pipeline(name, shape, keys[name], stateless, engine) for name, shape in shapes]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
@@ -206,8 +214,9 @@ class _Checks:
         return settings
 
     def _pipeline(
-        self, name: str, shape: PipelineShape, stateless: bool, engine: EngineKind
+        self, name: str, shape: PipelineShape, unsound: Collection[str], stateless: bool, engine: EngineKind | None
     ) -> PipelineSettings | None:
+        """The settings of a pipeline, as far as they are sound; None without a table or a sink."""
         key = ("pipelines", name)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
@@ -216,14 +225,16 @@ class _Checks:
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
         if "columns" in shape.model_fields_set and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
-        table = self._attempt((*key, "table"), self._folder(shape.table))
-        start = self._attempt((*key, "start"), lambda: Start.parse(shape.start))
-        sink = self._sink(name, shape.sink, stateless)
-        made = None if sink is None else sink[0]
-        pairing = self._pairing(key, shape, made.demands.key if isinstance(made, Sink) else ())
+        table = None if "table" in unsound else self._attempt((*key, "table"), self._folder(shape.table))
+        start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
+        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
+        pairing = PairingRules()
+        if not {"key", "columns", "compute_updates"} & set(unsound):
+            pairing = self._pairing(key, shape, made.demands.key if isinstance(made, Sink) else ())
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
-        check_writers(engine, key, shape, made, self._problem)
-        if table is None or start is None or sink is None:
+        if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
+            check_writers(engine, key, shape, made, self._problem)
+        if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
         return PipelineSettings(
@@ -234,7 +245,7 @@ class _Checks:
             pairing,
             shape.poll_interval_s,
             shape.sink.kind,
-            sink[1],
+            options,
             catalog,
             shape.write,
             shape.shards,
@@ -262,27 +273,30 @@ class _Checks:
 
     def _sink(
         self, name: str, shape: SinkShape, stateless: bool
-    ) -> tuple[Sink | AtLeastOnceSink, dict[str, Any]] | None:
-        """The sink, and its options, made absolute, if it takes them."""
+    ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
+        """The sink, None where it does not take its options; and these, made absolute, if all paths can be."""
         key, options = ("pipelines", name, "sink"), shape.options
+        refused: set[str] = set()
         for option, file in options.items():
-            if option.endswith("_file") and isinstance(file, str) and file:
+            if (option == "path" or (option.endswith("_file") and file)) and isinstance(file, str):
                 place = self._attempt((*key, option), self._folder(file))
                 if place is None:
-                    return None
-                options[option] = str(place)
-        if isinstance(target := options.get("path"), str):
-            folder = self._attempt((*key, "path"), self._folder(target))
-            if folder is None:
-                return None
-            options["path"] = str(folder)
+                    refused.add(option)
+                else:
+                    options[option] = str(place)
         try:
             sink = configure_sink(name, shape.kind, options)
-        except ConfigError as error:
-            # A sink puts the option at fault behind its name.
-            option = error.where.removeprefix(name).removeprefix(".")
-            self._problem((*key, option) if option else key, error.reason, error.remedy)
-            return None
+        except (ConfigError, ExceptionGroup) as error:
+            for fault in [error] if isinstance(error, ConfigError) else error.exceptions:
+                if not isinstance(fault, ConfigError):
+                    raise
+                # A sink puts the option at fault behind its name.
+                option = fault.where.removeprefix(name).removeprefix(".")
+                if option not in refused:
+                    self._problem((*key, option) if option else key, fault.reason, fault.remedy)
+            return None, None if refused else options
+        if refused:
+            return None, None
         if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and stateless:
             reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
@@ -47,6 +47,9 @@ MISSING: Final = {
     "kind": 'Say which kind of sink it is, for example kind = "delta".',
     "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
 }
+
+# For keys that have no default.
+STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}}
 
 Key = tuple[str, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -102,14 +105,14 @@ class PipelineShape(BaseModel):
     table: str
     start: Annotated[str, BeforeValidator(_as_text)] = "earliest"
     columns: list[str] = Field(default_factory=list)
-    row_ids: bool = False
+    row_ids: StrictBool = False
     carryovers: Carryovers = Carryovers.DROP
-    compute_updates: bool = False
+    compute_updates: StrictBool = False
     key: list[str] = Field(default_factory=list)
-    skip_unchanged: bool = False
+    skip_unchanged: StrictBool = False
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False, strict=True)
     write: Writers = Writers.DRIVER
     shards: int = Field(default=DEFAULT_SHARDS, ge=1, le=MOST_SHARDS, strict=True)
     catalog: CatalogShape | None = None
@@ -132,7 +135,7 @@ class FileShape(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     state_table: str | None = None
-    drain_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    drain_s: float = Field(default=30.0, ge=0, allow_inf_nan=False, strict=True)
     metrics: str | None = None
     engine: EngineKind = EngineKind.LOCAL
     spark: dict[str, Any] = Field(default_factory=dict)
@@ -153,12 +156,17 @@ class _Variables(BaseSettings):
 
 @dataclass(slots=True)
 class Reading:
-    """What was read: the names of the file's pipelines, the shapes that are sound, and what is wrong with the rest."""
+    """What was read: the names of the file's pipelines, the shapes, and what is wrong with them.
+
+    `unsound`: keys of a table with a wrong value, by the table's key. In its shape they have their default, or no
+    meaning, so that one fault does not hide the next.
+    """
 
     names: tuple[str, ...] = ()
     file: FileShape | None = None
     spark: SparkShape | None = None
     pipelines: dict[str, PipelineShape] = field(default_factory=dict)
+    unsound: dict[Key, frozenset[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -174,12 +182,12 @@ def read_file(path: Path) -> Reading:
     reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
     reading.problems += _misspelled_variables()
     document = _merge(document, _overrides(reading.names, reading.problems))
-    reading.file = _validate(FileShape, path, (), document, reading.problems)
+    reading.file = _validate(FileShape, path, (), document, reading)
     if reading.file is not None:
-        reading.spark = _validate(SparkShape, path, ("spark",), reading.file.spark, reading.problems)
+        reading.spark = _validate(SparkShape, path, ("spark",), reading.file.spark, reading)
     tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
     for name, table in tables.items() if isinstance(tables, dict) else ():
-        shape = _validate(PipelineShape, path, ("pipelines", name), table, reading.problems)
+        shape = _validate(PipelineShape, path, ("pipelines", name), table, reading)
         if shape is not None:
             reading.pipelines[name] = shape
     return reading
@@ -215,6 +223,8 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
         where, remedy = _variable(("pipelines",)), f"Set key by key: {_variable(('pipelines', 'name', 'table'))}."
         problems.append(Problem((), ConfigError(f"environment {where}", "is not a table in JSON", remedy)))
         return {}
+    if "drain_s" in values:
+        values["drain_s"] = _as_number(values["drain_s"])
     spelled = {_spelled(name): name for name in names}
     pipelines = values.get("pipelines")
     if not isinstance(pipelines, dict):
@@ -227,6 +237,14 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
     return values
 
 
+def _as_number(text: str) -> object:
+    """The environment has nothing but text; what is no number is refused like any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
@@ -235,17 +253,23 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _validate(shape: type[M], path: Path, key: Key, table: Any, problems: list[Problem]) -> M | None:
-    """`table` as a `shape`, or None. What is wrong is added to `problems`; unknown keys do not hide anything else."""
+def _validate(shape: type[M], path: Path, key: Key, table: Any, reading: Reading) -> M | None:
+    """`table` as a `shape`, without the values that are wrong; None where it is no table. Faults go to `reading`."""
     known = shape.model_fields
     for unknown in table.keys() - known.keys() if isinstance(table, dict) else ():
         remedy = did_you_mean(unknown, known) or f"Known: {', '.join(known)}."
-        problems.append(Problem.at(path, (*key, unknown), "unknown key", remedy))
+        reading.problems.append(Problem.at(path, (*key, unknown), "unknown key", remedy))
     try:
         return shape.model_validate(table)
     except ValidationError as invalid:
-        problems.extend(_fault(path, key, error) for error in invalid.errors(include_input=False))
-        return None
+        faults = invalid.errors(include_input=False)
+        reading.problems.extend(_fault(path, key, fault) for fault in faults)
+        unsound = frozenset(str(fault["loc"][0]) for fault in faults if fault["loc"])
+        if not isinstance(table, dict):
+            return None
+        reading.unsound[key] = unsound
+        sound = {name: value for name, value in table.items() if name not in unsound}
+        return shape.model_validate(sound | {name: STAND_INS[name] for name in unsound & STAND_INS.keys()})
 
 
 def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
@@ -260,6 +284,8 @@ def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
             return Problem.at(path, key, "must be a list")
         case "string_type":
             return Problem.at(path, key, "must be text")
+        case "bool_type":
+            return Problem.at(path, key, "must be true or false", "Without quotes.")
         case "enum":
             return Problem.at(path, key, f"must be {error['ctx']['expected']}")
     return Problem.at(path, key, error["msg"].replace("Input should be", "must be").partition(",")[0])

@@ -366,7 +366,7 @@ class SinkFactory(Protocol):
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
         """Validate `options` (the sink's table of the configuration without `kind`) and build the sink; no I/O.
 
-        Raises `ConfigError` naming the option.
+        Raises `ConfigError` naming the option; several of them as an `ExceptionGroup`.
         """
         ...
 
@@ -379,7 +379,8 @@ def sink_kinds() -> list[str]:
 def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | AtLeastOnceSink:
     """The sink of `kind`, configured as `name`; no I/O.
 
-    Raises `ConfigError` for an unknown kind, a missing client library or a bad option.
+    Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of them for
+    several bad options.
     """
     found = entry_points(group=ENTRY_POINTS, name=kind)
     if not found:

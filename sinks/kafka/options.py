@@ -5,7 +5,8 @@ the environment or, by the option of the same name with `_file` behind it, from 
 is made.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"
 
 _OVERHEAD = 16 * 2**10  # of a batch, and of a message's own fields
 _LARGEST_TIMEOUT_S = 900
+AVRO_NEEDS = ("fastavro", "httpx2")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,20 +105,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(name: str, options: Mapping[str, Any]) -> Options:
-    """The options of the sink called `name`; no I/O. Raises `ConfigError` naming the option."""
-    given = read_options(name, options, Options)
-    given = msgspec.structs.replace(given, topic=given.topic or name)
-    for check in (
+    """The options of the sink called `name`; no I/O.
+
+    Raises `ConfigError` naming the option; several as an `ExceptionGroup`.
+    """
+    checks = (
         _check_servers,
         _check_topics,
         _check_messages,
+        _check_packages,
         _check_sizes,
         _check_tls,
         _check_sasl,
         _check_registry,
-    ):
-        check(name, given)
-    return given
+    )
+    given = read_options(name, options, Options, *checks)
+    return msgspec.structs.replace(given, topic=given.topic or name)
 
 
 def connection_of(name: str, options: Options) -> Connection:
@@ -167,17 +171,18 @@ def _secret(name: str, value: str | None, file: str | None) -> str | None:
         raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
 
 
-def _check_servers(name: str, options: Options) -> None:
+def _check_servers(name: str, options: Options) -> Iterator[ConfigError]:
     for server in options.servers or [""]:
         host, _, port = server.rpartition(":")
         if not host or "/" in server or "@" in server or not (port.isascii() and port.isdigit()):
             remedy = 'Give host:port, such as "broker1:9092,broker2:9092".'
-            raise ConfigError(f"{name}.bootstrap_servers", "is not a list of host:port", remedy)
+            yield ConfigError(f"{name}.bootstrap_servers", "is not a list of host:port", remedy)
+            return
 
 
-def _check_topics(name: str, options: Options) -> None:
+def _check_topics(name: str, options: Options) -> Iterator[ConfigError]:
     topics = {
-        "topic": options.topic,
+        "topic": options.topic or name,
         "progress_topic": options.progress_topic,
         "end_topic": options.end_topic,
         "schema_topic": options.schema_topic,
@@ -190,13 +195,13 @@ def _check_topics(name: str, options: Options) -> None:
             continue
         if not _is_topic(topic):
             remedy = "Use up to 249 letters, digits, '.', '_' and '-'."
-            raise ConfigError(f"{name}.{option}", f"{topic!r} is not a name for a topic", remedy)
-        if topic in seen:
-            raise ConfigError(f"{name}.{option}", f"{topic} is the {seen[topic]} too", "Give it a topic of its own.")
+            yield ConfigError(f"{name}.{option}", f"{topic!r} is not a name for a topic", remedy)
+        elif topic in seen:
+            yield ConfigError(f"{name}.{option}", f"{topic} is the {seen[topic]} too", "Give it a topic of its own.")
         seen[topic] = option
     if (options.large_records == "dead_letter") != (options.dead_letter_topic is not None):
         remedy = 'Give both large_records = "dead_letter" and dead_letter_topic, or neither.'
-        raise ConfigError(f"{name}.dead_letter_topic", "goes with large_records", remedy)
+        yield ConfigError(f"{name}.dead_letter_topic", "goes with large_records", remedy)
 
 
 def _is_topic(topic: str) -> bool:
@@ -204,9 +209,9 @@ def _is_topic(topic: str) -> bool:
     return known and 0 < len(topic) <= 249 and topic not in {".", ".."}
 
 
-def _check_messages(name: str, options: Options) -> None:
+def _check_messages(name: str, options: Options) -> Iterator[ConfigError]:
     if len(set(options.key)) < len(options.key):
-        raise ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
+        yield ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
     wrong = {
         "tombstones": (options.tombstones is True and not options.key, "needs a key", "Add key, or leave it out."),
         "embed_schemas": (
@@ -233,10 +238,20 @@ def _check_messages(name: str, options: Options) -> None:
     }
     for option, (is_wrong, reason, remedy) in wrong.items():
         if is_wrong:
-            raise ConfigError(f"{name}.{option}", reason, remedy)
+            yield ConfigError(f"{name}.{option}", reason, remedy)
 
 
-def _check_sizes(name: str, options: Options) -> None:
+def _check_packages(name: str, options: Options) -> Iterator[ConfigError]:
+    missing = [package for package in AVRO_NEEDS if find_spec(package) is None]
+    if options.encoding == "avro" and missing:
+        remedy = "Install it: pip install 'lake-tailer[avro]'."
+        yield ConfigError(f"{name}.encoding", f"Avro needs {' and '.join(missing)}", remedy)
+    if options.client == "confluent-kafka" and find_spec("confluent_kafka") is None:
+        remedy = "Install it: pip install 'lake-tailer[kafka-fast]'."
+        yield ConfigError(f"{name}.client", "confluent-kafka is not installed", remedy)
+
+
+def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
     limits: dict[str, tuple[float, float, float]] = {
         "partitions": (options.partitions, 1, 100_000),
         "replication_factor": (options.replication_factor or 1, 1, 32),
@@ -249,22 +264,22 @@ def _check_sizes(name: str, options: Options) -> None:
     }
     for option, (value, least, most) in limits.items():
         if not least <= value <= most:
-            raise ConfigError(f"{name}.{option}", f"is {value:g}", f"Give a number from {least:g} to {most:g}.")
+            yield ConfigError(f"{name}.{option}", f"is {value:g}", f"Give a number from {least:g} to {most:g}.")
 
 
-def _check_tls(name: str, options: Options) -> None:
+def _check_tls(name: str, options: Options) -> Iterator[ConfigError]:
     for option in ("tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password", "tls_key_password_file"):
         if getattr(options, option) is not None and not options.tls:
-            raise ConfigError(f"{name}.{option}", "is of no use without TLS", "Add tls = true.")
+            yield ConfigError(f"{name}.{option}", "is of no use without TLS", "Add tls = true.")
     if (options.tls_certificate_file is None) != (options.tls_key_file is None):
         remedy = "Give both tls_certificate_file and tls_key_file, or neither."
-        raise ConfigError(f"{name}.tls_certificate_file", "goes with tls_key_file", remedy)
+        yield ConfigError(f"{name}.tls_certificate_file", "goes with tls_key_file", remedy)
     for option in ("tls_key_password", "sasl_password", "oauth_client_secret", "registry_password", "registry_token"):
         if getattr(options, option) is not None and getattr(options, f"{option}_file") is not None:
-            raise ConfigError(f"{name}.{option}_file", f"is given beside {option}", "Give one of them.")
+            yield ConfigError(f"{name}.{option}_file", f"is given beside {option}", "Give one of them.")
 
 
-def _check_sasl(name: str, options: Options) -> None:
+def _check_sasl(name: str, options: Options) -> Iterator[ConfigError]:
     oauth = options.sasl_mechanism == "OAUTHBEARER"
     needed = {
         "sasl_username": (options.sasl_username, options.sasl_mechanism is not None and not oauth),
@@ -278,25 +293,32 @@ def _check_sasl(name: str, options: Options) -> None:
     }
     for option, (value, wanted) in needed.items():
         if wanted and not value:
-            raise ConfigError(f"{name}.{option}", f"is missing: {options.sasl_mechanism} needs it", "Add it.")
+            yield ConfigError(f"{name}.{option}", f"is missing: {options.sasl_mechanism} needs it", "Add it.")
         if value and not wanted:
             mechanism = "OAUTHBEARER" if option.startswith("oauth") else "PLAIN or SCRAM"
-            raise ConfigError(f"{name}.{option}", "is of no use", f"It goes with sasl_mechanism {mechanism}.")
+            yield ConfigError(f"{name}.{option}", "is of no use", f"It goes with sasl_mechanism {mechanism}.")
 
 
-def _check_registry(name: str, options: Options) -> None:
+def _is_registry(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that are not around an address
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.username or parts.password)
+
+
+def _check_registry(name: str, options: Options) -> Iterator[ConfigError]:
     for option in Options.__struct_fields__:
         given = option.startswith("registry_") and option not in {"registry_url", "registry_register"}
         if given and getattr(options, option) is not None and not options.registries:
-            raise ConfigError(f"{name}.{option}", "is of no use without a registry", "Add registry_url.")
+            yield ConfigError(f"{name}.{option}", "is of no use without a registry", "Add registry_url.")
     for url in options.registries:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+        if not _is_registry(url):
             remedy = "Give an address such as http://registry:8081, and a user as registry_username."
-            raise ConfigError(f"{name}.registry_url", "is not the address of a registry", remedy)
+            yield ConfigError(f"{name}.registry_url", "is not the address of a registry", remedy)
     password = options.registry_password or options.registry_password_file
     if bool(options.registry_username) != bool(password):
         remedy = "Give both registry_username and registry_password, or neither."
-        raise ConfigError(f"{name}.registry_username", "goes with registry_password", remedy)
+        yield ConfigError(f"{name}.registry_username", "goes with registry_password", remedy)
     if options.registry_username and (options.registry_token or options.registry_token_file):
-        raise ConfigError(f"{name}.registry_token", "is given beside registry_username", "Give one of them.")
+        yield ConfigError(f"{name}.registry_token", "is given beside registry_username", "Give one of them.")

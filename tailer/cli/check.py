@@ -17,17 +17,18 @@ def command(config: Path) -> int:
     """Check a configuration without touching any table.
 
     Reads CONFIG and the TAILER_ variables of the environment and nothing else: keys, values, sinks and their
-    options, folders in each other's way, and a state table where a sink needs one. Ends with 2 if anything is
-    wrong, after saying all of it.
+    options, folders in each other's way, and a state table where a sink needs one. Says all that is wrong; the
+    last line is the verdict. Ends with 2 if anything is wrong.
     """
     findings = examine(config)
-    general = [problem for problem in findings.problems if problem.pipeline not in findings.names]
-    click.echo(f"{_mark(not general)} {config}")
-    for problem in general:
-        _explain(str(problem.error), problem.error.hint)
-    sound = {each.name: each for each in findings.settings.pipelines} if findings.settings else {}
+    for problem in findings.problems:
+        if problem.pipeline not in findings.names:
+            click.echo(f"{_mark(False)} {problem.error}")
+            _hint(problem.error.hint)
+    sound = {each.name: each for each in findings.sound}
     for name in findings.names:
         _pipeline(findings, name, sound.get(name))
+    click.echo(f"{_mark(not findings.problems)} {config}{_count(len(findings.problems))}")
     return 2 if findings.problems else 0
 
 
@@ -35,7 +36,12 @@ def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) 
     problems = [problem.error for problem in findings.problems if problem.pipeline == name]
     click.echo(f"{_mark(not problems)} pipeline {name}" + (f": {_summary(settings)}" if settings else ""))
     for error in problems:
-        _explain(str(error), error.hint)
+        click.echo(f"       {error}")
+        _hint(error.hint)
+
+
+def _count(problems: int) -> str:
+    return f": {problems} {'fault' if problems == 1 else 'faults'}" if problems else ""
 
 
 def _summary(settings: PipelineSettings) -> str:
@@ -54,7 +60,6 @@ def _mark(sound: bool) -> str:
     return click.style("ok    ", fg="green") if sound else click.style("failed", fg="red")
 
 
-def _explain(sentence: str, hint: str) -> None:
-    click.echo(f"       {sentence}")
+def _hint(hint: str) -> None:
     if hint:
         click.echo(f"       hint: {hint}")

@@ -129,9 +129,9 @@ def test_a_good_configuration_is_summed_up(tmp_path: Path) -> None:
     done = tailer("check", "tailer.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "ok     tailer.toml",
         f"ok     pipeline orders: {tmp_path}/orders to delta {tmp_path}/copy, from version 3, columns id",
         f"ok     pipeline files: {tmp_path}/orders to files {tmp_path}/out, from earliest",
+        "ok     tailer.toml",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
 
@@ -141,15 +141,15 @@ def test_everything_wrong_with_a_configuration_is_said(tmp_path: Path) -> None:
     done = tailer("check", "tailer.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.splitlines() == [
-        "failed tailer.toml",
-        "       tailer.toml: drain_s: must be a valid number",
-        "ok     pipeline orders",
+        "failed tailer.toml: drain_s: must be a valid number",
+        f"ok     pipeline orders: {tmp_path}/orders to delta {tmp_path}/copy, from version 3, columns id",
         "failed pipeline files",
         "       tailer.toml: pipelines.files.tabel: unknown key",
         "       hint: Did you mean 'table'?",
         "failed pipeline new",
         "       tailer.toml: pipelines.new.sink: is missing",
         "       hint: Add a table [pipelines.NAME.sink] with the key kind.",
+        "failed tailer.toml: 3 faults",
     ]
 
 

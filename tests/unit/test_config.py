@@ -278,6 +278,81 @@ def test_one_fault_does_not_hide_the_next(tmp_path: Path) -> None:
     assert [problem.pipeline for problem in findings.problems] == [None, "a", "a", "a", "c"]
 
 
+KAFKA_FAULTS = """
+engine = "sprak"
+drain_s = "30"
+[pipelines.a]
+table = 3
+compute_updates = "yes"
+key = ["id"]
+row_ids = 1
+poll_interval_s = "1"
+start = "yesterday"
+write = "executors"
+[pipelines.a.sink]
+kind = "kafka"
+bootstrap_servers = "one"
+topic = "a/b"
+partitions = 0
+envelop = "flat"
+tls_ca_file = "s3://x/y"
+[pipelines.b]
+table = "x"
+sink = {kind = "delta", path = "y", partition_by = []}
+[pipelines.c]
+table = "x"
+start = true
+sink = {kind = "delta", path = "y"}
+[pipelines.d]
+table = "x"
+sink = {kind = "files", path = "out"}
+"""
+
+
+def test_everything_is_found_in_one_run(tmp_path: Path) -> None:
+    assert sorted(key for key, _, _ in problems(tmp_path, KAFKA_FAULTS)) == [
+        "drain_s",
+        "engine",
+        "pipelines.a.compute_updates",
+        "pipelines.a.poll_interval_s",
+        "pipelines.a.row_ids",
+        "pipelines.a.sink.bootstrap_servers",
+        "pipelines.a.sink.envelop",
+        "pipelines.a.sink.partitions",
+        "pipelines.a.sink.tls_ca_file",
+        "pipelines.a.sink.topic",
+        "pipelines.a.start",
+        "pipelines.a.table",
+        "pipelines.b.sink.partition_by",
+        "pipelines.c.sink.path",
+        "pipelines.c.start",
+    ]
+    assert [each.name for each in examine(tmp_path / "tailer.toml").sound] == ["d"]
+
+
+@pytest.mark.parametrize("option", ["compute_updates", "row_ids", "skip_unchanged"])
+@pytest.mark.parametrize("value", ['"yes"', '"true"', "1", "0", '"off"', "1.0"])
+def test_only_true_and_false_are_booleans(tmp_path: Path, option: str, value: str) -> None:
+    key, reason, _ = one_problem(tmp_path, f"{PIPELINE}{option} = {value}")
+    assert (key, reason) == (f"pipelines.orders.{option}", "must be true or false")
+
+
+@pytest.mark.parametrize("value", ['"1"', "true", '"1s"'])
+def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
+    assert one_problem(tmp_path, f"drain_s = {value}{PIPELINE}")[0] == "drain_s"
+    assert one_problem(tmp_path, f"{PIPELINE}poll_interval_s = {value}")[0] == "pipelines.orders.poll_interval_s"
+
+
+def test_the_environment_has_booleans_and_numbers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILER_DRAIN_S", "2.5")
+    monkeypatch.setenv("TAILER_PIPELINES__ORDERS__ROW_IDS", "true")
+    monkeypatch.setenv("TAILER_PIPELINES__ORDERS__POLL_INTERVAL_S", "3")
+    found = settings(tmp_path, PIPELINE)
+    assert (found.drain_s, found.pipelines[0].policy.row_ids, found.pipelines[0].poll_interval_s) == (2.5, True, 3)
+    monkeypatch.setenv("TAILER_PIPELINES__ORDERS__ROW_IDS", "yes")
+    assert one_problem(tmp_path, PIPELINE)[1] == "must be true or false"
+
+
 def test_spark_is_not_asked_for_unless_it_is_wanted(tmp_path: Path) -> None:
     found = settings(tmp_path, PIPELINE)
     assert (found.engine, found.spark) == (EngineKind.LOCAL, SparkSettings("local[*]", None, {}))

@@ -18,6 +18,17 @@ def of(**options: Any) -> Options:
     return read("orders", {**SERVERS, **options})
 
 
+def faults(options: dict[str, Any]) -> list[ConfigError]:
+    """Everything that is wrong with them."""
+    try:
+        of(**options)
+    except ConfigError as error:
+        return [error]
+    except ExceptionGroup as several:
+        return [error for error in several.exceptions if isinstance(error, ConfigError)]
+    return []
+
+
 def test_little_is_needed() -> None:
     options = of()
     assert list(options.servers) == ["one:9092", "two:9092"]
@@ -68,11 +79,46 @@ def test_little_is_needed() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(option: str, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as raised:
-        of(**given)
-    assert raised.value.where == f"orders.{option}"
-    assert raised.value.hint
-    assert "hush" not in str(raised.value) + raised.value.hint
+    found = faults(given)
+    assert f"orders.{option}" in [fault.where for fault in found]
+    assert all(fault.hint for fault in found)
+    assert "hush" not in "".join(f"{fault}{fault.hint}" for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"boundary": "row", "partitions": 0, "linger_ms": 5}, ["linger_ms", "boundary", "partitions"]),
+        ({"partitions": 0, "transaction_rows": 0, "topic": "a/b"}, ["topic", "partitions", "transaction_rows"]),
+        ({"tls_ca_file": "a", "tls_key_password": "hush"}, ["tls_ca_file", "tls_key_password"]),
+        ({"sasl_mechanism": "PLAIN"}, ["sasl_username", "sasl_password"]),
+        # What only follows from another fault is left out.
+        ({"key": "id", "tombstones": True}, ["key"]),
+        ({"large_records": "dead_letter", "dead_letter_topic": 3}, ["dead_letter_topic"]),
+        ({"bootstrap_server": "one:9092", "bootstrap_servers": 3}, ["bootstrap_server", "bootstrap_servers"]),
+        ({"encoding": "avro", "registry_url": "http://[one:8081"}, ["registry_url"]),
+    ],
+)
+def test_all_that_is_wrong_is_said_at_once(given: dict[str, Any], expected: list[str]) -> None:
+    assert [fault.where.removeprefix("orders.") for fault in faults(given)] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "option", "extra"),
+    [
+        ({"encoding": "avro", "registry_url": "http://one:8081"}, "fastavro", "encoding", "lake-tailer[avro]"),
+        ({"encoding": "avro", "registry_url": "http://one:8081"}, "httpx2", "encoding", "lake-tailer[avro]"),
+        ({"client": "confluent-kafka"}, "confluent_kafka", "client", "lake-tailer[kafka-fast]"),
+    ],
+)
+def test_packages_that_are_not_installed_are_named(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], missing: str, option: str, extra: str
+) -> None:
+    assert faults(given) == []
+    monkeypatch.setattr("sinks.kafka.options.find_spec", lambda name: None if name == missing else object())
+    (fault,) = faults(given)
+    assert (fault.where, extra in fault.hint) == (f"orders.{option}", True)
+    assert faults({}) == []
 
 
 def test_secrets_come_from_files_and_are_not_shown(tmp_path: Path) -> None:

@@ -38,8 +38,20 @@ def test_the_hint_says_what_there_is() -> None:
         FilesSink.configure("archive", {"path": "x", "format": "csv"})
     assert raised.value.hint == "Give one of: 'jsonl', 'parquet'."
     with pytest.raises(ConfigError) as raised:
-        FilesSink.configure("archive", {"compress": True})
+        FilesSink.configure("archive", {"path": "x", "compress": True})
     assert raised.value.hint == "The options are: path, format."
+
+
+def test_all_wrong_options_are_named_at_once() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        configure_sink("archive", "files", {"format": "csv", "compress": True})
+    assert [str(error) for error in raised.value.exceptions] == [
+        "archive.compress: no such option",
+        "archive.path: is missing",
+        "archive.format: Invalid enum value 'csv'",
+    ]
+    with pytest.raises(ConfigError, match="pth: no such option"):
+        configure_sink("archive", "files", {"pth": "x"})
 
 
 def test_sinks_are_found_by_their_kind_and_do_nothing_yet(tmp_path: Path) -> None:
