@@ -202,7 +202,7 @@ async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> 
         reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
         remedy = "Give an address of this machine that is free."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
-    _log.info("metrics on http://%s:%d/metrics, health on /livez and /readyz", host, port)
+    _log.info("metrics on http://%s:%d/metrics and health on its /livez and /readyz", host, port)
     try:
         async with background() as group:
             group.start_soon(monitor.beat)

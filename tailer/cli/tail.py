@@ -10,18 +10,20 @@ import anyio
 import click
 
 from tailer.cli.completion import folders, places
+from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
 from tailer.config import local_folder
 from tailer.daemon import Drainable, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
 from tailer.engine import Engine, LocalEngine
 from tailer.errors import ConfigError
 from tailer.net_changes import net_changes
+from tailer.pairing import concerns
 from tailer.pairing_engine import PairingEngine
 from tailer.pairing_report import PairingReport
 from tailer.pipeline import Pipeline, shape
 from tailer.policy import Carryovers, PairingRules, Policy
 from tailer.sink import AtLeastOnceSink, Progress, Recorded, configure_sink
-from tailer.start import Start, StartKind
+from tailer.start import Start, StartKind, StartPoint
 from tailer.storage import LocalStore
 from tailer.watch import LocalWake
 
@@ -106,7 +108,8 @@ def command(
     """Show a table's changes as they are committed.
 
     TABLE is the folder that contains _delta_log. Without --to it follows, like `tail -f`, until Ctrl-C.
-    A timestamp such as 2026-03-01T12:00:00Z is UTC where it has no zone.
+    A timestamp such as 2026-03-01T12:00:00Z is UTC where it has no zone. Standard error says where it begins,
+    and on a terminal what it is busy with.
     """
     policy = Policy(_names("--columns", columns), row_ids)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
@@ -170,49 +173,58 @@ def _check_range(look: _Look) -> None:
 
 
 async def _follow(look: _Look) -> None:
+    display = Display()
     engine = PairingEngine(LocalEngine(), look.rules, PairingReport("tail").note)
-    await _run(_pipeline(look, look.begin, look.until, engine))
+    shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
+    log = FollowedLog(LocalStore(look.folder), display)
+    await _run(_pipeline(look, log, look.begin, look.until, shown), display)
 
 
 async def _follow_net(look: _Look) -> None:
-    await _run(_NetChanges(look))
+    display = Display()
+    await _run(_NetChanges(look, display), display)
 
 
 class _NetChanges:
     """What has to be compared before there is anything to show; interrupted like everything else."""
 
-    def __init__(self, look: _Look) -> None:
+    def __init__(self, look: _Look, display: Display) -> None:
         self._look = look
+        self._display = display
         self._scope = anyio.CancelScope()
 
     async def run(self) -> None:
-        look, log = self._look, DeltaTableLog(LocalStore(self._look.folder))
+        look, display, log = self._look, self._display, DeltaTableLog(LocalStore(self._look.folder))
         assert look.until is not None, "checked before"
         with self._scope:
+            display.busy("reading the log")
             first, last = (await log.resolve(look.begin)).version, await log.resolve_end(look.until)
             latest = await log.latest()
             if last > latest:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
+            display.say(f"{announcement(log.uri, StartPoint(first), last)}, as net changes")
+            display.busy(f"comparing versions {first} to {last}")
             wanted, report = partial(shape, policy=look.policy), PairingReport("tail").note
             versions = range(first, last + 1)
             async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
-                await _pipeline(look, begin, until, engine).run()
+                shown = ShownEngine(engine, display, lambda _plan: False)
+                await _pipeline(look, DeltaTableLog(LocalStore(look.folder)), begin, until, shown).run()
 
     def stop(self) -> None:
         self._scope.cancel()
 
 
-def _pipeline(look: _Look, begin: Start, until: Start | None, engine: Engine) -> Pipeline:
+def _pipeline(look: _Look, log: DeltaTableLog, begin: Start, until: Start | None, engine: Engine) -> Pipeline:
     stdout = configure_sink("stdout", "stdout", {"format": look.form or "auto"})
     assert isinstance(stdout, AtLeastOnceSink)
-    sink = Recorded(stdout, Unrecorded())
-    log, wake = DeltaTableLog(LocalStore(look.folder)), LocalWake(look.folder / "_delta_log")
+    sink, wake = Recorded(stdout, Unrecorded()), LocalWake(look.folder / "_delta_log")
     return Pipeline("tail", log, sink, engine, wake, begin, until=until, policy=look.policy)
 
 
-async def _run(work: Drainable) -> None:
-    failures = await run_all({"tail": work}, DRAIN_S)
+async def _run(work: Drainable, display: Display) -> None:
+    async with display.shown():
+        failures = await run_all({"tail": work}, DRAIN_S)
     for error in failures.values():
         # The sink's word for a reader that went away, which to `tail | head` is a good end.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-__all__ = ["Orders", "background", "in_terminal", "tailer"]
+__all__ = ["Orders", "background", "complaints", "in_terminal", "tailer"]
 
 TIMEOUT_S: Final = 120.0
 COMMAND: Final = (sys.executable, "-m", "tailer")
@@ -36,6 +37,13 @@ def tailer(*arguments: object, cwd: Path | None = None, **variables: str) -> sub
         env=_environment(variables),
         check=False,
     )
+
+
+def complaints(stderr: str) -> list[str]:
+    """The lines that `tail` printed on standard error behind the first, which says where it begins."""
+    announced, *others = stderr.splitlines()
+    assert re.search(r": (changes of|following changes|all rows|nothing is newer)", announced), stderr
+    return others
 
 
 def in_terminal(*arguments: object) -> tuple[int, str]:

@@ -1,0 +1,167 @@
+"""Progress of `tailer tail` on standard error: one line on where it begins and, on a terminal, what it is busy with.
+
+Rows are the best progress there is: where they appear on a terminal, the display is away while they come, and returns
+when nothing came for `QUIET_S`. Where they go to a file or a pipe, it stays.
+"""
+
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final
+
+import anyio
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tailer.background import background
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import Engine
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position
+from tailer.start import Start, StartKind, StartPoint
+from tailer.storage import LocalStore
+
+__all__ = ["Display", "FollowedLog", "ShownEngine", "announcement"]
+
+QUIET_S: Final = 0.5
+_LOOK_S: Final = 0.1
+
+
+class Display:
+    """What `tail` is busy with, if standard error is a terminal."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._is_shown = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._shares_terminal = sys.stdout.isatty()
+        self._text: str | None = None
+        self._since = 0.0
+        self._progress: Progress | None = None
+
+    def say(self, text: str) -> None:
+        """Print a line, also where standard error is no terminal."""
+        self.idle()
+        with suppress(OSError):  # nobody reads standard error
+            click.echo(text, err=True)
+
+    def busy(self, text: str) -> None:
+        """Something that may take long has begun, or has got on."""
+        if self._text is None:
+            self._since = time.monotonic()
+        self._text = text
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], description=text)
+
+    def rows_come(self) -> None:
+        """Make place for rows that are about to be printed."""
+        if self._shares_terminal:
+            self.idle()
+
+    def idle(self) -> None:
+        """Nothing is under way."""
+        self._text = None
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Show it for the length of the block."""
+        async with background() as group:
+            if self._is_shown:
+                group.start_soon(self._look)
+            try:
+                yield
+            finally:
+                self.idle()
+
+    async def _look(self) -> None:
+        while True:
+            if self._progress is None and self._text is not None and time.monotonic() - self._since >= QUIET_S:
+                columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+                self._progress = Progress(*columns, console=self._console, transient=True, redirect_stdout=False)
+                self._progress.add_task(self._text, total=None)
+                self._progress.start()
+            await anyio.sleep(_LOOK_S)
+
+
+class FollowedLog(DeltaTableLog):
+    """The log of the table at the root of `store`, which says where it is read from."""
+
+    def __init__(self, store: LocalStore, display: Display) -> None:
+        super().__init__(store)
+        self._display = display
+        self._last: int | None = None
+
+    async def resolve(self, start: Start) -> StartPoint:
+        """See `TableLog.resolve`."""
+        self._display.busy("reading the log")
+        point = await super().resolve(start)
+        if self._last is None or point.version <= self._last or start.kind is StartKind.LATEST:
+            self._display.say(announcement(self.uri, point, self._last))
+        self._display.busy("reading the log")
+        return point
+
+    async def resolve_end(self, end: Start) -> int:
+        """See `TableLog.resolve_end`."""
+        self._display.busy("reading the log")
+        self._last = await super().resolve_end(end)
+        return self._last
+
+    async def next_plan(self) -> ChangePlan | None:
+        """See `TableLog.next_plan`."""
+        self._display.busy("reading the log")
+        plan = await super().next_plan()
+        if plan is None:
+            self._display.idle()
+        return plan
+
+
+class ShownEngine:
+    """Runs plans on `engine`; `compares`: whether it compares the rows of a plan before the first one comes."""
+
+    def __init__(self, engine: Engine, display: Display, compares: Callable[[ChangePlan], bool]) -> None:
+        self._engine = engine
+        self._display = display
+        self._compares = compares
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`."""
+        return self._engine.key
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`."""
+        work = f"{len(plan.tasks):,} {'file' if len(plan.tasks) == 1 else 'files'}, {decimal(plan.size_bytes)}"
+        self._display.busy(f"version {plan.version}: {'comparing' if self._compares(plan) else 'reading'} {work}")
+        async with self._engine.run(plan, after) as batches:
+            self._display.busy(f"version {plan.version}: reading {work}")
+            async with aclosing(self._passed(plan, work, batches)) as passed:
+                yield passed
+
+    async def _passed(
+        self, plan: ChangePlan, work: str, batches: AsyncIterator[ChangeBatch]
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        rows = 0
+        async for batch in batches:
+            rows += len(batch)
+            self._display.rows_come()
+            yield batch
+            self._display.busy(f"version {plan.version}: reading {work}; {rows:,} rows so far")
+
+
+def announcement(table: str, point: StartPoint, last: int | None) -> str:
+    """The sentence that says which versions of `table` are shown; `last`: None where it is followed without an end."""
+    if last is not None and point.version > last:
+        return f"{table}: nothing is newer than version {last}"
+    if point.snapshot:
+        behind = "" if last is None else f" up to version {last}"
+        return f"{table}: all rows of version {point.version}, then the changes{behind}"
+    if last is None:
+        return f"{table}: following changes from version {point.version} on"
+    versions = f"version {last}" if point.version == last else f"versions {point.version} to {last}"
+    return f"{table}: changes of {versions}"
