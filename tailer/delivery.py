@@ -63,7 +63,6 @@ class Delivery:
     """Delivers for the pipeline `name` to `sink`, going on from `progress`.
 
     `confirm`: may object to a commit, before it, by raising.
-
     `committed`: called after each commit, with the number of its rows.
     `table_id`: the id under which progress was committed last, None where there is none yet.
     `schema` is what the sink takes rows to look like at this point of the stream (as in `ChangeTask.schema`); None
