@@ -4,7 +4,7 @@
     files      JSON Lines or Parquet, one directory per stream; exactly once
     delta      a Delta table; exactly once
     kafka      messages of a Kafka topic; exactly once for read_committed consumers
-    memory     lists in this process, for tests and embedding; exactly once
+    memory     lists in this process, for tests and embedding, not for configurations; exactly once
     encoding   from Arrow rows to text or messages, for those that are not typed
     typed      rows of several schemas as one, for those that are
     testing    the contract below as a test suite, and a sink with faults for testing what stands before it

@@ -3,18 +3,18 @@
 `MemoryDestination` is what would be a server elsewhere: it outlives the sinks that write to it, and several may. A
 `MemorySink` is one instance of a writer. `MemoryProgressStore` keeps progress for sinks that cannot
 (`tailer.sink.Recorded`), over records that likewise may be shared.
+
+It is no kind of sink that a configuration can name: what `tailer run` put there would be lost with the process.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 from anyio.lowlevel import checkpoint
 
-from sinks import read_options
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, SchemaChange
 from tailer.sink import Demands, Progress, pipeline_of
@@ -58,10 +58,6 @@ class MemoryDestination:
         return True
 
 
-class _Options(msgspec.Struct, frozen=True):
-    """There are none."""
-
-
 class MemorySink:
     """A `Sink` that writes to a `MemoryDestination`, its own if none is given."""
 
@@ -74,12 +70,6 @@ class MemorySink:
         self.name = name
         self.destination = MemoryDestination() if destination is None else destination
         self._seen: dict[str, Progress | None] = {}
-
-    @classmethod
-    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Takes no options. Raises `ConfigError`."""
-        read_options(name, options, _Options)
-        return cls(name)
 
     async def progress(self, app_id: str) -> Progress | None:
         """What the destination has."""

@@ -207,6 +207,12 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE.replace('"delta"', '"delat"'), "pipelines.orders.sink", "no sink of kind 'delat'", "mean 'delta'?"),
     (PIPELINE.replace('"delta"', '"Kafka"'), "pipelines.orders.sink", "no sink of kind 'Kafka'", "mean 'kafka'?"),
     (PIPELINE.replace('"delta"', '"sql"'), "pipelines.orders.sink", "no sink of kind 'sql'", "Installed kinds: delta"),
+    (
+        PIPELINE.replace('"delta"', '"memory"'),
+        "pipelines.orders.sink",
+        "no sink of kind 'memory'",
+        "delta, files, kafka",
+    ),
     (PIPELINE.replace("path", "pth"), "pipelines.orders.sink.pth", "no such option", "path"),
     (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "got `int`", ""),
     (PIPELINE.replace('"copy"', '""'), "pipelines.orders.sink.path", "is empty", ""),
