@@ -7,8 +7,9 @@ and `hint` is the operator's next step. `retry` tells the pipeline, which is the
     ├── ConfigError                 the configuration or the command line is wrong            exit 2
     ├── StorageError                                                                          exit 4
     │   ├── StorageUnavailable      the store did not answer; it may later           TIMED
+    │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later
+    │   ├── StorageRefused          the store answers, and will not; a person must look
     │   ├── ObjectNotFound          the object is not there
-    │   ├── PathUnusable            the path can never be read: links in a circle, a name too long
     │   └── ObjectAlreadyExists     put-if-absent lost to another writer
     ├── LogError                    the table's log cannot be followed                        exit 3
     │   ├── NotATable               there is no log
@@ -36,7 +37,6 @@ Errors survive pickling, because tasks run in other processes.
 
 from dataclasses import dataclass, fields
 from enum import Enum
-from errno import ELOOP, ENAMETOOLONG
 from typing import Any, ClassVar
 
 __all__ = [
@@ -53,15 +53,16 @@ __all__ = [
     "NotATable",
     "ObjectAlreadyExists",
     "ObjectNotFound",
-    "PathUnusable",
     "Retry",
     "SchemaChanged",
+    "ScratchUnavailable",
     "SinkError",
     "SinkFenced",
     "SinkRejected",
     "SinkUnavailable",
     "StateUnknown",
     "StorageError",
+    "StorageRefused",
     "StorageUnavailable",
     "TableReplaced",
     "TailerError",
@@ -142,24 +143,29 @@ class StorageUnavailable(StorageError):
 
 
 @dataclass(eq=False)
+class ScratchUnavailable(StorageUnavailable):
+    """The folder for temporary files, `path`, does not hold them: its disk is full, or it cannot be used."""
+
+    sentence: ClassVar[str] = "{path}: temporary files cannot be kept there: {reason}"
+    next_step: ClassVar[str] = "Free space there, or let TMPDIR name a folder of a disk that has some."
+
+
+@dataclass(eq=False)
+class StorageRefused(StorageError):
+    """The store answered that it will not: a right is missing, or a path cannot be what it is used for."""
+
+    next_step: ClassVar[str] = (
+        "Check the path, the symbolic links that it leads through, and that this user may read it, or write to it where we keep "
+        "something."
+    )
+
+
+@dataclass(eq=False)
 class ObjectNotFound(StorageError):
     """There is no such object."""
 
     sentence: ClassVar[str] = "{path}: not found"
     next_step: ClassVar[str] = "Check the path."
-
-
-@dataclass(eq=False)
-class PathUnusable(StorageError):
-    """The path itself is what cannot be read, now or later."""
-
-    sentence: ClassVar[str] = "{path} cannot be read: {reason}"
-    next_step: ClassVar[str] = "Check the path, and the symbolic links that it leads through."
-
-    @classmethod
-    def is_reason(cls, error: OSError) -> bool:
-        """Whether the system says so: trying again would say the same for ever."""
-        return error.errno in (ELOOP, ENAMETOOLONG)
 
 
 @dataclass(eq=False)
@@ -391,7 +397,7 @@ class SinkUnavailable(SinkError):
     """The destination did not answer."""
 
     retry: ClassVar[Retry] = Retry.ASK
-    next_step: ClassVar[str] = "Check that the destination is up and reachable."
+    next_step: ClassVar[str] = "Check that the destination is up and reachable, and that its disk is not full."
 
 
 @dataclass(eq=False)

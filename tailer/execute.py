@@ -27,8 +27,16 @@ from tailer.bitmaps import positions_of, span
 from tailer.calendars import OldCalendar
 from tailer.columns import Projection
 from tailer.delta import deletion_vector
-from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, PathUnusable, StorageUnavailable
+from tailer.errors import (
+    ChangesUnavailable,
+    DataCorrupt,
+    FileVacuumed,
+    ScratchUnavailable,
+    StorageRefused,
+    StorageUnavailable,
+)
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
+from tailer.folders import is_lasting
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 
 __all__ = ["BATCH_BYTES", "execute", "row_groups"]
@@ -249,7 +257,7 @@ class _Selection:
         try:
             return self._load(ref, num_rows)
         except FileVacuumed as error:
-            raise StorageUnavailable(error.path, "what was found out about a version is gone from there") from error
+            raise ScratchUnavailable(error.path, "what was found out about a version is gone") from error
 
     def _load(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
         if ref is None:
@@ -307,6 +315,4 @@ def _translated(task: ChangeTask, path: str) -> Iterator[None]:
         # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
         if error.errno is None:
             raise DataCorrupt(task.table, task.version, path, str(error)) from error
-        if PathUnusable.is_reason(error):
-            raise PathUnusable(path, error.strerror or str(error)) from error
-        raise StorageUnavailable(path, str(error)) from error
+        raise (StorageRefused if is_lasting(error) else StorageUnavailable)(path, str(error)) from error

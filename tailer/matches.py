@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.bitmaps import Bitmaps, bitmap_of
-from tailer.errors import StorageUnavailable
+from tailer.errors import ScratchUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.scratch import scratch_folder
 
@@ -122,7 +122,7 @@ class RowMatches:
     some of several equal rows are the answer, it is the first of those gone and the last of those that have come, by
     place: source and position.
 
-    Methods raise `StorageUnavailable` where the disk does not take what memory does not hold, `Stopped`, and what
+    Methods raise `ScratchUnavailable` where the disk does not take what memory does not hold, `Stopped`, and what
     reading the rows raises.
     """
 
@@ -315,7 +315,7 @@ class RowMatches:
                 raise reading.failure from None
             # Where an answer fails while it is fetched, Arrow knows no other word than OSError.
             if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException | OSError):
-                raise StorageUnavailable(self._folder, f"rows cannot be compared there: {error}") from error
+                raise ScratchUnavailable(self._folder, f"comparing rows: {error}") from error
             raise
 
 

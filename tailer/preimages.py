@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.bitmaps import Bitmaps, positions_of, span
-from tailer.errors import StorageUnavailable
+from tailer.errors import ScratchUnavailable
 from tailer.events import ChangeBatch
 from tailer.scratch import scratch_folder
 
@@ -45,7 +45,7 @@ class _Run:
 
 
 class Preimages:
-    """Keeps preimages until the block is left. Raises `StorageUnavailable` where the disk does not take them."""
+    """Keeps preimages until the block is left. Raises `ScratchUnavailable` where the disk does not take them."""
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes = run_bytes
@@ -133,7 +133,7 @@ class Preimages:
             with pa.memory_map(path) as source:
                 self._runs.append(_Run(pa.ipc.open_file(source).get_batch(0)))
         except OSError as error:
-            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 
 
 class _Ranks:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tailer.errors import StorageUnavailable
+from tailer.errors import ScratchUnavailable
 
 __all__ = ["scratch_folder"]
 
@@ -24,7 +24,7 @@ _folders: Final[dict[int, Path]] = {}  # by process: one that forked off has non
 
 
 def scratch_folder() -> Path:
-    """A new, empty folder. Raises `StorageUnavailable` where there can be none."""
+    """A new, empty folder. Raises `ScratchUnavailable` where there can be none."""
     try:
         with _turn:
             folder = _folders.get(os.getpid())
@@ -32,7 +32,7 @@ def scratch_folder() -> Path:
                 folder = _begin()
         return Path(tempfile.mkdtemp(dir=folder))
     except OSError as error:
-        raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 
 
 def _begin() -> Path:

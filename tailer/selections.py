@@ -13,7 +13,7 @@ from typing import Final, Self
 from pyroaring import BitMap64
 
 from tailer.delta.deletion_vector import VERSION, encode
-from tailer.errors import StorageUnavailable
+from tailer.errors import ScratchUnavailable
 from tailer.plan import DeletionVectorRef
 from tailer.scratch import scratch_folder
 
@@ -23,7 +23,7 @@ _FRAME_BYTES: Final = 8
 
 
 class Selections:
-    """Stores bitmaps until the block is left. Raises `StorageUnavailable` where the disk does not take them."""
+    """Stores bitmaps until the block is left. Raises `ScratchUnavailable` where the disk does not take them."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -49,19 +49,19 @@ class Selections:
             with path.open("ab") as file:
                 file.write(framed)
         except OSError as error:
-            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
         offset, self._end = self._end, self._end + len(framed)
         return DeletionVectorRef(str(path), None, offset, len(framed) - _FRAME_BYTES, cardinality)
 
     @staticmethod
     def taken(ref: DeletionVectorRef) -> bytes:
-        """What was stored as `ref`, to be put elsewhere. Raises `StorageUnavailable` where it is gone."""
+        """What was stored as `ref`, to be put elsewhere. Raises `ScratchUnavailable` where it is gone."""
         try:
             with Path(ref.uri or "").open("rb") as file:
                 file.seek(ref.offset or 0)
                 return file.read(ref.size_bytes + _FRAME_BYTES)
         except OSError as error:
-            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 
     def _begun(self) -> Path:
         if self._path is None:

@@ -20,7 +20,8 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from anyio import sleep, to_thread
 
-from tailer.errors import ObjectAlreadyExists, ObjectNotFound, PathUnusable, StorageUnavailable
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
+from tailer.folders import is_lasting
 
 __all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "OpenObject", "StoredObject", "in_thread", "stays"]
 
@@ -70,7 +71,10 @@ class ObjectStore(Protocol):
         ...
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
-        """Fetch an object and decode it in a worker thread. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        """Fetch an object and decode it in a worker thread.
+
+        Raises `ObjectNotFound`, `StorageUnavailable`, and as every verb `StorageRefused` where a person must look.
+        """
         ...
 
     async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
@@ -196,7 +200,7 @@ class LocalStore:
         except OSError as error:
             if isinstance(error, FileExistsError) and path.parent.is_dir():
                 raise ObjectAlreadyExists(str(path)) from None
-            raise _unreachable(path, error) from error
+            raise _failure(path, error) from error
         finally:
             # What went wrong with the object is worth more than what goes wrong with its leftovers.
             with suppress(OSError):
@@ -223,11 +227,11 @@ def _translated(path: Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise ObjectNotFound(str(path)) from None
     except OSError as error:
-        raise _unreachable(path, error) from error
+        raise _failure(path, error) from error
 
 
-def _unreachable(path: Path, error: OSError) -> PathUnusable | StorageUnavailable:
-    kind = PathUnusable if PathUnusable.is_reason(error) else StorageUnavailable
+def _failure(path: Path, error: OSError) -> StorageError:
+    kind = StorageRefused if is_lasting(error) else StorageUnavailable
     return kind(str(path), error.strerror or str(error))
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
-from tailer.errors import StorageUnavailable
+from tailer.errors import ScratchUnavailable
 
 __all__ = ["SpillingSort"]
 
@@ -29,7 +29,7 @@ class SpillingSort(Generic[Entry]):
     """Collects entries of `kind`, a type that msgspec encodes, and gives them in the order of `key`.
 
     Entries with equal keys keep the order they came in. Iterating begins anew every time; adding after that is no use.
-    Where the disk does not take or give a run, methods raise `StorageUnavailable`.
+    Where the disk does not take or give a run, methods raise `ScratchUnavailable`.
     """
 
     def __init__(self, kind: type[Entry], key: Callable[[Entry], Any], run_entries: int = _RUN_ENTRIES) -> None:
@@ -96,4 +96,4 @@ def _disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error

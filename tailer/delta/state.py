@@ -40,18 +40,21 @@ from msgspec import to_builtins
 from tailer.delta.actions import Commit, Metadata, Protocol, Txn
 from tailer.delta.checkpoint import read_state
 from tailer.delta.commit import now_ms, read_commit, write_checkpoint, write_commit
-from tailer.delta.log import LOG, LogPath, LogSegment, list_log
+from tailer.delta.log import LOG, LogPath, LogSegment, commit_name, list_log
 from tailer.errors import (
     LogCorrupt,
     NotATable,
     ObjectAlreadyExists,
     ObjectNotFound,
     SinkFenced,
+    SinkRejected,
     SinkUnavailable,
     StorageError,
+    StorageRefused,
     StorageUnavailable,
     UnsupportedFeature,
     VersionAhead,
+    VersionGone,
 )
 from tailer.plan import END, Position
 from tailer.sink import Progress, pipeline_of
@@ -109,10 +112,13 @@ class StateTable:
         """What was recorded last for `app_id`, read anew; None if nothing was, or there is no table yet.
 
         Raises `NotATable` for another kind of table, `LogCorrupt`, `VersionGone` or `UnsupportedFeature` for a log
-        that cannot be trusted, `StorageUnavailable`.
+        that cannot be trusted, `SinkRejected` where progress that was there is gone, `StorageUnavailable`.
         """
         self._log = await self._read(None)
-        self._seen[app_id] = (self._log or _Log()).of(app_id)
+        found = (self._log or _Log()).of(app_id)
+        if not any(found) and any(self._seen.get(app_id, ())):
+            raise self._gone(f"it has nothing of {app_id}")
+        self._seen[app_id] = found
         position = self._decode(app_id, self._seen[app_id])
         return None if position is None else Progress(app_id, position)
 
@@ -124,8 +130,9 @@ class StateTable:
     async def record(self, progress: Progress) -> None:
         """Replace what is recorded, in one commit.
 
-        Raises `SinkFenced` where another instance has recorded for the app_id since it was read, and
-        `SinkUnavailable` where the store did not answer: whether it was recorded must be asked then.
+        Raises `SinkFenced` where another instance has recorded for the app_id since it was read, `SinkRejected` where
+        the store cannot be written or the table is gone, and `SinkUnavailable` where it did not answer: ask then
+        what was recorded.
         """
         app_id = progress.app_id
         if app_id not in self._seen:
@@ -134,11 +141,17 @@ class StateTable:
             log = self._log or await self._create()
             ours = _encode(progress, self._writer)
             while log.of(app_id) != ours:
+                if not any(log.of(app_id)) and any(self._seen[app_id]):
+                    raise self._gone(f"it has nothing of {app_id}")
                 if log.of(app_id) != self._seen[app_id] and not self._wrote(log.of(app_id)):
                     raise SinkFenced(self._store.uri, f"{app_id} was recorded by another instance")
                 log = self._log = await self._add(log, ours)
         except StorageUnavailable as error:
             raise SinkUnavailable(self._store.uri, str(error)) from error
+        except (VersionAhead, VersionGone) as error:
+            raise self._gone(str(error)) from error
+        except StorageRefused as error:
+            raise SinkRejected(self._store.uri, f"progress cannot be kept: {error}", error.hint) from error
         self._seen[app_id] = ours
         if log.version - log.checkpoint >= CHECKPOINT_EVERY:
             await self._shorten(log)
@@ -148,6 +161,11 @@ class StateTable:
 
     async def _add(self, log: _Log, txns: _Txns) -> _Log:
         """Try to commit `txns` as the next version; the log as it is afterwards, with them or not."""
+        try:
+            # Where the table is gone, a commit would be the only one in a new log.
+            await self._store.stat(commit_name(log.version))
+        except ObjectNotFound:
+            return await self._read_on(log)
         actions = [{"txn": to_builtins(txn)} for txn in txns]
         with suppress(ObjectAlreadyExists):
             await write_commit(self._store, log.version + 1, actions, "RECORD PROGRESS")
@@ -173,8 +191,13 @@ class StateTable:
     async def _read_on(self, known: _Log) -> _Log:
         log = await self._read(known)
         if log is None:
-            raise NotATable(self._store.uri, "its log is gone")
+            raise self._gone("there is no log any more")
         return log
+
+    def _gone(self, found: str) -> SinkRejected:
+        """An error for a table that is not the one any more in which this instance recorded."""
+        remedy = "Put the state table back. To begin anew, from the pipeline's start on, start again."
+        return SinkRejected(self._store.uri, f"the state table was deleted or replaced while in use: {found}", remedy)
 
     async def _read(self, known: _Log | None) -> _Log | None:
         """The state at the newest version, from what is `known` if that still counts; None where there is no log."""

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, PathUnusable, StorageUnavailable, TailerError
+from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageRefused, StorageUnavailable, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.execute import BATCH_BYTES, execute, row_groups
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, output_schema
@@ -304,7 +304,7 @@ def loop(path: Path) -> None:
         (truncated, DataCorrupt),
         (beheaded, DataCorrupt),
         (directory, DataCorrupt),
-        (loop, PathUnusable),
+        (loop, StorageRefused),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, spoil: Callable[[Path], None], error: type[TailerError]) -> None:
@@ -327,7 +327,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, spoil: Callable[[Path], None]
         ("", ChangesUnavailable),
         ("/nul\0/f", DataCorrupt),
         ("/\udcff", DataCorrupt),
-        ("/" + "x" * 5000, PathUnusable),
+        ("/" + "x" * 5000, StorageRefused),
     ],
 )
 def test_places_where_nothing_can_be(uri: str, error: type[TailerError]) -> None:

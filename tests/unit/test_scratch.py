@@ -1,14 +1,23 @@
 """The disk a process uses for what does not fit into memory: its own, and nobody's when it is gone."""
 
+import errno
+import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
-from tailer.errors import StorageUnavailable
+from tailer.delta.spill import SpillingSort
+from tailer.errors import Retry, ScratchUnavailable
+from tailer.matches import RowMatches
+from tailer.preimages import Preimages
 from tailer.scratch import scratch_folder
+from tailer.selections import Selections
 
 PROGRAM = """
 import os, signal, sys
@@ -87,5 +96,42 @@ def test_a_folder_that_somebody_took_away_is_made_anew() -> None:
 
 def test_no_place_for_it(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(parent / "missing"))
-    with pytest.raises(StorageUnavailable, match="missing"):
+    with pytest.raises(ScratchUnavailable, match=r"missing: temporary files cannot be kept there") as raised:
         scratch_folder()
+    assert "TMPDIR" in raised.value.hint
+
+
+def full(*_: object, **__: object) -> None:
+    """What a disk says that is full."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def sort_much() -> None:
+    with SpillingSort(int, int, run_entries=1) as entries:
+        entries.add(1)
+
+
+def select_rows() -> None:
+    with Selections() as selections:
+        selections.store(BitMap64([1]))
+
+
+def keep_preimages() -> None:
+    batch = pa.record_batch({"id": [1]})
+    ranks = iter([pa.record_batch({"rank": pa.array([0], pa.int64())})])
+    with Preimages() as preimages:
+        preimages.keep([batch], ranks, {0: BitMap64([0])})
+
+
+@pytest.mark.parametrize("spill", [sort_much, select_rows, keep_preimages, scratch_folder, RowMatches])
+def test_a_full_disk_is_named_whoever_fills_it(
+    parent: Path, monkeypatch: pytest.MonkeyPatch, spill: Callable[[], object]
+) -> None:
+    """It is no store that does not answer: nothing of the source or the target is the matter."""
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(ScratchUnavailable) as raised:
+        spill()
+    assert str(raised.value) == f"{parent}: temporary files cannot be kept there: No space left on device"
+    assert raised.value.hint == "Free space there, or let TMPDIR name a folder of a disk that has some."
+    assert raised.value.retry is Retry.TIMED

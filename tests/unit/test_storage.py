@@ -1,5 +1,6 @@
 """The six verbs of a store, over every store; and what a directory adds: other programs, and an operating system."""
 
+import errno
 import os
 import stat
 import threading
@@ -11,7 +12,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tailer.errors import ObjectAlreadyExists, ObjectNotFound, PathUnusable, Retry, StorageUnavailable, TailerError
+from tailer.errors import (
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    Retry,
+    StorageRefused,
+    StorageUnavailable,
+    TailerError,
+)
 from tailer.storage import LocalStore, MemoryStore, ObjectStore, StoredObject
 
 pytestmark = pytest.mark.anyio
@@ -111,13 +119,13 @@ async def test_links_in_a_circle_are_not_tried_again(tmp_path: Path) -> None:
         partial(store.delete, "log/a"),
     ]
     for ask in asks:
-        with pytest.raises(PathUnusable, match="cannot be read: Too many levels of symbolic links") as caught:
+        with pytest.raises(StorageRefused, match="Too many levels of symbolic links") as caught:
             await ask()
         assert (caught.value.retry, "symbolic links" in caught.value.hint) == (Retry.MANUAL, True)
 
 
 async def test_a_name_too_long_is_not_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(PathUnusable, match="name too long"):
+    with pytest.raises(StorageRefused, match="name too long"):
         await LocalStore(tmp_path).read("x" * 5000, content)
 
 
@@ -160,11 +168,50 @@ async def test_only_files_are_objects(tmp_path: Path) -> None:
     assert await names(LocalStore(tmp_path)) == ["log/file", "log/link"]
 
 
-async def test_what_cannot_be_read_may_be_readable_later(tmp_path: Path) -> None:
-    (tmp_path / "log" / "a").mkdir(parents=True)
+def a_folder(path: Path) -> None:
+    path.mkdir(parents=True)
+
+
+def a_loop(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [a_folder, a_loop])
+async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Waiting does not help, and nobody is to be told that the store does not answer."""
+    make(tmp_path / "log" / "a")
     for verb in (LocalStore.read, LocalStore.scan):
-        with pytest.raises(StorageUnavailable):
+        with pytest.raises(StorageRefused) as raised:
             await verb(LocalStore(tmp_path), "log/a", lambda _: None)
+        assert raised.value.retry is Retry.MANUAL
+        assert "answer" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.EACCES, StorageRefused),
+        (errno.EROFS, StorageRefused),
+        (errno.EPERM, StorageRefused),
+        (errno.ENOSPC, StorageUnavailable),
+        (errno.EIO, StorageUnavailable),
+    ],
+)
+async def test_an_error_that_lasts_is_none_of_a_store_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[TailerError]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    store = LocalStore(tmp_path)
+    await store.put("a", b"")
+    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.scandir", fail)
+    for failing in (store.put("b", b""), store.put_if_absent("c", b""), store.list("")):
+        with pytest.raises(error, match=os.strerror(number)) as raised:
+            await failing
+        assert type(raised.value) is error
 
 
 @contextmanager
@@ -179,7 +226,7 @@ def read_only(folder: Path) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["log/a", "log/sub/a"])
 @pytest.mark.parametrize("verb", [LocalStore.put, LocalStore.put_if_absent])
 async def test_where_nothing_can_be_written(tmp_path: Path, name: str, verb: Callable[..., object]) -> None:
-    with read_only(tmp_path / "log"), pytest.raises(StorageUnavailable):
+    with read_only(tmp_path / "log"), pytest.raises(StorageRefused):
         await verb(LocalStore(tmp_path), name, b"")  # type: ignore[misc]
     await LocalStore(tmp_path).put(name, b"")
 
@@ -190,7 +237,7 @@ async def test_a_folder_in_the_place_of_an_object(tmp_path: Path) -> None:
     with pytest.raises(ObjectAlreadyExists):
         await store.put_if_absent("log/a", b"")
     for failing in (store.put("log/a", b""), store.delete("log/a")):
-        with pytest.raises(StorageUnavailable):
+        with pytest.raises(StorageRefused):
             await failing
     assert await names(store) == []
 

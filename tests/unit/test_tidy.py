@@ -42,7 +42,7 @@ class Boundary:
     theirs: str = ""
 
 
-PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
+PORTS: Final = "tailer.errors tailer.events tailer.folders tailer.plan tailer.sink"
 
 # The first row that matches a module is its row. Patterns are separated by blanks; `x.*` does not include `x`.
 BOUNDARIES: Final = (
@@ -53,6 +53,8 @@ BOUNDARIES: Final = (
     Boundary("tailer.policy"),
     Boundary("tailer.placement"),
     Boundary("tailer.plan", "tailer.errors tailer.events tailer.spelling", "pyarrow"),
+    Boundary("tailer.folders"),
+    Boundary("tailer.plan", "tailer.errors tailer.events", "pyarrow"),
     Boundary("tailer.table_log", "tailer.errors tailer.plan tailer.start", "pyarrow"),
     Boundary("tailer.schema_changes", "tailer.delta.identity tailer.delta.schema", "pyarrow"),
     Boundary("tailer.calendars", "tailer.errors tailer.plan", "pyarrow"),
@@ -81,7 +83,7 @@ BOUNDARIES: Final = (
         " tailer.policy tailer.preimages tailer.readings tailer.selections",
         "anyio",
     ),
-    Boundary("tailer.storage", "tailer.errors", "anyio"),
+    Boundary("tailer.storage", "tailer.errors tailer.folders", "anyio"),
     Boundary("tailer.s3", "tailer.errors tailer.storage", "anyio aiobotocore botocore"),
     Boundary("tailer.unity", "tailer.delta.catalog tailer.errors tailer.storage", "anyio httpx2 msgspec"),
     Boundary(
@@ -101,7 +103,8 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.execute",
-        "tailer.bitmaps tailer.errors tailer.events tailer.plan tailer.calendars tailer.columns tailer.variant"
+        "tailer.bitmaps tailer.errors tailer.events tailer.folders tailer.plan tailer.calendars tailer.columns"
+        " tailer.variant"
         " tailer.delta.deletion_vector tailer.delta.schema tailer.lance.fragment",
         "pyarrow pyroaring",
     ),
@@ -268,7 +271,7 @@ BOUNDARIES: Final = (
         f"sinks sinks.kafka.* sinks.encoding.* sinks.schema_registry {PORTS}",
         "anyio msgspec pyarrow",
     ),
-    Boundary("sinks.memory", f"sinks {PORTS}", "anyio msgspec pyarrow"),
+    Boundary("sinks.memory", PORTS, "anyio pyarrow"),
     Boundary("sinks.stdout", f"sinks sinks.encoding.* {PORTS}", "anyio msgspec rich"),
     Boundary("sinks.testing sinks.testing.*", f"sinks.testing.* sinks.encoding.* {PORTS}", "anyio pyarrow pytest"),
 )
