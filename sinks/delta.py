@@ -50,12 +50,14 @@ __all__ = ["DeltaSink"]
 class _Options(msgspec.Struct, frozen=True):
     path: str
     partition_by: list[str] | None = None
+    adopt: bool = False
 
 
 class DeltaSink:
     """A `Sink` that appends to the Delta table at `path`.
 
     `partition_by`: columns to partition a new table by; None leaves a new table unpartitioned and takes any table.
+    `adopt`: write also to a table that has neither our progress nor our columns, or into a folder with other files.
     """
 
     splits_versions: Final = False
@@ -63,19 +65,19 @@ class DeltaSink:
     demands: Final = Demands()
     distributes: Final = False
 
-    def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None) -> None:
-        self._table = TargetTable(name, path, partition_by)
+    def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
+        self._table = TargetTable(name, path, partition_by, adopt=adopt)
         self._expected: dict[str, Position | None] = {}
         self._instance = str(uuid.uuid4())
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Options: `path` (the target table) and, if wanted, `partition_by` (a list of columns). No I/O.
+        """Options: `path` (the target table) and, if wanted, `partition_by` (a list of columns) and `adopt`. No I/O.
 
         Raises `ConfigError`.
         """
         chosen = read_options(name, options, _Options, _check)
-        return cls(name, chosen.path, chosen.partition_by)
+        return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
 
     @property
     def name(self) -> str:
@@ -85,9 +87,12 @@ class DeltaSink:
     async def progress(self, app_id: str) -> Progress | None:
         """What the `txn` actions of `app_id` say, read from the table; None where there are none, or no table.
 
-        Raises `SinkRejected` for a table that could forget its progress, `SinkUnavailable` where it cannot be read.
+        Raises `SinkRejected` for a table that could forget its progress, is not ours or lost what it had, and
+        `SinkUnavailable` where it cannot be read.
         """
         position = await to_thread.run_sync(self._table.position, app_id)
+        if position is None:
+            self._table.expect(None, self._expected.get(app_id))
         self._expected[app_id] = position
         return None if position is None else Progress(app_id, position)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from sinks.delta_schema import partition_refusal
 from sinks.delta_table import TargetTable
 from sinks.typed import Misfit, conform
-from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import Append
 
@@ -57,11 +57,11 @@ def took_place(table: TargetTable, append: Append, position: Position) -> bool:
         return True
     if found == append.expected:
         return False
-    reason = f"progress in {table.path} is {found}, this instance left it at {append.expected}"
     if is_ours:
         # One that counted as failed, and was under way all the same.
-        raise SinkUnavailable(table.name, reason)
-    raise SinkFenced(table.name, reason)
+        raise SinkUnavailable(table.name, f"progress in {table.path} is {found}, and a commit of ours is there")
+    table.expect(found, append.expected)
+    return False
 
 
 @dataclass(frozen=True, slots=True)

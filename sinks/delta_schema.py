@@ -31,6 +31,7 @@ __all__ = [
     "measured",
     "partition_problems",
     "partition_refusal",
+    "rewriting",
     "rows_schema",
     "unwritable",
     "widening",
@@ -176,6 +177,18 @@ def widening(table: pa.Schema, rows: pa.Schema) -> list[tuple[str, str]]:
         if kind != column.type and fits(column.type, kind) and (name := _sql_type(kind)):
             found.append((column.name, name))
     return found
+
+
+def rewriting(path: str, names: Iterable[str], partition_by: Iterable[str], columns: Sequence[tuple[str, str]]) -> str:
+    """What an operator does about `columns` that are to be widened: rewrite the table; its progress stays in it."""
+    quoted = {name: f"`{name.replace('`', '``')}`" for name in names}
+    partitions = ", ".join(quoted[name] for name in partition_by)
+    casts = ", ".join(f"CAST({quoted[name]} AS {kind}) AS {quoted[name]}" for name, kind in columns)
+    return (
+        f"Widen the target by rewriting it, and start again; with Spark: CREATE OR REPLACE TABLE "
+        f"delta.`{path}` USING delta {f'PARTITIONED BY ({partitions}) ' if partitions else ''}AS SELECT * "
+        f"EXCEPT ({', '.join(quoted[name] for name, _ in columns)}), {casts} FROM delta.`{path}`"
+    )
 
 
 def _relaxed(kind: pa.DataType) -> pa.DataType:

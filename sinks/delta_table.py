@@ -34,6 +34,7 @@ delta-rs takes it from the Parquet file, and gets some wrong (`sinks.delta_schem
 of the columns that come out right, and of no others; what is nested has none.
 """
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -53,23 +54,31 @@ from deltalake import (
 )
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
-from sinks.delta_schema import Fit, compare, fit, measured, partition_problems, rows_schema, unwritable, widening
+from sinks.delta_schema import (
+    Fit,
+    compare,
+    fit,
+    measured,
+    partition_problems,
+    rewriting,
+    rows_schema,
+    unwritable,
+    widening,
+)
+from sinks.delta_target import delivered_name, first_line, folder_refusal, is_permanent, table_refusal
 from sinks.typed import Misfit
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
+from tailer.folders import holds_table
 from tailer.plan import END, Position
 from tailer.sink import pipeline_of
 
 __all__ = ["Anchor", "TargetTable"]
 
-_RETENTION: Final = "delta.setTransactionRetentionDuration"
-_CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 # Where other writers keep what they are given to note in a commit.
 NOTE: Final = "userMetadata"
 _NO_ROWS: Final[pa.Schema] = pa.schema([])
-# delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
-_REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long")
 
 Rows = Callable[[pa.Schema], pa.RecordBatchReader]
 
@@ -95,29 +104,33 @@ class Anchor:
 class TargetTable:
     """The table at `path`, which may not exist yet. `name` is what errors call the sink.
 
-    `partition_by`: the columns the table is, or will be, partitioned by; None takes a table as it is.
+    `partition_by`: the columns the table is, or will be, partitioned by; None takes a table as it is. `adopt`: also a
+    table, or a folder, that is not ours.
     """
 
-    def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None) -> None:
+    def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
         self.name = name
         self.path = path
         self.partition_by = partition_by
+        self._adopt = adopt
 
     def position(self, app_id: str) -> Position | None:
         """Up to where `app_id` was committed, read anew; None if it never was, or there is no table.
 
-        Raises `SinkRejected` for a table that could forget it, `SinkUnavailable` where the table cannot be read.
+        Raises `SinkRejected` for a table that could forget it or is not ours, `SinkUnavailable` where the table cannot
+        be read.
         """
         table = self._open()
         if table is None:
+            self._check_folder()
             return None
-        self._check_properties(table)
+        self._check_target(table, app_id)
         return _position(table, app_id)
 
     def has_delivered(self, pipeline: str) -> bool:
         """Whether anything was ever committed for `pipeline`. Raises as `position` does."""
         table = self._open()
-        return table is not None and table.transaction_version(_delivered(pipeline)) is not None
+        return table is not None and table.transaction_version(delivered_name(pipeline)) is not None
 
     def anchor(self, app_id: str, schema: pa.Schema, expected: Position | None) -> Anchor:
         """The table's state now, checked: progress is the expected one, and rows of `schema` fit.
@@ -126,10 +139,11 @@ class TargetTable:
         """
         table = self._open()
         if table is None:
-            self._expect(None, expected)
+            self.expect(None, expected)
+            self._check_folder()
             return self.extended(Anchor(app_id, None, _NO_ROWS, self.partition_by or ()), schema)
-        self._check_properties(table)
-        self._expect(_position(table, app_id), expected)
+        self.expect(_position(table, app_id), expected)
+        self._check_target(table, app_id)
         columns = table.metadata().partition_columns
         return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version()), schema)
 
@@ -192,7 +206,7 @@ class TargetTable:
 
     def check(self, app_id: str, expected: Position | None) -> None:
         """Raise `SinkFenced` where the progress of `app_id` is not the expected one by now."""
-        self._expect(self.position(app_id), expected)
+        self.expect(self.position(app_id), expected)
 
     def since(self, app_id: str, version: int, write_id: str) -> tuple[Position | None, bool]:
         """The progress of `app_id` by now, and whether a commit after `version` has our id. Raises `CommitUnknown`."""
@@ -203,7 +217,7 @@ class TargetTable:
             newer = table.version() - version
             commits = table.history(newer) if newer > 0 else []
         except Exception as error:
-            raise CommitUnknown(self.name, f"reading the table back: {_first_line(error)}") from error
+            raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
         return _position(table, app_id), any(write_id in (each.get("txnId"), each.get(NOTE)) for each in commits)
 
     def reset(self, app_id: str, end: Position) -> None:
@@ -219,14 +233,36 @@ class TargetTable:
         self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
 
     def _open(self) -> DeltaTable | None:
-        if Path(self.path).is_file():
+        if os.path.isfile(self.path):  # noqa: PTH113 - Path.is_file raises where a folder above cannot be entered
             self._reject(f"{self.path} is a file, not a folder", "Give the folder of a Delta table, or of one to be.")
         try:
             return DeltaTable(self.path)
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if "://" not in self.path and holds_table(Path(self.path)):
+                self._reject(f"{self.path}: {first_line(error)}", "Restore the table's log, or choose another path.")
             return None
         except Exception as error:
             raise self._failure(error) from error
+
+    def _check_folder(self) -> None:
+        """Refuse to create a table among what is somebody else's."""
+        if "://" in self.path:
+            return
+        try:
+            refusal = folder_refusal(self.path, self._adopt)
+        except OSError as error:
+            raise self._failure(error) from error
+        if refusal is not None:
+            self._reject(*refusal)
+
+    def _check_target(self, table: DeltaTable, app_id: str) -> None:
+        """Refuse the table that is followed, one that is not ours, and one that could forget our progress."""
+        found = table.metadata()
+        names = pa.schema(table.schema().to_arrow()).names
+        known = (app_id, delivered_name(pipeline_of(app_id)))
+        ours = self._adopt or any(table.transaction_version(name) is not None for name in known)
+        if refusal := table_refusal(self.path, app_id, str(found.id), names, found.configuration, ours=ours):
+            self._reject(*refusal)
 
     def _create(self, anchor: Anchor) -> Anchor:
         """Create the table; where another writer was first, take its table if the rows fit."""
@@ -250,28 +286,20 @@ class TargetTable:
         try:
             found, is_ours = self.since(anchor.app_id, anchor.version, write_id)
         except CommitUnknown as second:
-            raise CommitUnknown(self.name, f"{_first_line(error)}; {second.reason}") from second
+            raise CommitUnknown(self.name, f"{first_line(error)}; {second.reason}") from second
         if found == position and is_ours:
             return True
-        self._expect(found, anchor.expected)
+        self.expect(found, anchor.expected)
         return False
 
-    def _expect(self, found: Position | None, expected: Position | None) -> None:
+    def expect(self, found: Position | None, expected: Position | None) -> None:
+        """Raise `SinkFenced` where progress was moved from the expected one, `SinkRejected` where it is gone."""
+        if found is None and expected is not None:
+            remedy = "Put the table back. To deliver into a new one from the pipeline's start on, start again."
+            reason = f"{self.path} was deleted or replaced: this instance left it at {expected}, and it has no progress"
+            self._reject(reason, remedy)
         if found != expected:
             raise SinkFenced(self.name, f"progress in {self.path} is {found}, this instance left it at {expected}")
-
-    def _check_properties(self, table: DeltaTable) -> None:
-        configuration = table.metadata().configuration
-        if _RETENTION in configuration:
-            # Any duration will do harm: a source that is idle for longer would be delivered once more from the start.
-            self._refuse_property(_RETENTION, configuration[_RETENTION], "the table could forget our progress")
-        if str(configuration.get(_CHANGE_FEED)).lower() == "true":
-            # Delta takes a column _change_type for its own: a DELETE on such a table loses rows.
-            self._refuse_property(_CHANGE_FEED, "true", "the change feed reserves the columns we write")
-
-    def _refuse_property(self, key: str, value: str, why: str) -> None:
-        remedy = f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{key}')"
-        self._reject(f"{self.path} has {key} = {value}: {why}", remedy)
 
     def _check_nothing_after(self, table: DeltaTable, version: int) -> None:
         """Refuse where the table holds rows of versions after `version`."""
@@ -290,7 +318,10 @@ class TargetTable:
         if table is not None and found is not None:
             self._check_partitioning(table, found)
             if conflicts := compare(found, rows).conflicts:
-                remedy = self._widen(table, found, rows, len(conflicts)) or "Choose a new path for the new schema."
+                wider = widening(found, rows)
+                remedy = "Choose a new path for the new schema."
+                if len(wider) == len(conflicts):
+                    remedy = rewriting(self.path, found.names, table.metadata().partition_columns, wider)
                 self._reject(f"columns of {self.path} do not fit: {', '.join(conflicts)}", remedy)
         try:
             fitting = fit(found, earlier, rows)
@@ -301,20 +332,6 @@ class TargetTable:
             remedy = f"Add them: ALTER TABLE delta.`{self.path}` ADD COLUMNS (...)"
             self._reject(f"{self.path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
         return fitting
-
-    def _widen(self, table: DeltaTable, found: pa.Schema, rows: pa.Schema, conflicts: int) -> str | None:
-        """What an operator does about columns that the source widened: rewrite the table; its progress stays in it."""
-        columns = widening(found, rows)
-        if len(columns) != conflicts:
-            return None
-        quoted = {name: f"`{name.replace('`', '``')}`" for name in found.names}
-        partitions = ", ".join(quoted[name] for name in table.metadata().partition_columns)
-        casts = ", ".join(f"CAST({quoted[name]} AS {kind}) AS {quoted[name]}" for name, kind in columns)
-        return (
-            f"Widen the target by rewriting it, and start again; with Spark: CREATE OR REPLACE TABLE "
-            f"delta.`{self.path}` USING delta {f'PARTITIONED BY ({partitions}) ' if partitions else ''}AS SELECT * "
-            f"EXCEPT ({', '.join(quoted[name] for name, _ in columns)}), {casts} FROM delta.`{self.path}`"
-        )
 
     def _check_partitioning(self, table: DeltaTable, found: pa.Schema) -> None:
         columns = table.metadata().partition_columns
@@ -332,9 +349,8 @@ class TargetTable:
         raise SinkRejected(self.name, reason, remedy)
 
     def _failure(self, error: Exception) -> SinkError:
-        reason = _first_line(error)
-        permanent = isinstance(error, SchemaMismatchError | DeltaProtocolError)
-        if permanent or any(refusal in reason for refusal in _REFUSALS):
+        reason = first_line(error)
+        if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
             return SinkRejected(self.name, f"{self.path}: {reason}", "Change the target table, or choose a new path.")
         return SinkUnavailable(self.name, f"{self.path}: {reason}")
 
@@ -358,7 +374,7 @@ def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
     in_snapshot = at.in_snapshot or (before is not None and before.in_snapshot)
     now_ms = int(time.time() * 1000)
     pairs = list(zip(_names(anchor.app_id), place, strict=True))[: None if in_snapshot else 1]
-    delivered = _delivered(pipeline_of(anchor.app_id))
+    delivered = delivered_name(pipeline_of(anchor.app_id))
     if anchor.table is None or anchor.table.transaction_version(delivered) is None:
         pairs.append((delivered, 1))
     return [Transaction(name, value, now_ms) for name, value in pairs]
@@ -376,15 +392,5 @@ def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:
     )
 
 
-def _delivered(pipeline: str) -> str:
-    """The app id whose txn says that the pipeline has delivered something. No table id begins with `#`."""
-    return f"{pipeline}/#delivered"
-
-
 def _maps_columns(table: DeltaTable) -> bool:
     return bool(table.metadata().configuration.get(_COLUMN_MAPPING, "none") != "none")
-
-
-def _first_line(error: Exception) -> str:
-    """What happened. delta-rs appends stack traces, and rows that broke a constraint, which are not ours to print."""
-    return str(error).partition("\n")[0] or type(error).__name__

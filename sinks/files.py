@@ -14,6 +14,7 @@ row group (Parquet).
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -22,7 +23,7 @@ import pyarrow as pa
 from anyio import CancelScope, to_thread
 
 from sinks import read_options
-from sinks.files_directory import StreamDirectory, directory_name, has_streams, place, translated
+from sinks.files_directory import StreamDirectory, check_free, directory_name, has_streams, place, translated
 from sinks.files_formats import Draft, JsonLines, Parquet
 from tailer.errors import ConfigError, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap
@@ -37,12 +38,14 @@ Format = Literal["jsonl", "parquet"]
 class _Options(msgspec.Struct, frozen=True):
     path: str
     format: Format = "jsonl"
+    adopt: bool = False
 
 
 class FilesSink:
     """A `Sink` that writes to directories `<path>/<pipeline>/<table id>`.
 
-    An instance holds the directories it has written to until `aclose`; for another instance they are closed.
+    An instance holds the directories it has written to until `aclose`; for another instance they are closed. `adopt`:
+    begin also in a folder that holds other files.
     """
 
     splits_versions: Final = False
@@ -50,8 +53,9 @@ class FilesSink:
     demands: Final = Demands()
     distributes: Final = False
 
-    def __init__(self, name: str, path: Path, form: Format = "jsonl") -> None:
+    def __init__(self, name: str, path: Path, form: Format = "jsonl", *, adopt: bool = False) -> None:
         self.name = name
+        self._adopt = adopt
         self._path = path
         self._form = form
         self._streams: dict[str, StreamDirectory] = {}
@@ -59,21 +63,26 @@ class FilesSink:
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Options: `path`, a local directory; `format`, "jsonl" (default) or "parquet". No I/O.
+        """Options: `path`, a local directory; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
 
         Raises `ConfigError`.
         """
         given = read_options(name, options, _Options)
         if not given.path or "://" in given.path:
             raise ConfigError(f"{name}.path", f"{given.path!r} is not a local directory", "Give a path such as out.")
-        return cls(name, Path(given.path), given.format)
+        return cls(name, Path(given.path), given.format, adopt=given.adopt)
 
     async def progress(self, app_id: str) -> Progress | None:
         """Up to where the stream's directory has something, by the names that are there.
 
-        Raises `SinkRejected` where they have a gap or an overlap.
+        Raises `SinkRejected` where they have a gap or an overlap, or are gone, and for a folder that is not ours.
         """
-        end = await to_thread.run_sync(self._stream(app_id).read_end)
+        stream = self._stream(app_id)
+        end = await to_thread.run_sync(stream.read_end)
+        if end is None:
+            if (left := self._seen.get(app_id)) is not None:
+                raise stream.gone(f"this instance left it at {place(left)}, and it is empty")
+            await self._check_free(stream)
         self._seen[app_id] = end
         return None if end is None else Progress(app_id, end)
 
@@ -91,6 +100,7 @@ class FilesSink:
         if not end.closes_version:
             raise SinkRejected(self.name, f"only whole versions can be behind us, and {end} is inside of one")
         stream = self._stream(progress.app_id)
+        await self._check_free(stream)
         await to_thread.run_sync(stream.lock)
         await to_thread.run_sync(stream.put_reset, end)
         self._seen[progress.app_id] = end
@@ -102,10 +112,11 @@ class FilesSink:
         Entering raises `SinkFenced` where another instance holds the directory or has committed since.
         """
         stream = self._stream(app_id)
+        await self._check_free(stream)
         await to_thread.run_sync(stream.lock)
         end = await to_thread.run_sync(stream.end)
         if self._seen.setdefault(app_id, end) != end:
-            raise _fenced(self.name, stream, end)
+            raise _moved(self.name, stream, end)
         draft = (JsonLines if self._form == "jsonl" else Parquet)(self.name, stream.hidden_path, schema)
         try:
             yield _FilesTransaction(self.name, stream, draft, end, self._note)
@@ -126,6 +137,9 @@ class FilesSink:
             path = self._path.joinpath(*map(directory_name, app_id.split("/")))
             self._streams[app_id] = StreamDirectory(self.name, path)
         return self._streams[app_id]
+
+    async def _check_free(self, stream: StreamDirectory) -> None:
+        await to_thread.run_sync(partial(check_free, self.name, self._path, stream.path, adopt=self._adopt))
 
     def _note(self, app_id: str, end: Position) -> None:
         self._seen[app_id] = end
@@ -166,7 +180,7 @@ class _FilesTransaction:
         after = self._after(position)
         end = await to_thread.run_sync(self._stream.end)
         if end != self._end:
-            raise _fenced(self._name, self._stream, end)
+            raise _moved(self._name, self._stream, end)
         if after is None:
             # Nothing was ever delivered and nothing is now: no file would be true, the position alone is.
             await to_thread.run_sync(self._stream.put_reset, position)
@@ -206,6 +220,9 @@ class _FilesTransaction:
         self._stream.publish(hidden, after, end, self._draft.suffix)
 
 
-def _fenced(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced:
-    where = end.version if end is not None and end.closes_version else end and place(end)
+def _moved(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced | SinkRejected:
+    """An error for a stream that does not end where this instance left it."""
+    if end is None:
+        return stream.gone("this instance left something there, and it is empty")
+    where = end.version if end.closes_version else place(end)
     return SinkFenced(name, f"{stream.path} ends with version {where} now")

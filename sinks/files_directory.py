@@ -22,7 +22,6 @@ the names, byte by byte, is the order of the rows.
 Consumers may take files away from the front. The last one must stay: it is the progress.
 """
 
-import errno
 import fcntl
 import os
 import re
@@ -35,28 +34,15 @@ from typing import Final
 from urllib.parse import quote
 
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.folders import is_lasting, table_around
 from tailer.plan import SNAPSHOT_TASKS, Position
 
-__all__ = ["StreamDirectory", "directory_name", "has_streams", "place", "translated"]
+__all__ = ["StreamDirectory", "check_free", "directory_name", "has_streams", "place", "translated"]
 
+LOCK: Final = ".lock"
 _PLACE: Final = r"(\d{20})(?:\.(\d{20})\.(\d{20}))?"
 DATA_FILE: Final = re.compile(rf"{_PLACE}-{_PLACE}\.(?:jsonl|parquet)")
 RESET: Final = re.compile(r"(\d{20})\.reset")
-
-# What does not pass by itself: somebody must change a path, a permission or the file system.
-LASTING: Final = frozenset(
-    (
-        errno.EACCES,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOTDIR,
-        errno.EOPNOTSUPP,
-        errno.EPERM,
-        errno.EROFS,
-    )
-)
 
 
 @contextmanager
@@ -66,7 +52,7 @@ def translated(sink: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        if error.errno in LASTING:
+        if is_lasting(error):
             remedy = f"Check that {path} is a directory on a local file system and that this user may write to it."
             raise SinkRejected(sink, f"{where}: {error.strerror}", remedy) from error
         raise SinkUnavailable(sink, f"{where}: {error.strerror or error}") from error
@@ -93,6 +79,50 @@ def has_streams(sink: str, folder: Path) -> bool:
     with translated(sink, folder), suppress(FileNotFoundError):
         return any(_Span.of(path.name) is not None for path in folder.glob("*/*"))
     return False
+
+
+def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
+    """Refuse (`SinkRejected`) to begin `stream` in `root` where that is somebody else's folder.
+
+    A stream that is there goes on. `adopt`: whether other files may lie in `root`. The folder of a Delta table is never
+    free. Raises `SinkUnavailable`, too, as `translated` does.
+    """
+    with translated(sink, root):
+        if (stream / LOCK).exists() or has_streams(sink, stream.parent):
+            return
+        if root.is_symlink() and not root.exists():
+            remedy = "Create the folder it leads to, or choose another path."
+            raise SinkRejected(sink, f"{root} is a link that leads nowhere", remedy)
+        if table := table_around(stream):
+            at = (
+                "is the folder of a Delta table" if table.samefile(root) else f"lies in that of the Delta table {table}"
+            )
+            reason = f"{root} {at}, whose VACUUM deletes what is there"
+            raise SinkRejected(sink, reason, "Choose a path outside of that folder.")
+        if adopt or next(root.glob(f"*/*/{LOCK}"), None) is not None:
+            return
+        if foreign := _foreign(root):
+            remedy = "Choose another path; or set adopt = true, if streams are really to lie beside what is there."
+            raise SinkRejected(sink, f"{root} is not empty ({foreign} is there), and has no stream of ours", remedy)
+
+
+def _foreign(root: Path) -> Path | None:
+    """Something in `root` that is no directory of a stream, nor what a writer leaves that was killed at its start."""
+    for pipeline in _visible(root):
+        if not pipeline.is_dir():
+            return pipeline
+        for stream in _visible(pipeline):
+            if not stream.is_dir():
+                return stream
+            if found := next((path for path in _visible(stream) if _Span.of(path.name) is None), None):
+                return found
+    return None
+
+
+def _visible(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "lost+found"]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +160,7 @@ class StreamDirectory:
         self.path = path
         self._sink = sink
         self._lock: int | None = None
+        self._folder: int | None = None
         self._end: tuple[Position | None] | None = None
 
     def lock(self) -> None:
@@ -138,10 +169,11 @@ class StreamDirectory:
         Raises `SinkFenced` where another instance is, in this process or elsewhere.
         """
         if self._lock is not None:
+            self._check_there()
             return
         with translated(self._sink, self.path):
             _make_directory(self.path)
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -151,15 +183,22 @@ class StreamDirectory:
                 os.close(handle)
                 raise
             self._lock = handle
+            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for stale in self.path.glob(".*.tmp"):  # of a writer that was killed, since the lock is ours
                 stale.unlink()
 
     def unlock(self) -> None:
         """Let the next writer in."""
         self.forget()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        for handle in (self._lock, self._folder):
+            if handle is not None:
+                os.close(handle)
+        self._lock = self._folder = None
+
+    def gone(self, left: str) -> SinkRejected:
+        """An error for a directory whose files are no more; `left`: what this instance knows of them."""
+        remedy = "Put its files back. To deliver into a new directory from the pipeline's start on, start again."
+        return SinkRejected(self._sink, f"{self.path} was deleted or replaced while in use: {left}", remedy)
 
     def forget(self) -> None:
         """Ask the directory again next time."""
@@ -167,6 +206,7 @@ class StreamDirectory:
 
     def end(self) -> Position | None:
         """As `read_end`, for the holder of the lock: while nobody else writes, a list is needed only once."""
+        self._check_there()
         if self._end is None:
             self._end = (self.read_end(),)
         return self._end[0]
@@ -176,6 +216,7 @@ class StreamDirectory:
 
         Raises `SinkRejected` where the names contradict each other.
         """
+        self._check_there()
         try:
             return self._check(self._spans())
         except SinkRejected:
@@ -228,6 +269,18 @@ class StreamDirectory:
         except OSError as error:
             raise CommitUnknown(self._sink, f"{self.path}: {error.strerror}") from error
         self._end = (end,)
+
+    def _check_there(self) -> None:
+        """Raise `SinkRejected` where the path does not lead to the directory any more that is locked."""
+        if self._folder is None:
+            return
+        with translated(self._sink, self.path):
+            try:
+                found, held = self.path.stat(), os.fstat(self._folder)
+            except FileNotFoundError:
+                raise self.gone("it is not there any more") from None
+        if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            raise self.gone("another one is there now")
 
     def _spans(self) -> list[_Span]:
         """What the names say, in order; names that are not ours say nothing."""

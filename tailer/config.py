@@ -76,6 +76,7 @@ from tailer.config_file import (
 from tailer.config_spark import check_writers, spark_settings
 from tailer.delta.catalog import CommitCatalog
 from tailer.errors import ConfigError
+from tailer.folders import Folder, foreign_entry, holds_table, table_around
 from tailer.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.policy import PairingRules, Policy
 from tailer.sink import AtLeastOnceSink, Sink, configure_sink
@@ -159,7 +160,7 @@ def load(path: Path) -> Settings:
 
 
 def examine(path: Path) -> Findings:
-    """Read the file at `path` and check all of it; nothing else is read, and nothing is written."""
+    """Read the file at `path` and check all of it. No table is read and nothing is written; links are followed."""
     reading = read_file(path)
     checks = _Checks(path, reading.problems)
     settings = checks.settings(reading)
@@ -211,6 +212,7 @@ class _Checks:
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
         self._overlaps(settings)
+        self._check_state_folder(settings)
         return settings
 
     def _pipeline(
@@ -319,20 +321,42 @@ class _Checks:
     def _overlaps(self, settings: Settings) -> None:
         """A written folder must not be, contain or lie in another: a VACUUM of the outer deletes the inner.
 
-        One pipeline may follow what another writes, and several may follow one table.
+        Links are followed: what counts is the folder, not how its path is spelled. One pipeline may follow what another
+        writes, and several may follow one table.
         """
         read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
         written = list(_written(settings))
-        for index, (key, folder) in enumerate(written):
+        found = {path: Folder.at(path) for _, path in (*read, *written)}
+        for index, (key, path) in enumerate(written):
             for other_key, other in [*read, *written[:index]]:
                 chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
-                if folder == other and not chained:
-                    self._problem(key, f"{folder} is {'.'.join(other_key)} too", "Give it a folder of its own.")
-                    break
-                if folder != other and (folder.is_relative_to(other) or other.is_relative_to(folder)):
-                    reason = f"{folder} and {'.'.join(other_key)} ({other}) lie one inside the other"
+                inside, around = found[path].lies_in(found[other]), found[other].lies_in(found[path])
+                spelled = "" if path == other else f" ({other})"
+                if inside and around and not chained:
+                    reason = f"{path} is {'.'.join(other_key)}{spelled} too"
                     self._problem(key, reason, "Give it a folder of its own.")
                     break
+                if inside != around:
+                    reason = f"{path} and {'.'.join(other_key)} ({other}) lie one inside the other"
+                    self._problem(key, reason, "Give it a folder of its own.")
+                    break
+
+    def _check_state_folder(self, settings: Settings) -> None:
+        """Where there is no state table yet, one must not be made among what is somebody else's."""
+        path = settings.state_table
+        if path is None or holds_table(path):
+            return
+        remedy = "Give it a folder of its own, which may be one that does not exist yet."
+        try:
+            entry = foreign_entry(path)
+        except OSError as error:
+            self._problem(("state_table",), f"{path} cannot be used: {error.strerror}", remedy)
+            return
+        if entry is not None:
+            self._problem(("state_table",), f"{path} holds {entry!r}, and no state table", remedy)
+        elif table := table_around(path):
+            reason = f"{path} lies in that of the Delta table {table}, whose VACUUM deletes what is there"
+            self._problem(("state_table",), reason, remedy)
 
     def _folder(self, text: str) -> Callable[[], Path]:
         return lambda: local_folder(text, self.path.parent, "")

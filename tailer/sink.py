@@ -49,6 +49,7 @@ __all__ = [
     "shard_name",
     "shard_of",
     "sink_kinds",
+    "table_of",
 ]
 
 ENTRY_POINTS: Final = "tailer.sinks"
@@ -58,6 +59,11 @@ LAYOUT: Final = "/shards/layout"
 def pipeline_of(app_id: str) -> str:
     """The pipeline that an app_id is about."""
     return app_id.rpartition("/")[0]
+
+
+def table_of(app_id: str) -> str:
+    """The id of the table that an app_id is about."""
+    return app_id.rpartition("/")[2]
 
 
 def shard_name(pipeline: str, shard: int, shards: int) -> str:

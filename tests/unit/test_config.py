@@ -425,6 +425,62 @@ def test_pipelines_may_be_chained_and_may_share_a_table(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == []
 
 
+@pytest.mark.parametrize("spelling", ["here", "linked/out", "a/../out", "./out/", "link"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_is_the_same_however_it_is_spelled(tmp_path: Path, spelling: str, exists: bool) -> None:
+    """Two pipelines would write one target, the state table would be in it, or the source would be the target."""
+    for name in ("a", "source") + (("out",) if exists else ()):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "here").symlink_to(tmp_path / "link")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    two = """
+    [pipelines.a]
+    table = "source"
+    sink = {kind = "delta", path = "out"}
+    [pipelines.b]
+    table = "source"
+    sink = {kind = "files", path = "%s"}
+    """
+    assert "is pipelines.a.sink.path" in one_problem(tmp_path, two % spelling)[1]
+    assert "lie one inside the other" in one_problem(tmp_path, two % f"{spelling}/below")[1]
+    source = PIPELINE.replace('"orders"', '"out"').replace('"copy"', f'"{spelling}"')
+    assert "is pipelines.orders.table" in one_problem(tmp_path, source)[1]
+    state = f'state_table = "{spelling}"' + PIPELINE.replace('"copy"', '"out"')
+    assert "is state_table" in one_problem(tmp_path, state)[1]
+
+
+def test_pipelines_are_chained_through_links_too(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("y")
+    text = """
+    [pipelines.a]
+    table = "x"
+    sink = {kind = "delta", path = "y"}
+    [pipelines.b]
+    table = "link"
+    sink = {kind = "delta", path = "z"}
+    """
+    assert problems(tmp_path, text) == []
+
+
+def test_a_state_table_is_not_begun_among_what_is_somebody_elses(tmp_path: Path) -> None:
+    text = f'state_table = "state"{PIPELINE}'
+    state = tmp_path / "state"
+    assert problems(tmp_path, text) == []
+    for folder in (state, state / "_delta_log"):
+        folder.mkdir()
+        assert problems(tmp_path, text) == []
+    (state / "part-0.parquet").touch()
+    key, reason, remedy = one_problem(tmp_path, text)
+    assert (key, reason) == ("state_table", f"{state} holds 'part-0.parquet', and no state table")
+    assert "folder of its own" in remedy
+    (state / "_delta_log" / f"{0:020d}.json").touch()  # whose table it is shows when it is read
+    assert problems(tmp_path, text) == []
+    assert "lies in that of the Delta table" in one_problem(tmp_path, text.replace('"state"', '"state/x"'))[1]
+    (tmp_path / "file").touch()
+    assert "Not a directory" in one_problem(tmp_path, text.replace('"state"', '"file"'))[1]
+
+
 def test_a_sink_option_that_may_be_secret_is_never_shown(tmp_path: Path) -> None:
     text = PIPELINE.replace("path =", 'password = "hunter2", path =')
     assert "hunter2" not in str(examine(written(tmp_path, text)))

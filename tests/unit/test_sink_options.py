@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sinks.files import FilesSink
-from sinks.memory import MemorySink
 from sinks.stdout import StdoutSink
 from tailer.errors import ConfigError
 from tailer.sink import configure_sink, sink_kinds
@@ -24,7 +23,7 @@ from tailer.sink import configure_sink, sink_kinds
         ("files", {"path": "out", "compress": True}, "archive.compress: no such option"),
         ("stdout", {"format": None}, "archive.format: Expected `str`, got `null`"),
         ("stdout", {"path": "x"}, "archive.path: no such option"),
-        ("memory", {"size": 1}, "archive.size: no such option"),
+        ("memory", {}, "archive: no sink of kind 'memory'"),
     ],
 )
 def test_a_wrong_option_is_named(kind: str, options: Mapping[str, Any], message: str) -> None:
@@ -39,7 +38,7 @@ def test_the_hint_says_what_there_is() -> None:
     assert raised.value.hint == "Give one of: 'jsonl', 'parquet'."
     with pytest.raises(ConfigError) as raised:
         FilesSink.configure("archive", {"path": "x", "compress": True})
-    assert raised.value.hint == "The options are: path, format."
+    assert raised.value.hint == "The options are: path, format, adopt."
 
 
 def test_all_wrong_options_are_named_at_once() -> None:
@@ -55,8 +54,7 @@ def test_all_wrong_options_are_named_at_once() -> None:
 
 
 def test_sinks_are_found_by_their_kind_and_do_nothing_yet(tmp_path: Path) -> None:
-    assert {"files", "memory", "stdout"} <= set(sink_kinds())
+    assert {"files", "stdout"} <= set(sink_kinds())
     assert isinstance(configure_sink("a", "files", {"path": str(tmp_path / "out"), "format": "parquet"}), FilesSink)
-    assert isinstance(configure_sink("a", "memory", {}), MemorySink)
     assert isinstance(configure_sink("a", "stdout", {"format": "jsonl"}), StdoutSink)
     assert list(tmp_path.iterdir()) == []
