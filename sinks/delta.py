@@ -14,6 +14,7 @@ A gap is a row too: its `_change_type` is `gap`, its `_commit_version` the last 
 of that same version are the snapshot that follows it. The `commitInfo` of its commit says under `gap` what was lost.
 
     delta_table   the table, through delta-rs: what makes an append exactly once
+    delta_target  which tables and folders may be written to
     delta_schema  which rows fit which table
     delta_spool   rows before they are committed, in bounded memory
     delta_appending   commits that a cluster's own writer makes, with rows of ours

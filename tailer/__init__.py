@@ -35,6 +35,7 @@ The parts
 `engines`, `placement`  which engine a configuration asks for; where work is done
 `spark/`                the data source `tailer`, `SparkEngine`, pipelines that executors write; all of PySpark is here
 `shards`, `shard_*`     one pipeline by several streams: which rows, how many, and what an executor does with one
+`folders`               which paths lead to one folder, and what lies there that is not ours
 `spans`, `attempts`     versions for one commit of Spark's Delta writer; trying again
 `filters`, `encodings`  a condition on change rows; rows as text, by the sinks' encoders
 `sink`                  the ports of a destination; implementations are in the package `sinks`, found by entry point

@@ -42,6 +42,7 @@
     [pipelines.orders.sink]
     kind = "delta"                # an installed kind; the other keys are that sink's options
     path = "/data/orders_changes"
+    adopt = false                 # true: also a table or folder that is not ours; delta and files
 
 Paths are relative to the file's folder; `~` is the home folder. `TAILER_DRAIN_S=5` or
 `TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to

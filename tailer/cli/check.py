@@ -16,9 +16,9 @@ __all__ = ["command"]
 def command(config: Path) -> int:
     """Check a configuration without touching any table.
 
-    Reads CONFIG and the TAILER_ variables of the environment and nothing else: keys, values, sinks and their
-    options, folders in each other's way, and a state table where a sink needs one. Says all that is wrong; the
-    last line is the verdict. Ends with 2 if anything is wrong.
+    Reads CONFIG and the TAILER_ variables of the environment, and looks where links lead: keys, values, sinks and their
+    options, folders in each other's way, and a state table where a sink needs one. Says all that is wrong; the last
+    line is the verdict. Ends with 2 if anything is wrong.
     """
     findings = examine(config)
     for problem in findings.problems:
