@@ -1,12 +1,14 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench soak setup java
+.PHONY: demo test test-golden test-spark test-kafka test-faults test-tiers test-all check bench soak setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
 BIN := .venv/bin
 # What Spark Connect's client needs costs every process that starts a second: pyarrow takes pandas in wherever it is.
 CONNECT := .venv/connect
+# Where the tables of other projects lie, with known answers.
+GOLDEN ?= ../shared/golden
 
 # uv brings certificates of its own; a machine behind a proxy keeps the right ones where pip and curl look.
 export UV_SYSTEM_CERTS := 1
@@ -24,17 +26,34 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/tailer demo
 
-# Tests of brokers mostly wait and those of tables compute, so they run side by side, with what evens out their length;
-# the brokers' are shown at the end.
-BESIDE := kafka or registry or spark_delta_kill
-PYTEST := $(BIN)/pytest tests --ignore=tests/bench -m "not soak and not spark_connect"
-test: setup $(CONNECT)/.synced
-	@log=$$(mktemp); $(PYTEST) -k "$(BESIDE)" -p no:cacheprovider >"$$log" 2>&1 & beside=$$!; \
-	trap '[ -z "$$beside" ] || kill $$beside; rm -f "$$log"' EXIT; trap 'exit 1' INT TERM; \
-	$(PYTEST) -k "not ($(BESIDE))"; tables=$$?; \
-	$(CONNECT)/bin/pytest tests/integration -m spark_connect -p no:cacheprovider; connect=$$?; \
-	wait $$beside; brokers=$$?; beside=; cat "$$log"; \
-	[ $$tables -eq 0 ] && [ $$connect -eq 0 ] && [ $$brokers -eq 0 ]
+# Tiers of tests; tests/tiers.py says which test is in which, tests/README.md how long each takes.
+PYTEST := $(BIN)/pytest tests -p no:cacheprovider
+SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+
+test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+	$(PYTEST) --tier test $(SIDE_BY_SIDE)
+
+test-golden: .venv/.synced $(LAKE_TAILER_JARS) java
+	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
+	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
+
+# The second environment is tried even if a test of the first one fails.
+test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+	@failed=; $(PYTEST) --tier spark || failed=1; $(PYTEST:.venv/%=$(CONNECT)/%) --tier connect || failed=1; [ -z "$$failed" ]
+
+test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) java
+	$(PYTEST) --tier kafka
+
+test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+	$(PYTEST) --tier faults
+
+# Every test is in one tier.
+test-tiers: .venv/.synced
+	@$(BIN)/python -m tests.count_tiers
+
+# Tests of brokers and of killed processes mostly wait, and those of tables compute, so they run side by side.
+test-all: setup $(CONNECT)/.synced
+	@tests/side_by_side.sh "test-tiers test test-golden test-spark" "test-kafka test-faults"
 
 check: .venv/.synced
 	$(BIN)/ruff check
@@ -42,10 +61,10 @@ check: .venv/.synced
 	$(BIN)/mypy
 
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
-	$(BIN)/pytest tests/bench --timeout=0
+	$(BIN)/pytest tests/bench --tier bench --timeout=0
 
 soak: setup
-	$(BIN)/pytest tests -m soak --timeout=0
+	$(BIN)/pytest tests --tier soak --timeout=0
 
 setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) java
 

@@ -1,4 +1,4 @@
-"""What every suite shares: the reference Spark, a Kafka, the asyncio backend and a guard over every event loop."""
+"""What every suite shares: the reference Spark, a Kafka, the asyncio backend, tiers, a guard over every event loop."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,6 +12,7 @@ from tests.kafka.cluster import KafkaCluster, Listener
 from tests.kafka.proxy import Proxy
 from tests.kafka.secure import SecureKafka, serving_secure
 from tests.spark import build_spark
+from tests.tiers import BY_HAND, TIERS, Watch, group_of, select, set_markers, watching
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
 # with the first compiler alone. By default that one has 48 MB for its code: Spark with Delta soon fills them,
@@ -21,6 +22,53 @@ from tests.spark import build_spark
 SMALL_WORK: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
 )
+
+_WATCH: Final = pytest.StashKey[Watch]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--tier`, which `make` uses."""
+    choices = (*TIERS, *BY_HAND)
+    parser.addoption(
+        "--tier", action="append", choices=choices, help="run the tests of this tier only (tests/tiers.py)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to watch what tests use."""
+    config.stash[_WATCH] = Watch()
+    watching(config.stash[_WATCH])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what the watch has made."""
+    watching(None)
+    config.stash[_WATCH].close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with what it uses, and choose those of the tier."""
+    for item in items:
+        set_markers(item)
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if tiers := config.getoption("tier"):
+        items[:], left = select(items, tiers)
+        config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Watch a test from its first fixture to its last."""
+    with item.config.stash[_WATCH].over(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that used something without the marker for it, whatever it made of the error."""
+    yield
+    if complaints := item.config.stash[_WATCH].complaints():
+        pytest.fail("\n".join(complaints), pytrace=False)
 
 
 @pytest.fixture(scope="session")

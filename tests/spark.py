@@ -4,7 +4,9 @@ The jars are the ones `make` fetched and are named to Spark file by file. Spark'
 it needs the network at every start and trips over a local Maven repository that holds a pom without its jar.
 """
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.jars.where import jars_dir
+from tests.tiers import using
 
 __all__ = ["build_spark", "delta_jars"]
 
@@ -52,7 +55,7 @@ def delta_jars() -> list[Path]:
     """Every jar Spark needs for Delta beyond its own."""
     jars = sorted(jars_dir().glob("*.jar"))
     if not jars:
-        message = f"no jars in {jars_dir()}: `make test` fetches them"
+        message = f"no jars in {jars_dir()}: `make setup` fetches them"
         raise MissingJarsError(message)
     return jars
 
@@ -61,6 +64,7 @@ def build_spark(
     scratch: Path, master: str = "local[2]", java_options: str = "", jars: Sequence[Path] = ()
 ) -> SparkSession:
     """A Spark session whose every file lies under `scratch`, with `jars` beside Delta's. The caller stops it."""
+    using("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
     quiet = scratch / "log4j2.properties"
@@ -70,7 +74,7 @@ def build_spark(
         builder = builder.config(key, value)
     return (
         builder.config("spark.jars", ",".join(str(jar) for jar in (*delta_jars(), *jars)))
-        .config("spark.python.unix.domain.socket.dir", tempfile.mkdtemp(dir=scratch))
+        .config("spark.python.unix.domain.socket.dir", _sockets())
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config(
             "spark.driver.extraJavaOptions",
@@ -78,3 +82,10 @@ def build_spark(
         )
         .getOrCreate()
     )
+
+
+def _sockets() -> str:
+    """A folder for sockets, with a short name: their paths have 108 characters at most."""
+    path = tempfile.mkdtemp(prefix="spark-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

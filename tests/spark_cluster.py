@@ -27,6 +27,7 @@ from tailer.placement import SparkSettings
 from tailer.spark.session import close_session, open_session
 from tests.kafka.ports import free_ports
 from tests.leftovers import Guard
+from tests.tiers import using
 
 __all__ = ["ConnectServer", "Driver", "SparkDownError", "StandaloneCluster"]
 
@@ -84,6 +85,7 @@ class _Servers:
     """Java processes of Spark with their files below a directory; a context that ends with them."""
 
     def __init__(self, directory: Path) -> None:
+        using("spark")
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._log4j = directory / "log4j2.properties"

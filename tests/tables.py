@@ -2,7 +2,7 @@
 
 They are read where they lie, beside the checkout in `../shared/golden`; `LAKE_TAILER_GOLDEN` names another
 place. A test that changes a table copies it first. A missing table fails the test that names it: nothing is
-skipped.
+skipped. Tests that read them have the marker `golden`.
 """
 
 import json
@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.tiers import using
 
 __all__ = ["ExpectedFeed", "expected_feed", "expected_snapshot", "golden", "golden_delta"]
 
@@ -28,6 +30,7 @@ class ExpectedFeed:
 
 def golden(*parts: str) -> Path:
     """A file or folder of the collection, such as `golden("variant", "primitives")`."""
+    using("golden")
     path = _ROOT.joinpath(*parts)
     if not path.exists():
         message = f"no {path}: put the golden tables beside the checkout or set LAKE_TAILER_GOLDEN"

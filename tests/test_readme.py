@@ -214,6 +214,8 @@ def broken_promises(readme: str, folder: Path) -> list[str]:
     return broken
 
 
+@pytest.mark.spark
+@pytest.mark.smoke
 def test_every_block_of_the_readme_runs(tmp_path: Path) -> None:
     broken = broken_promises((ROOT / "README.md").read_text(), tmp_path)
     assert not broken, "\n".join(broken)

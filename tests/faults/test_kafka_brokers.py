@@ -15,6 +15,8 @@ from tests.faults.kafka_lanes import CLIENTS, Daemon, Lane, Lanes
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.proxy import END_TXN, PRODUCE, Proxy
 
+pytestmark = pytest.mark.kafka
+
 SHORT: dict[str, Any] = {"transaction_timeout_s": 5.0}
 LOST_ANSWERS = [(END_TXN,), (PRODUCE,), ()]
 

@@ -45,6 +45,13 @@ def killed(lanes: Lanes, kills: int, commits: int) -> None:
     lanes.check()
 
 
+@pytest.mark.smoke
+def test_killed_once(tmp_path: Path, kafka: KafkaCluster) -> None:
+    history = History(tmp_path / "table", seed=3, length=30, large=600, large_every=5)
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane(client) for client in CLIENTS]) as lanes:
+        killed(lanes, 1, 5)
+
+
 def test_killed_again_and_again(tmp_path: Path, kafka: KafkaCluster) -> None:
     history = History(tmp_path / "table", seed=1, length=160, large=600, large_every=5)
     pipelines = [*(Lane(client) for client in CLIENTS), Lane("kafka-python", "flat")]

@@ -21,6 +21,8 @@ from tests.kafka.shards import by_key, together
 from tests.kafka.topics import Record
 from tests.spark_cluster import StandaloneCluster
 
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
 SHARDS = 3
 KILLS = 4
 ROUNDS = 3

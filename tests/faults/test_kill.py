@@ -219,6 +219,7 @@ def check(saga: Saga, destination: Destination, last: int) -> None:
     assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
 
 
+@pytest.mark.smoke
 def test_killed_again_and_again(saga: Saga, destination: Destination, config: Path, started: list[Daemon]) -> None:
     moments = random.Random(saga.seed)
     reached = []

@@ -29,6 +29,8 @@ from tests.follow import follow
 from tests.spark import delta_jars
 from tests.spark_cluster import Driver, StandaloneCluster
 
+pytestmark = pytest.mark.spark
+
 KILLS: Final = 2
 COMMITS: Final = 60
 SHORT: Final = 4  # versions of a span, for commits to be killed at

@@ -165,6 +165,7 @@ def test_no_verb_works_with_a_faulty_configuration(tmp_path: Path, arguments: tu
     assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
 
 
+@pytest.mark.golden
 def test_a_plan_through_a_pipe_is_the_plan() -> None:
     table = golden_delta("cdf-table")
     done = tailer("plan", table, 2)
@@ -186,6 +187,7 @@ def test_a_plan_on_a_terminal_is_readable_and_still_the_plan(tmp_path: Path) -> 
     assert plan.tasks[0].uri.rpartition("/")[2] in shown[end:]
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(
     ("table", "version", "code", "error"),
     [

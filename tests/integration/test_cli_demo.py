@@ -39,6 +39,7 @@ def left_behind(folder: Path) -> list[str]:
     return files + processes
 
 
+@pytest.mark.spark
 def test_the_daemon_is_killed_and_spark_finds_every_change_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHORT],
@@ -56,6 +57,7 @@ def test_the_daemon_is_killed_and_spark_finds_every_change_once(tmp_path: Path) 
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "starting Spark"), (signal.SIGTERM, "the daemon runs")])
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, after: str) -> None:
     process = subprocess.Popen(

@@ -216,6 +216,7 @@ def test_errors_are_red_on_a_terminal(orders: Orders) -> None:
     assert shown.startswith("\x1b[31m\x1b[1merror:\x1b[0m ")
 
 
+@pytest.mark.golden
 def test_a_table_that_needs_more_than_we_know_is_refused_before_the_first_row() -> None:
     done = tailer("tail", golden_delta("catalog-owned-preview"), "--from", "earliest", "--to", "latest")
     assert (done.returncode, done.stdout) == (3, "")

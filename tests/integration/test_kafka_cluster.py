@@ -22,6 +22,8 @@ from tests.kafka.proxy import END_TXN, PRODUCE, Proxy
 from tests.kafka.secure import PASSWORD, USER, SecureKafka
 from tests.kafka.topics import Follower, create_topic, end_offsets, read_topic, unique_name
 
+pytestmark = pytest.mark.kafka
+
 
 @contextmanager
 def producing(bootstrap_servers: str, **settings: Any) -> Iterator[KafkaProducer]:

@@ -30,6 +30,8 @@ from tests.kafka.debezium import DebeziumLibrary
 from tests.kafka.postgres import USER, Postgres
 from tests.kafka.topics import Follower, Record, create_topic, read_topic, unique_name
 
+pytestmark = pytest.mark.kafka
+
 KEY: Final = ["shop", "id"]
 SCHEMA: Final = pa.schema(
     [

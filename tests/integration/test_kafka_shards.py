@@ -158,6 +158,7 @@ def history(tmp_path: Path) -> History:
     return History(tmp_path / "table", seed=7, length=40, large=900, large_every=8)
 
 
+@pytest.mark.smoke
 def test_what_all_shards_deliver_is_the_table(kafka: KafkaCluster, history: History) -> None:
     place = Place(kafka, history)
     history.publish(20)

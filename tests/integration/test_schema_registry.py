@@ -20,6 +20,8 @@ from tailer.errors import SinkRejected
 from tests.jars.where import jars_dir
 from tests.kafka.registry import serving_apicurio
 
+pytestmark = pytest.mark.kafka
+
 SOURCE: Final = Source("0.1.0", "lake", "sales", "orders")
 
 

@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from deltalake.exceptions import TableNotFoundError
 
 from tests.integration.commands import Orders, background
 from tests.spark import delta_jars
+
+pytestmark = pytest.mark.spark
 
 WAIT_S = 120.0
 

@@ -25,6 +25,8 @@ from tailer.spark.session import close_session, engine_name, is_alive, is_remote
 from tests.kafka.ports import free_ports
 from tests.spark_cluster import ConnectServer, Driver, StandaloneCluster
 
+pytestmark = pytest.mark.spark
+
 PATIENCE_S: Final = 120
 ITEMS: Final = [3, 0, 1, 40, 2, 0, 7, 5, 11, 1, 0]
 

@@ -78,6 +78,7 @@ def test_a_batch_is_appended_once(source: Path, tmp_path: Path, spark: SparkSess
     )
 
 
+@pytest.mark.smoke
 def test_a_copy_is_kept_by_key(source: Path, tmp_path: Path, spark: SparkSession) -> None:
     target = tmp_path / "target"
     each = merge_by_key(str(target), ["k"])

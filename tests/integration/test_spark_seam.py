@@ -22,6 +22,8 @@ from tests.histories import History, Shape, quick
 from tests.oracle import Row, rows_in_order
 from tests.tables import golden_delta
 
+pytestmark = pytest.mark.golden
+
 GOLDEN: Final = (
     "cdf-table",
     "cdf-table-with-dv",

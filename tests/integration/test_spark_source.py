@@ -109,6 +109,7 @@ def ids(rows: pa.Table, column: str = "a") -> list[Any]:
     return sorted(rows[column].to_pylist())
 
 
+@pytest.mark.smoke
 def test_batch_stream_and_view_equal_the_feed_of_delta(source: Source, orders: Table) -> None:
     spark = source.spark
     expected = feed(spark, orders.path)
@@ -141,6 +142,7 @@ def test_instants_are_the_same_in_any_time_zone(source: Source, orders: Table) -
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@pytest.mark.smoke
 def test_a_query_on_the_move(source: Source, tmp_path: Path) -> None:
     """From a snapshot on, killed in the middle of it, up to commits that arrive while it runs."""
     table = MappedTable(tmp_path / "t", a="long")

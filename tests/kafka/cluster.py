@@ -20,6 +20,7 @@ from tests.jars.where import jars
 from tests.kafka.metadata import Metadata, ask_metadata
 from tests.kafka.ports import free_ports
 from tests.leftovers import Guard
+from tests.tiers import using
 
 __all__ = ["SMALL_WORK", "KafkaCluster", "KafkaDownError", "Listener"]
 
@@ -95,6 +96,7 @@ class KafkaCluster:
         scram_users: Sequence[str] = (),
         java_options: Sequence[str] = SMALL_WORK,
     ) -> None:
+        using("kafka")
         self.directory = directory
         self.nodes: Final = tuple(range(1, nodes + 1))
         self._java = ("java", *java_options, *_LOGGING, "-cp", os.pathsep.join(map(str, jars("kafka"))))

@@ -29,6 +29,7 @@ def budgets(chance: random.Random, count: int) -> list[Budget]:
     return [Budget(), *(Budget(some(9), some(9_000), some(60)) for _ in range(count))]
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("name", sorted(set(TABLES)))
 @pytest.mark.parametrize("rules", [KEEP, PairingRules()], ids=["all rows", "compared"])
 def test_golden_tables(name: str, rules: PairingRules) -> None:

@@ -204,6 +204,7 @@ def test_spark_gives_up_on_a_file_added_again(table: Table) -> None:
         spark_feed(table.spark, table.path)
 
 
+@pytest.mark.golden
 def test_spark_loses_rows_of_vectors_padded_by_the_rust_crate(quick_spark: SparkSession) -> None:
     path = golden_delta("cdf-table-with-dv")
     theirs = spark_feed(quick_spark, path)

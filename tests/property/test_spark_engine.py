@@ -35,12 +35,14 @@ def rows(plan: ChangePlan, engine: Engine, rules: PairingRules, after: Position 
     return list(placed(run_plan(plan, PairingEngine(engine, rules), after).batches))
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("name", sorted(set(TABLES)))
 def test_golden_tables(engine: Engine, name: str) -> None:
     for plan in plans(golden_delta(name)):
         assert rows(plan, engine, KEEP) == rows(plan, LocalEngine(), KEEP)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_evolving_histories(engine: Engine, archive: Path, tmp_path: Path) -> None:
     told = read(archive, tmp_path)

@@ -46,6 +46,7 @@ def test_what_counts(text: str, other: str) -> None:
     assert json_checksum(text.encode()) != json_checksum(other.encode())
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(
     ("table", "version"),
     [

@@ -1,0 +1,187 @@
+"""Tiers: every test belongs to exactly one, decided by its markers, and a `make` target runs each.
+
+Markers say what a test uses: the golden tables, Spark, Kafka, processes that are killed. `set_markers` derives them
+from the test's fixtures and folder; where neither shows it, the test says it with `@pytest.mark`. `smoke` puts a test
+that uses one of them into the tier `test` all the same.
+
+So that markers stay true, a test is watched while it runs. Helpers that use something with a marker say so (`using`),
+and a test without a marker for Java finds one that refuses to start, in its own process and in every child.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+__all__ = [
+    "BY_HAND",
+    "TIERS",
+    "UnmarkedError",
+    "Watch",
+    "group_of",
+    "select",
+    "set_markers",
+    "tier_of",
+    "using",
+    "watching",
+]
+
+# What `make test-all` runs, and what it leaves to `make soak` and `make bench`.
+TIERS: Final = ("test", "golden", "spark", "connect", "kafka", "faults")
+BY_HAND: Final = ("soak", "bench")
+
+# The first marker that a test has decides.
+_TIER_BY_MARKER: Final = {
+    "bench": "bench",
+    "soak": "soak",
+    "smoke": "test",
+    "spark_connect": "connect",
+    "golden": "golden",
+    "faults": "faults",
+    "kafka": "kafka",
+    "spark": "spark",
+}
+
+_MARKER_BY_FIXTURE: Final = {
+    "spark": "spark",
+    "kafka": "kafka",
+    "secure_kafka": "kafka",
+}
+# In `tests/faults`: the list of processes that a test starts and kills.
+_PROCESSES: Final = "started"
+
+_JAVA: Final = frozenset({"spark", "spark_connect", "kafka", "bench"})
+
+# Stands in for Java: leaves a trace, and fails.
+_NO_JAVA: Final = """\
+#!/bin/sh
+echo "java $*" | cut -c1-200 >>"{calls}"
+echo "this test starts Java: mark it with @pytest.mark.spark or @pytest.mark.kafka (tests/tiers.py)" >&2
+exit 97
+"""
+
+
+class UnmarkedError(Exception):
+    """A test uses something without the marker for it."""
+
+
+def tier_of(markers: Set[str]) -> str:
+    """The tier of a test with these markers: one of `TIERS` or `BY_HAND`."""
+    return next((tier for marker, tier in _TIER_BY_MARKER.items() if marker in markers), "test")
+
+
+def _names_of(item: pytest.Item) -> set[str]:
+    """The names of a test's markers."""
+    return {marker.name for marker in item.iter_markers()}
+
+
+def set_markers(item: pytest.Item) -> None:
+    """Set the markers that follow from a test's fixtures and folder."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    for marker in {_MARKER_BY_FIXTURE[fixture] for fixture in fixtures & _MARKER_BY_FIXTURE.keys()}:
+        item.add_marker(marker)
+    folder = item.path.parent.name
+    if folder == "bench" or (folder == "golden" and _reads_tables(item)):
+        item.add_marker(folder)
+    if folder == "faults" and (_PROCESSES in fixtures or _names_of(item) & {"spark", "kafka"}):
+        item.add_marker(folder)
+
+
+def _reads_tables(item: pytest.Item) -> bool:
+    module = getattr(item, "module", None)
+    return hasattr(module, "golden") or hasattr(module, "golden_delta")
+
+
+def group_of(item: pytest.Item) -> str:
+    """What a test shares with others: tests of one group run in one process, one after the other.
+
+    One process starts Spark, one starts Kafka; a module's fixtures are made once.
+    """
+    shared = sorted(_names_of(item) & {"spark", "kafka"})
+    return "+".join(shared) if shared else item.nodeid.partition("::")[0]
+
+
+class Watch:
+    """Watches one run of pytest; `using` and the Java that refuses to start report to it."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tiers-"))
+        self._calls = self._folder / "calls"
+        java = self._folder / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(_NO_JAVA.format(calls=self._calls))
+        java.chmod(0o755)
+        self._item: pytest.Item | None = None
+        self._used: list[str] = []
+
+    def close(self) -> None:
+        """Remove what the watch has made."""
+        shutil.rmtree(self._folder)
+
+    def use(self, marker: str) -> None:
+        """Note that the running test uses what `marker` stands for. Raises `UnmarkedError`."""
+        if self._item is None:
+            raise UnmarkedError(f"{marker}: used while tests are collected; use it in a test or fixture")
+        markers = _names_of(self._item)
+        if not markers & {marker, "bench"} and not (marker == "spark" and "spark_connect" in markers):
+            said = f"this test uses {marker}: mark it with @pytest.mark.{marker} (tests/tiers.py)"
+            self._used.append(said)
+            raise UnmarkedError(said)
+
+    @contextmanager
+    def over(self, item: pytest.Item) -> Iterator[None]:
+        """Watch a test with its fixtures."""
+        before = {name: os.environ.get(name) for name in ("PATH", "JAVA_HOME")}
+        self._item = item
+        if not _names_of(item) & _JAVA:
+            os.environ["PATH"] = f"{self._folder / 'bin'}{os.pathsep}{before['PATH']}"
+            os.environ["JAVA_HOME"] = str(self._folder)
+        try:
+            yield
+        finally:
+            self._item = None
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def complaints(self) -> list[str]:
+        """What was used without a marker since the last call."""
+        said, self._used = self._used, []
+        if self._calls.exists():
+            started = self._calls.read_text().splitlines()
+            self._calls.unlink()
+            said += [f"this test needs the marker spark or kafka, it starts: {line}" for line in started]
+        return list(dict.fromkeys(said))
+
+
+_WATCHES: Final[list[Watch]] = []
+
+
+def watching(watch: Watch | None) -> None:
+    """Make `watch` the one that `using` reports to (None: nobody watches)."""
+    _WATCHES[:] = [] if watch is None else [watch]
+
+
+def using(marker: str) -> None:
+    """Report that the running test uses what `marker` stands for. Raises `UnmarkedError` where the test lacks it.
+
+    Outside a run of pytest, as in a test's own child processes, it does nothing.
+    """
+    for watch in _WATCHES:
+        watch.use(marker)
+
+
+def select(items: list[pytest.Item], tiers: Iterable[str]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests of some tiers, those that share a server first, and all others."""
+    wanted = set(tiers)
+    chosen = [item for item in items if tier_of(_names_of(item)) in wanted]
+    left = [item for item in items if tier_of(_names_of(item)) not in wanted]
+    chosen.sort(key=lambda item: not _names_of(item) & {*_JAVA, "faults"})
+    return chosen, left

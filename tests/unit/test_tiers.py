@@ -1,0 +1,128 @@
+"""Every test is in one tier, every tier has a target, and a test that uses more than its markers say fails."""
+
+import re
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.tiers import BY_HAND, TIERS, tier_of
+
+pytest_plugins = ["pytester"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MARKERS: Final = ("golden", "spark", "kafka", "faults", "smoke", "bench", "soak", "spark_connect")
+CONFTEST: Final = """
+    from tests.conftest import (
+        pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol,
+        pytest_runtest_teardown, pytest_unconfigure,
+    )
+    """
+
+
+@pytest.mark.parametrize(
+    ("markers", "tier"),
+    [
+        ("", "test"),
+        ("anyio parametrize", "test"),
+        ("golden", "golden"),
+        ("golden spark", "golden"),
+        ("spark", "spark"),
+        ("spark kafka", "kafka"),
+        ("spark spark_connect kafka golden", "connect"),
+        ("faults spark kafka", "faults"),
+        ("faults", "faults"),
+        ("smoke faults kafka", "test"),
+        ("smoke spark", "test"),
+        ("soak kafka faults", "soak"),
+        ("bench spark", "bench"),
+    ],
+)
+def test_markers_decide_the_tier(markers: str, tier: str) -> None:
+    assert tier_of(set(markers.split())) == tier
+
+
+def test_any_markers_have_a_tier() -> None:
+    sets = chain.from_iterable(combinations(MARKERS, size) for size in range(len(MARKERS) + 1))
+    assert {tier_of(set(markers)) for markers in sets} == {*TIERS, *BY_HAND}
+
+
+def test_each_tier_has_one_target_and_all_are_made_by_test_all() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipes = dict(re.findall(r"^([\w-]+):[^=\n]*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
+    targets = {
+        tier: [name for name, recipe in recipes.items() if re.search(rf"--tier {tier}\b", recipe)]
+        for tier in TIERS + BY_HAND
+    }
+    assert {tier: len(names) for tier, names in targets.items()} == dict.fromkeys(TIERS + BY_HAND, 1)
+    made = re.findall(r"test[\w-]*", recipes["test-all"].partition('"')[2])
+    assert sorted(made) == sorted({targets[tier][0] for tier in TIERS} | {"test-tiers"})
+
+
+def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
+    """Run a test of one's own with the hooks of `tests/conftest.py`."""
+    pytester.makeconftest(CONFTEST)
+    markers = "".join(f"    {marker}: one\n" for marker in MARKERS)
+    pytester.makeini(f"[pytest]\nmarkers =\n{markers}")
+    pytester.makepyfile(test)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+
+
+def test_what_is_used_without_its_marker_fails_the_test(pytester: pytest.Pytester) -> None:
+    test = """
+        import os, subprocess
+        from contextlib import suppress
+        import pytest
+        from tests.kafka.cluster import KafkaCluster
+        from tests.spark import build_spark
+        from tests.spark_cluster import StandaloneCluster
+        from tests.tables import golden
+
+        USES = {
+            "golden": lambda folder: golden("delta"),
+            "kafka": KafkaCluster,
+            "spark": build_spark,
+            "cluster": StandaloneCluster,
+            "java": lambda _: subprocess.run(["java", "-version"]),
+            "a child's java": lambda _: subprocess.run(["sh", "-c", "java -x"]),
+            "java's home": lambda _: subprocess.run([os.environ["JAVA_HOME"] + "/bin/java", "-y"]),
+        }
+
+        @pytest.mark.parametrize("uses", USES)
+        def test_one(uses, tmp_path):
+            with suppress(Exception):
+                USES[uses](tmp_path)
+        """
+    result = run(pytester, test)
+    result.assert_outcomes(passed=7, errors=7)
+    used = ("golden", "kafka", "spark", "spark")
+    markers = [f"this test uses {what}: mark it with @pytest.mark.{what}*" for what in used]
+    java = [f"this test needs the marker spark or kafka, it starts: java -{what}" for what in ("version", "x", "y")]
+    result.stdout.fnmatch_lines([*markers, *java])
+
+
+def test_what_is_used_while_tests_are_collected_stops_the_run(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "from tests.tables import golden\nTABLE = golden('delta')\ndef test_one(): pass")
+    result.stdout.fnmatch_lines(["*golden: used while tests are collected*"])
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_tier_runs_its_tests_only(pytester: pytest.Pytester) -> None:
+    test = """
+        import pytest
+
+        @pytest.fixture
+        def kafka(): pass
+
+        def test_none(): pass
+
+        def test_kafka(kafka): pass
+
+        @pytest.mark.golden
+        def test_golden(): pass
+        """
+    for tier in ("test", "kafka", "golden"):
+        run(pytester, test, "--tier", tier).assert_outcomes(passed=1, deselected=2)
+    run(pytester, test, "--tier", "kafka", "--tier", "test").assert_outcomes(passed=2, deselected=1)
+    run(pytester, test).assert_outcomes(passed=3)
