@@ -171,6 +171,8 @@ class _AtHand:
 
 def _connect() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config=_CONNECTION)
+    # Else DuckDB writes to standard output, where rows may go, when a question takes two seconds.
+    connection.execute("SET enable_progress_bar = false").fetchall()
     # Text and times become each other in this zone, wherever the filter runs.
     connection.execute("SET TimeZone = 'UTC'").fetchall()
     connection.execute("SET lock_configuration = true").fetchall()

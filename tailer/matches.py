@@ -146,6 +146,8 @@ class RowMatches:
         }
         # A connection that outlives the interpreter's other objects, as one in a traceback may, is complained about.
         self._connections = [duckdb.connect(":memory:", config=settings)]
+        # Else DuckDB writes to standard output, where rows may go, when a question takes two seconds.
+        self._connections[0].execute("SET enable_progress_bar = false").fetchall()
         self._release = weakref.finalize(self, _release, self._connections, self._folder, os.getpid())
 
     @property

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tailer.errors import ConfigError
 from tailer.events import METADATA_FIELDS, ChangeBatch
-from tailer.filters import RowFilter
+from tailer.filters import RowFilter, _connect
 
 NO_ROWS_OF_ITS_OWN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -321,3 +321,7 @@ def test_several_threads_may_use_it_at_once() -> None:
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(ask, range(40)))
     assert answers == [[value for value in range(first, first + 5000) if value % 3 == 0] for first in range(40)]
+
+
+def test_slow_answers_show_no_progress_on_standard_output() -> None:
+    assert _connect().execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]

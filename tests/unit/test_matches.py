@@ -552,6 +552,12 @@ def test_what_reading_raises_comes_out_unchanged(shared: RowMatches, good: int) 
     assert lists(shared.unmatched()) == {0: [0]}
 
 
+def test_slow_answers_show_no_progress_on_standard_output() -> None:
+    matches = RowMatches()
+    assert matches._database.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
+    matches.close()
+
+
 def test_stopped_for_good() -> None:
     matches = RowMatches()
     matches.begin()
