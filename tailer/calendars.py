@@ -47,7 +47,7 @@ class OldCalendar:
         int96 = _LEGACY_INT96 in said or _before(spark, 3, 1)
         if not (dates or int96):
             return None
-        # The leaves of both schemas are the same, in the same order; only the file's own tells what has 96 bits.
+        # The leaves of both schemas are the same, in the same order; only the file's own says which have 96 bits.
         columns = (file.schema.column(index) for index in range(len(file.schema)))
         return cls(
             task,

@@ -18,6 +18,7 @@ from tailer.calendars import OldCalendar
 from tailer.delta.schema import FIELD_ID, partition_scalar, physical_name, widens
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ROW_ID
+from tailer.int96 import Int96
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 
 __all__ = ["Projection"]
@@ -44,9 +45,12 @@ class Projection:
     Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
     """
 
-    def __init__(self, task: ChangeTask, file: pa.Schema, calendar: OldCalendar | None = None) -> None:
+    def __init__(
+        self, task: ChangeTask, file: pa.Schema, calendar: OldCalendar | None = None, int96: Int96 | None = None
+    ) -> None:
         self._task = task
         self._calendar = calendar
+        self._int96 = int96
         values = dict(task.partition_values)
         there = _Fields(file, self._corrupt)
         self._sources: list[_Column] = []
@@ -75,6 +79,8 @@ class Projection:
 
         Raises `UnsupportedFeature` for values in a calendar that is not ours (`calendar`).
         """
+        if self._int96 is not None:
+            batch = self._int96.decoded(batch, self._wanted)
         if self._calendar is not None:
             self._calendar.check(batch, self._wanted)
         rows = _Rows(position, batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True)))
@@ -215,10 +221,17 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(fixed or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
-# Besides what widens. Integers and decimals are checked by the cast. Text without its annotation is bytes in the file,
-# and is checked to be UTF-8.
+def _is_small_unsigned(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_unsigned_integer(kind) and kind.bit_width < 64)
+
+
+# Besides what widens. Delta has no unsigned types: a table converted from Parquet has the next wider one, and
+# decimal(20,0) for the widest. Integers and decimals are checked by the cast. Text without its annotation is bytes in
+# the file, and is checked to be UTF-8.
 _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
     (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_unsigned_integer, pa.types.is_decimal),
+    (_is_small_unsigned, pa.types.is_float64),
     (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_timestamp, pa.types.is_timestamp),
     (_is_text, _is_text),

@@ -1,10 +1,10 @@
 """`execute`: a task becomes change rows. One synchronous function for worker threads, Spark executors and readers.
 
 Rows stream: a row group is read in batches of about `BATCH_BYTES`, so a file of any size passes through in bounded
-memory (invariant 7); the footer tells how many rows that may be. Row positions are counted over the whole file, across
-row groups, and selected by the task's deletion vectors; row groups in which nothing is selected are not read. The same
-task always yields the same rows in the same order (invariant 4), and a row that cannot be read as what the table says
-it is stops the task (invariant 5).
+memory (invariant 7); `tailer.batch_sizes` finds out how many rows that may be. Row positions are counted over the whole
+file, across row groups, and selected by the task's deletion vectors; row groups in which nothing is selected are not
+read. The same task always yields the same rows in the same order (invariant 4), and a row that cannot be read as what
+the table says it is stops the task (invariant 5).
 
 A task may be executed in parts. Which part a row group belongs to is told from the rows before it and the file's size
 alone, so whoever makes the parts need not have read the footer.
@@ -13,7 +13,7 @@ Columns are found by field id or physical name; one that a file does not have is
 later. Partition columns come from the log, never from the file.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Final
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from tailer.batch_sizes import BATCH_BYTES, MAX_ROWS, decode_batches
 from tailer.bitmaps import positions_of, span
 from tailer.calendars import OldCalendar
 from tailer.columns import Projection
@@ -35,15 +36,13 @@ from tailer.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.folders import is_lasting
+from tailer.int96 import Int96
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 
 __all__ = ["BATCH_BYTES", "execute", "row_groups"]
 
-BATCH_BYTES: Final = 8 * 2**20
-_MAX_ROWS: Final = 8192
-_COLUMN_BYTES: Final = 8
 _BUFFER_BYTES: Final = 2**20
 
 
@@ -63,13 +62,21 @@ def execute(
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows)
-        projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task))
+        int96 = Int96.of(file)
+        projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task), int96)
+        decoded = file if int96 is None else int96.reopened(source, **_READER)
+        stamps = _stamps(task, min(file.metadata.num_rows, MAX_ROWS))
         position = 0
         for group, rows in enumerate(counts):
             wanted = range(max(position, after_row + 1), min(position + rows, through_row + 1))
             middle = (2 * position + rows) * max(task.size_bytes, 0) // max(2 * file.metadata.num_rows, 1)
             if wanted and first_byte <= middle < end_byte and selection.touches(file, group, position, rows):
-                yield from _row_group(task, file, group, position, selection, projection, wanted)
+                batches = decode_batches(decoded, source, group, projection.columns)
+                group_rows = range(position, position + rows)
+                for batch, first in _counted(task, batches, group, group_rows):
+                    if first >= wanted.stop:
+                        break
+                    yield from _chosen(task, batch, first, selection, projection, stamps, wanted)
             position += rows
 
 
@@ -106,35 +113,37 @@ _READER: Final = {
 }
 
 
-def _row_group(
+def _counted(
+    task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, rows: range
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The batches of a row group whose rows have the positions `rows`, each with that of its first row."""
+    position = rows.start
+    for batch in batches:
+        yield batch, position
+        position += batch.num_rows
+    if position != rows.stop:
+        raise _short(task, group, rows.stop - position)
+
+
+def _chosen(
     task: ChangeTask,
-    file: pq.ParquetFile,
-    group: int,
+    batch: pa.RecordBatch,
     position: int,
     selection: "_Selection",
     projection: Projection,
+    stamps: Sequence[pa.Array],
     wanted: range,
 ) -> Iterator[ChangeBatch]:
-    batches = file.iter_batches(
-        batch_size=_batch_rows(file.metadata.row_group(group)),
-        row_groups=[group],
-        columns=projection.columns,
-        use_threads=False,
-    )
-    end = position + file.metadata.row_group(group).num_rows
-    for batch in batches:
-        if position >= wanted.stop:
-            return
-        types = selection.change_types(batch)
-        indices = selection.pick(types, position, wanted)
-        if len(indices) > 0:
-            # Taken from the table's own types: some of those that files have cannot be taken from.
-            rows = _with_metadata(task, projection, batch, position, selection.labels(types, position))
-            chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
-            yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
-        position += batch.num_rows
-    if position != end:
-        raise _short(task, group, end - position)
+    """Those rows of a batch that are selected, if any."""
+    types = selection.change_types(batch)
+    indices = selection.pick(types, position, wanted)
+    if len(indices) > 0:
+        columns = [*projection.apply(batch, position), selection.labels(types, position)]
+        columns += [stamp.slice(0, batch.num_rows) for stamp in stamps]
+        # Taken from the table's own types: some of those that files have cannot be taken from.
+        rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
+        chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
+        yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
 
 
 def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
@@ -142,33 +151,20 @@ def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
 
 
 @cache
-def _repeated(kind: ChangeType) -> pa.Array:
-    # Once for all files: given plain text, Arrow looks for `dateutil`, which costs more than opening a small file.
-    return pa.repeat(kind.value, _MAX_ROWS)
+def _counting() -> pa.Array:
+    return pa.array(range(MAX_ROWS), pa.int64())
+
+
+def _stamps(task: ChangeTask, count: int) -> tuple[pa.Array, pa.Array]:
+    """The last two of the metadata columns, for as many rows as a batch may have."""
+    timestamp = pa.scalar(task.timestamp_ms * 1000, METADATA_FIELDS[-1].type)
+    return pa.repeat(_int64(task.version), count), pa.repeat(timestamp, count)
 
 
 @cache
-def _counting() -> pa.Array:
-    return pa.array(range(_MAX_ROWS), pa.int64())
-
-
-def _with_metadata(
-    task: ChangeTask, projection: Projection, batch: pa.RecordBatch, position: int, types: pa.Array
-) -> pa.RecordBatch:
-    count = len(types)
-    version = pa.repeat(_int64(task.version), count)
-    timestamp = pa.repeat(pa.scalar(task.timestamp_ms * 1000, projection.schema.types[-1]), count)
-    columns = [*projection.apply(batch, position), types, version, timestamp]
-    return pa.RecordBatch.from_arrays(columns, schema=projection.schema)
-
-
-def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Rows a batch, so that decoded batches stay near `BATCH_BYTES`; never so many that repeated values add up to more.
-
-    What the footer says of single columns is not asked: in a broken one that ends the process, not just the task.
-    """
-    average = max(group.total_byte_size // max(group.num_rows, 1), group.num_columns * _COLUMN_BYTES, 1)
-    return int(min(max(BATCH_BYTES // average, 1), _MAX_ROWS))
+def _repeated(kind: ChangeType) -> pa.Array:
+    # Once for all files: given plain text, Arrow looks for `dateutil`, which costs more than opening a small file.
+    return pa.repeat(pa.scalar(kind.value, pa.string()), MAX_ROWS)
 
 
 class _Selection:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer import execute as execution
+from tailer import batch_sizes
 from tailer.engine import LocalEngine
 from tailer.execute import execute
 from tailer.plan import ChangePlan, Position
@@ -99,7 +99,7 @@ def test_planned_and_run_again_gives_the_same(history: History, monkeypatch: pyt
     for path in tables(history):
         first = [(plan, placed(run_plan(plan, LocalEngine(1)))) for plan in plans(path)]
         with monkeypatch.context() as patch:
-            patch.setattr(execution, "BATCH_BYTES", 1)
+            patch.setattr(batch_sizes, "BATCH_BYTES", 1)
             second = [(plan, placed(run_plan(plan, LocalEngine(4)))) for plan in plans(path)]
         assert second == first, path.name
 

@@ -1,0 +1,258 @@
+"""Extreme moments in every way a file or a partition may hold them: they come out as they are, or stop by name."""
+
+import random
+import struct
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tailer.delta.schema import partition_scalar
+from tailer.errors import DataCorrupt
+from tailer.execute import execute
+from tailer.partitions import by_partition
+from tests.logs import parquet, task
+
+ZONED, NO_ZONE = pa.timestamp("us", "UTC"), pa.timestamp("us")
+DAY_US: Final = 86_400_000_000
+EPOCH_DAY: Final = 2_440_588
+LAST: Final = 2**63 - 1
+YEAR_US: Final = 365 * DAY_US
+EDGES: Final = [
+    *(0, 1, -1, 999, 1000, -1000, DAY_US - 1, DAY_US, -DAY_US),
+    *(-EPOCH_DAY * DAY_US, -EPOCH_DAY * DAY_US - 1, -EPOCH_DAY * DAY_US + 1, (1 - EPOCH_DAY) * DAY_US),
+    # Moments that are a whole wrap of the day number away from one of these years.
+    *(1_700_000_000_000_000 - (2**32 * DAY_US) % 2**64, 1_700_000_000_000_000),
+    *(LAST - EPOCH_DAY * DAY_US, LAST - EPOCH_DAY * DAY_US + 1, LAST, -LAST - 1, LAST - 1, -LAST),
+]
+
+
+def moments(seed: int) -> list[int]:
+    dice = random.Random(seed)
+    return EDGES + [dice.randint(-LAST - 1, LAST) >> dice.randrange(0, 60) for _ in range(300)]
+
+
+def truncated(value: int, by: int) -> tuple[int, int]:
+    """Quotient and remainder as Java has them."""
+    quotient = abs(value) // by * (1 if value >= 0 else -1)
+    return quotient, value - quotient * by
+
+
+def as_spark_writes(micros: int) -> bytes:
+    """The 96 bits of a moment, with the overflow of Spark's own sum."""
+    julian = (micros + EPOCH_DAY * DAY_US + 2**63) % 2**64 - 2**63
+    day, rest = truncated(julian, DAY_US)
+    return struct.pack("<qi", rest * 1000, day)
+
+
+def as_others_write(micros: int) -> bytes:
+    """The 96 bits of a moment whose nanoseconds of the day are never negative."""
+    day, rest = divmod(micros, DAY_US)
+    return struct.pack("<qi", rest * 1000, day + EPOCH_DAY)
+
+
+def int96(path: Path, table: pa.Table, **options: Any) -> Path:
+    """A file whose fixed-size binary columns of 12 bytes are timestamps of 96 bits."""
+    parquet(path, table, store_schema=False, **options)
+    content = path.read_bytes()
+    size = int.from_bytes(content[-8:-4], "little")
+    footer = content[-8 - size : -8].replace(b"\x15\x0e\x15\x18", b"\x15\x06\x15\x18")
+    path.write_bytes(content[: -8 - size] + footer + content[-8:])
+    schema = pq.ParquetFile(path).schema
+    assert "INT96" in {schema.column(index).physical_type for index in range(len(schema))}
+    return path
+
+
+def read(path: Path, kind: pa.DataType) -> pa.Array:
+    batches = [batch.rows.column(0) for batch in execute(task(path, pa.schema([("a", kind)])))]
+    return pa.concat_arrays(batches)
+
+
+@pytest.mark.parametrize("write", [as_spark_writes, as_others_write])
+@pytest.mark.parametrize("kind", [ZONED, NO_ZONE], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_dictionary": False}, {"row_group_size": 7}, {"data_page_version": "2.0", "compression": "zstd"}],
+    ids=str,
+)
+def test_moments_of_96_bits(
+    tmp_path: Path, write: Callable[[int], bytes], kind: pa.DataType, options: dict[str, Any]
+) -> None:
+    values = moments(1)
+    raw = [None if row % 5 == 4 else write(value) for row, value in enumerate(values)]
+    found = read(int96(tmp_path / "f", pa.table({"a": pa.array(raw, pa.binary(12))}), **options), kind)
+    expected = [None if row % 5 == 4 else value for row, value in enumerate(values)]
+    assert found.type == kind
+    assert found.cast(pa.int64()).to_pylist() == expected
+
+
+def test_more_moments_than_are_decoded_at_a_time(tmp_path: Path) -> None:
+    values = [number * 1_000_003 - 10**15 for number in range(20_000)]
+    lists = pa.ListArray.from_arrays(pa.array([0, 9_000, 20_000], pa.int32()), pa.array(map(as_spark_writes, values)))
+    raw = lists.cast(pa.list_(pa.binary(12)))
+    found = read(int96(tmp_path / "f", pa.table({"a": raw})), pa.list_(ZONED))
+    assert found.flatten().cast(pa.int64()).to_pylist() == values
+
+
+RAW: Final = pa.binary(12)
+NESTED: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any]]]] = {
+    "field": (lambda kind: pa.struct([("n", pa.int64()), ("t", kind)]), lambda value: {"n": 1, "t": value}),
+    "element": (pa.list_, lambda value: [value, None, value]),
+    "key": (lambda kind: pa.map_(kind, pa.string()), lambda value: [(value, "x")]),
+    "value": (lambda kind: pa.map_(pa.string(), kind), lambda value: [("x", value), ("y", None)]),
+    "deep": (
+        lambda kind: pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(kind))), ("n", pa.int32())])),
+        lambda value: [None, {"m": [("k", [value, None]), ("l", None)], "n": 1}, {"m": None, "n": 2}],
+    ),
+}
+
+
+@pytest.mark.parametrize("place", NESTED)
+def test_moments_of_96_bits_on_every_level(tmp_path: Path, place: str) -> None:
+    around, nest = NESTED[place]
+    values = moments(2)
+    rows = [nest(as_spark_writes(value)) for value in values]
+    raw = pa.array([None, *rows, None], around(RAW))
+    found = read(int96(tmp_path / "f", pa.table({"a": raw, "b": range(len(raw))}), row_group_size=50), around(ZONED))
+    assert found.type == around(ZONED)
+    numbers = around(pa.int64())
+    assert found.cast(numbers).to_pylist() == pa.array([None, *map(nest, values), None], numbers).to_pylist()
+
+
+@pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 109_192_580, -106_751_993])
+def test_days_that_no_timestamp_has(tmp_path: Path, day: int) -> None:
+    raw = pa.array([as_spark_writes(0), struct.pack("<qi", 0, day)], RAW)
+    with pytest.raises(DataCorrupt, match="96 bits is outside of the years") as caught:
+        read(int96(tmp_path / "f", pa.table({"a": raw})), ZONED)
+    assert caught.value.path == str(tmp_path / "f")
+
+
+def test_fixed_size_binary_beside_moments_stays_what_it_is(tmp_path: Path) -> None:
+    table = pa.table({"t": pa.array([0, None], ZONED), "a": pa.array([b"0123456789ab", None], RAW)})
+    path = parquet(tmp_path / "f", table, use_deprecated_int96_timestamps=True)
+    assert read(path, pa.binary()).to_pylist() == [b"0123456789ab", None]
+
+
+UNITS: Final = {"ms": 1000, "us": 1, "ns": 1}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
+@pytest.mark.parametrize("place", ["column", *NESTED])
+def test_moments_of_64_bits(tmp_path: Path, unit: str, zone: str | None, place: str) -> None:
+    """In microseconds they are what they were; where that cannot be, the task stops."""
+    around, nest = NESTED.get(place, (lambda kind: kind, lambda value: value))
+    stored, wanted = pa.timestamp(unit, zone), NO_ZONE if zone is None else ZONED
+    many = [value - value % 1000 if unit == "ns" else value for value in moments(3)]
+    fitting = [value for value in many if abs(value * UNITS[unit]) < LAST and (unit != "ns" or abs(value) < LAST)]
+
+    def values(numbers: list[int], kind: pa.DataType) -> pa.Array:
+        return pa.array([None, *map(nest, numbers)], around(pa.int64())).cast(around(kind))
+
+    micros = [value // 1000 if unit == "ns" else value * UNITS[unit] for value in fitting]
+    path = parquet(tmp_path / "f", pa.table({"a": values(fitting, stored)}))
+    assert read(path, around(wanted)).equals(values(micros, wanted))
+    bad = {"ms": [LAST // 1000 + 1, -LAST // 1000 - 2], "us": [], "ns": [1, -1, LAST]}[unit]
+    for value in bad:
+        with pytest.raises(DataCorrupt):
+            read(parquet(path, pa.table({"a": values([value], stored)})), around(wanted))
+
+
+@pytest.mark.parametrize("day", [-(2**31), -719_529, -1, 0, 2_932_897, 2**31 - 1])
+def test_extreme_days(tmp_path: Path, day: int) -> None:
+    path = parquet(tmp_path / "f", pa.table({"a": pa.array([day], pa.int32()).cast(pa.date32())}))
+    assert read(path, pa.date32()).cast(pa.int32()).to_pylist() == [day]
+    if abs(day) < 2**31 - 1:
+        assert read(path, NO_ZONE).cast(pa.int64()).to_pylist() == [day * DAY_US]
+    else:
+        with pytest.raises(DataCorrupt, match="out of bounds"):
+            read(path, NO_ZONE)
+
+
+TEXTS: Final = [
+    ("-290308-12-21 19:59:05.224192", -LAST - 1),
+    ("-290308-12-21T19:59:05.224192Z", -LAST - 1),
+    ("-4713-11-24 00:00:00", -EPOCH_DAY * DAY_US),
+    ("-0044-03-15 00:00:00", -735_525 * DAY_US),
+    ("-0001-12-31T23:59:59.999999Z", -719_528 * DAY_US - 1),
+    ("0000-01-01 00:00:00", -719_528 * DAY_US),
+    ("0000-02-29 00:00:00.5", (59 - 719_528) * DAY_US + 500_000),
+    ("9999-12-31 23:59:59.999999", 2_932_897 * DAY_US - 1),
+    ("+10000-01-01", 2_932_897 * DAY_US),
+    ("+10000-01-01 00:00:00", 2_932_897 * DAY_US),
+    ("10000-01-01 00:00:00", 2_932_897 * DAY_US),
+    ("+10000-01-01T01:30:00+01:30", 2_932_897 * DAY_US),
+    ("+10000-01-01 00:00:00-0800", 2_932_897 * DAY_US + 8 * DAY_US // 24),
+    ("+294247-01-10T04:00:54.775807Z", LAST),
+    ("+294247-01-10 04:00:54.775807", LAST),
+]
+
+
+@pytest.mark.parametrize("kind", [ZONED, NO_ZONE], ids=str)
+@pytest.mark.parametrize(("text", "micros"), TEXTS)
+def test_moments_of_partitions(text: str, micros: int, kind: pa.DataType) -> None:
+    found = partition_scalar(text, kind, "t", 1, "f")
+    assert (found.type, found.value) == (kind, micros)
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("-5877641-06-23", -(2**31)),
+        ("-0044-03-15", -735_525),
+        ("-0004-02-29", -720_930),
+        ("0000-01-01", -719_528),
+        ("+10000-01-01", 2_932_897),
+        ("10000-01-01", 2_932_897),
+        ("+5881580-07-11", 2**31 - 1),
+    ],
+)
+def test_days_of_partitions(text: str, day: int) -> None:
+    assert partition_scalar(text, pa.date32(), "t", 1, "f").value == day
+
+
+def test_days_of_partitions_as_python_counts_them() -> None:
+    dice = random.Random(4)
+    for _ in range(2000):
+        ordinal = dice.randrange(1, date.max.toordinal())
+        day, later = date.fromordinal(ordinal), ordinal + 146_097 * 25  # a whole cycle of the calendar
+        text = f"+{day.year + 10_000:05}-{day:%m-%d}"
+        assert partition_scalar(text, pa.date32(), "t", 1, "f").value == later - date(1970, 1, 1).toordinal()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("+5881580-07-12", pa.date32()),
+        ("-5877641-06-22", pa.date32()),
+        ("+10000-02-30", pa.date32()),
+        ("+10001-02-29", pa.date32()),
+        ("-0044-13-01", pa.date32()),
+        ("-0044-00-01", pa.date32()),
+        ("-0044-03-15 00:00:00", pa.date32()),
+        ("+294247-01-10 04:00:54.775808", NO_ZONE),
+        ("-290308-12-21T19:59:05.224191Z", ZONED),
+        ("+10000-01-01 24:00:00", NO_ZONE),
+        ("+10000-01-01 00:60:00", NO_ZONE),
+        ("+10000-01-01 00:00:00.1234567", NO_ZONE),
+        ("+10000-01-01 00:00:00+19:00", ZONED),
+        ("+99999999-01-01", NO_ZONE),
+    ],
+)
+def test_texts_that_are_none(text: str, kind: pa.DataType) -> None:
+    with pytest.raises(DataCorrupt, match="partition value"):
+        partition_scalar(text, kind, "t", 1, "f")
+
+
+@pytest.mark.parametrize("kind", [ZONED, NO_ZONE, pa.date32()], ids=str)
+def test_extreme_partitions_are_rows_and_are_told_apart(tmp_path: Path, kind: pa.DataType) -> None:
+    path, schema = parquet(tmp_path / "f", pa.table({"a": [1, 2]})), pa.schema([("p", kind), ("a", pa.int64())])
+    texts = ["+10000-01-01", "-0044-03-15", "-0044-03-15", "10000-01-01"]
+    tasks = [task(path, schema, partition_values=[("p", text)]) for text in texts]
+    assert by_partition(tasks, schema) == [[0, 3], [1, 2]]
+    (batch,) = execute(tasks[0])
+    assert {value.value for value in batch.rows.column("p")} == {partition_scalar(texts[0], kind, "t", 1, "f").value}
