@@ -3,6 +3,9 @@
 The bytes that a row group takes in the file say little about those it decodes to: a dictionary has a text of 300 kB
 once, and ten thousand rows refer to it. So where rows could turn out to be large, a few of them are decoded first;
 after that the page headers tell how large a repeated value can be, and the batches before how large rows are.
+
+One thing is taken on trust, as to find out takes as long as to read: a dictionary of many small values, most of which
+few rows have, is taken to have no large one. Values that do not repeat add up to no more than their row group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +27,9 @@ _HEADER_BYTES: Final = 128  # more than a dictionary's page header has
 _OF_ANY_SIZE: Final = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _REFERRING: Final = frozenset(["PLAIN_DICTIONARY", "RLE_DICTIONARY"])
 _REFERENCES: Final = 20
-_SMALL_BYTES: Final = 256
+_SMALL_BYTES: Final = 48
 _PREFIXES: Final = "DELTA_BYTE_ARRAY"  # each value has some of the one before it
-_PREFIXED_BYTES: Final = 2**16  # taken for the largest such value: nothing tells
+_PREFIXED_BYTES: Final = 2**17  # taken for the largest such value: nothing tells
 
 
 def decode_batches(
@@ -35,7 +38,8 @@ def decode_batches(
     """The rows of a row group in batches of about `BATCH_BYTES`, decoded on this thread. `source`: the file's bytes."""
     footer = file.metadata.row_group(group)
     most = _average_rows(footer)
-    rows = _safe_rows(footer, most)
+    # A list may have a value of the row group as often as it likes.
+    rows = 1 if any(map(pa.types.is_nested, file.schema_arrow.types)) else _safe_rows(footer, most)
     is_safe, is_first = rows == most, True
     batches = file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False)
     for batch in batches:

@@ -30,18 +30,23 @@ _RANK: Final = "rank"
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Some preimages on disk, with the ranks of their postimages, which ascend, as the last column."""
+    """A file of preimages, with the ranks of their postimages, which ascend, as the last column."""
 
-    rows: pa.RecordBatch
+    path: str
 
     def between(self, first: int, end: int) -> pa.RecordBatch:
-        """The preimages of the postimages with ranks `first` to `end`."""
-        start, stop = self._place(first), self._place(end)
-        return self.rows.slice(start, stop - start)
+        """The preimages of the postimages with ranks `first` to `end`.
 
-    def _place(self, rank: int) -> int:
-        ranks = self.rows[_RANK]
-        return bisect_left(range(len(ranks)), rank, key=lambda index: ranks[index].as_py())
+        The file is mapped no longer than they are in use: what stays mapped stays in memory.
+        """
+        try:
+            with pa.memory_map(self.path) as source:
+                rows = pa.ipc.open_file(source).get_batch(0)
+        except OSError as error:
+            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        ranks = rows[_RANK]
+        start, stop = (bisect_left(range(len(ranks)), rank, key=lambda at: ranks[at].as_py()) for rank in (first, end))
+        return rows.slice(start, stop - start)
 
 
 class Preimages:
@@ -130,8 +135,7 @@ class Preimages:
             path = str(self._folder / f"{len(self._runs)}.arrow")
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
                 writer.write_batch(rows)
-            with pa.memory_map(path) as source:
-                self._runs.append(_Run(pa.ipc.open_file(source).get_batch(0)))
+            self._runs.append(_Run(path))
         except OSError as error:
             raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 

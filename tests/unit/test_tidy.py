@@ -103,9 +103,8 @@ BOUNDARIES: Final = (
     ),
     Boundary(
         "tailer.execute",
-        "tailer.bitmaps tailer.errors tailer.events tailer.folders tailer.plan tailer.calendars tailer.columns"
-        " tailer.variant"
-        " tailer.delta.deletion_vector tailer.delta.schema tailer.lance.fragment",
+        "tailer.batch_sizes tailer.bitmaps tailer.errors tailer.events tailer.folders tailer.plan tailer.calendars"
+        " tailer.columns tailer.int96 tailer.variant tailer.delta.deletion_vector tailer.delta.schema",
         "pyarrow pyroaring",
     ),
     Boundary("tailer.background", "", "anyio"),
