@@ -23,6 +23,7 @@ The parts
 `storage`, `delta/`     where a log lies, and how it becomes plans; `table_log` is the port between them
 `unity`                 a catalog that hands out the commits of a table
 `execute`, `columns`, `calendars`   a task's file becomes change rows
+`batch_sizes`, `int96`, `thrift`    how many rows at a time; timestamps of 96 bits; what Parquet's headers say
 `events`, `plan`, `start`   the change row, what stands between rows, and a place in the stream
 `engine`                running the tasks of a plan, in order, in bounded memory
 `pairing`, `pairing_engine`, `net_changes`   rewritten files become changed rows, deletes and inserts become updates

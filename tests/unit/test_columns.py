@@ -272,6 +272,16 @@ def test_timestamps_of_96_bits(tmp_path: Path) -> None:
     assert found.column("a").cast(LONG).to_pylist() == EDGE
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_unsigned_integers_of_a_converted_table(tmp_path: Path, bits: int) -> None:
+    """Each becomes the next wider type, and the widest decimal(20,0); later the table may widen that."""
+    most, in_file = 2**bits - 1, {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[bits]
+    file = pa.table({"a": pa.array([0, most, None], in_file)})
+    wanted = {8: pa.int16(), 16: pa.int32(), 32: LONG, 64: pa.decimal128(20, 0)}[bits]
+    for kind in (wanted, pa.decimal128(22, 2), *([pa.float64()] if bits < 64 else [])):
+        assert read(tmp_path, file, {"a": kind}).column("a").to_pylist() == [0, most, None]
+
+
 def test_annotations_that_delta_does_not_know(tmp_path: Path) -> None:
     file = pa.table({"j": pa.array(['{"a":1}'], pa.json_()), "u": pa.array([b"0" * 16], pa.uuid())})
     found = read(tmp_path, file, {"j": TEXT, "u": pa.binary()}, store_schema=False)

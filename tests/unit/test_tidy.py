@@ -59,9 +59,14 @@ BOUNDARIES: Final = (
     Boundary("tailer.schema_changes", "tailer.delta.identity tailer.delta.schema", "pyarrow"),
     Boundary("tailer.calendars", "tailer.errors tailer.plan", "pyarrow"),
     Boundary(
-        "tailer.columns", "tailer.calendars tailer.errors tailer.events tailer.plan tailer.delta.schema", "pyarrow"
+        "tailer.columns",
+        "tailer.calendars tailer.errors tailer.events tailer.int96 tailer.plan tailer.delta.schema",
+        "pyarrow",
     ),
     Boundary("tailer.filters", "tailer.errors tailer.events", "duckdb pyarrow"),
+    Boundary("tailer.batch_sizes", "tailer.thrift", "pyarrow"),
+    Boundary("tailer.int96", "tailer.thrift", "pyarrow"),
+    Boundary("tailer.thrift", ""),
     Boundary("tailer.bitmaps", "", "pyarrow pyroaring"),
     Boundary("tailer.scratch", "tailer.errors"),
     Boundary("tailer.preimages", "tailer.bitmaps tailer.errors tailer.events tailer.scratch", "pyarrow"),
