@@ -43,7 +43,7 @@ class _Run:
             with pa.memory_map(self.path) as source:
                 rows = pa.ipc.open_file(source).get_batch(0)
         except OSError as error:
-            raise StorageUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
         ranks = rows[_RANK]
         start, stop = (bisect_left(range(len(ranks)), rank, key=lambda at: ranks[at].as_py()) for rank in (first, end))
         return rows.slice(start, stop - start)

@@ -79,7 +79,8 @@ def lengths(values: pa.Array) -> list[int | None]:
             values = values.field(0)
         else:
             values = values.items if pa.types.is_map(values.type) else values.flatten()
-    return pc.binary_length(values).to_pylist()
+    found: list[int | None] = pc.binary_length(values).to_pylist()
+    return found
 
 
 def check(
