@@ -319,8 +319,8 @@ def _first_bad_line(data: bytes, table: str, path: str, version: int, first: int
     return LogCorrupt(table, path, "not one JSON object per line", version)
 
 
-def explain_malformed(error: Exception, data: bytes) -> str:
-    """Why decoding `data` raised `error`, one of `MALFORMED`."""
+def explain_malformed(error: Exception, data: bytes = b"") -> str:
+    """Why decoding `data`, as far as it is at hand, raised `error`: one of `MALFORMED`, or any that says so itself."""
     if isinstance(error, RecursionError):
         return "its JSON is nested too deeply to be read"
     if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):

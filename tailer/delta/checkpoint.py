@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.delta.actions import MALFORMED, AddFile, Line, Metadata, Protocol, Sidecar, parse_line
+from tailer.delta.actions import MALFORMED, AddFile, Line, Metadata, Protocol, Sidecar, explain_malformed, parse_line
 from tailer.delta.log import LOG, LogFileKind, LogListing, LogSegment
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
 from tailer.storage import ObjectStore, OpenObject
@@ -209,7 +209,8 @@ async def _scan(
             # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise LogCorrupt(segment.table, name, f"unreadable checkpoint: {error}", segment.version) from error
+            cause = explain_malformed(error)
+            raise LogCorrupt(segment.table, name, f"unreadable checkpoint: {cause}", segment.version) from error
 
     await store.scan(name, work)
 

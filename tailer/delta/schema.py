@@ -77,7 +77,12 @@ def arrow_schema(
     try:
         schema = pa.schema(parser.fields(json.loads(schema_string)))
     except _NOT_A_SCHEMA as error:
-        raise LogCorrupt(table, "metaData.schemaString", f"not a schema: {error!r}", version) from error
+        reason = f"not a schema: {error!r}"
+        if isinstance(error, RecursionError):
+            reason = "not a schema that can be read: it is nested too deeply"
+        elif isinstance(error, UnicodeEncodeError):
+            reason = f"not a schema: {error.object!r} has half of a surrogate pair, which is no character"
+        raise LogCorrupt(table, "metaData.schemaString", reason, version) from error
     for name in schema.names:
         if name.lower() in _TAKEN:
             raise UnsupportedFeature(table, f"column {name}", version, "change rows have a column of that name")

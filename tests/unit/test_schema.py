@@ -363,3 +363,20 @@ def test_what_values_mean_in_later_columns(before: pa.DataType, after: pa.DataTy
 @pytest.mark.parametrize("kind", [LONG, pa.null(), pa.list_(pa.struct([("x", pa.map_(TEXT, pa.float32()))]))])
 def test_values_mean_in_the_same_columns_what_they_are(kind: pa.DataType) -> None:
     assert restates(kind, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (
+            '{"type":"array","containsNull":true,"elementType":' * 3000 + '"long"' + "}" * 3000,
+            "it is nested too deeply",
+        ),
+        ('{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}', "half of a surrogate pair"),
+    ],
+)
+def test_json_that_no_schema_is_made_from(kind: str, reason: str) -> None:
+    text = f'{{"type":"struct","fields":[{{"name":"a","type":{kind},"nullable":true,"metadata":{{}}}}]}}'
+    with pytest.raises(LogCorrupt, match=reason) as caught:
+        arrow_schema(text, "none", "t", 1)
+    assert "Error(" not in str(caught.value)
