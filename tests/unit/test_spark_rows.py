@@ -23,6 +23,7 @@ from tailer.execute import execute
 from tailer.plan import ChangePlan, Regime, TaskKind, add_row_ids, output_schema
 from tailer.spark.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.typed import ReadSchemaLeft, TypedRows, typed_schema
+from tailer.spark.views import EnvelopeView, TypedView
 from tests.logs import parquet, task
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
@@ -178,6 +179,47 @@ def test_rows_deleted_by_the_version_that_drops_a_column(tmp_path: Path) -> None
     deleted = (TaskKind.DELETE, [*before, ("kept", LONG)], pa.table({"a": [1]}))
     with pytest.raises(SchemaChanged, match="kept"):
         read(planned(kept, deleted, folder=tmp_path), after)
+
+
+def test_rows_are_compared_in_a_column_that_the_version_drops(tmp_path: Path) -> None:
+    before, after = [("a", LONG), ("gone", TEXT)], [("a", LONG)]
+    changes = (
+        (TaskKind.DELETE, before, pa.table({"a": [1], "gone": ["x"]})),
+        (TaskKind.INSERT, after, pa.table({"a": [1]})),
+    )
+    plan = planned(after, *changes, folder=tmp_path)
+    whole = TypedRows(pa.schema(after)).restate(plan).with_row_ids()
+    assert [task.compared and task.compared.names[:2] for task in whole.tasks] == [["a", "gone"], None]
+    again = type(whole).from_json(whole.to_json())
+    assert [task.compared for task in again.tasks] == [task.compared for task in whole.tasks]
+    chosen = TypedRows(pa.schema(after), chosen=True).restate(plan)
+    assert [task.compared for task in chosen.tasks] == [None, None]
+    # Written before there was such a thing.
+    value = whole.tasks[1].to_dict()
+    del value["compared"]
+    assert type(whole.tasks[1]).from_dict(value).compared is None
+
+
+def test_names_on_both_sides_of_a_removal_of_column_mapping(tmp_path: Path) -> None:
+    """Names were exchanged before it: what is called a then may be b now."""
+    swapped, plain = [mapped("a", LONG, "b"), mapped("b", LONG, "a")], [("a", LONG), ("b", LONG)]
+    file = pa.table({"a": [1], "b": [2]})
+    old, new = (planned(each, (TaskKind.INSERT, each, file), folder=tmp_path) for each in (swapped, plain))
+    with pytest.raises(ReadSchemaLeft, match="column mapping was removed"):
+        TypedRows(pa.schema(plain)).restate(old)
+    with pytest.raises(ReadSchemaLeft, match="column mapping was removed"):
+        TypedRows(pa.schema(swapped), since=new.version - 1).restate(new)
+    # Mapped later, columns keep their values under whatever names.
+    assert TypedRows(pa.schema(swapped), since=new.version).restate(new)
+    chosen = EnvelopeView(pa.schema(swapped), ["a"], None, since=new.version - 1)
+    with pytest.raises(ConfigError, match="column mapping was removed"):
+        chosen.plan(new, None)
+    later = replace(new, version=new.version + 1, tasks=())
+    typed = TypedView(pa.schema(plain), [], None, since=later.version)
+    assert typed.plan(later, pa.schema(swapped)).tasks == ()
+    typed.plan(new, None)
+    with pytest.raises(ReadSchemaLeft, match="removes column mapping"):
+        typed.plan(later, pa.schema(swapped))
 
 
 S = pa.struct([("x", INT)])
