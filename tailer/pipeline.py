@@ -189,10 +189,10 @@ class Pipeline:
         if fresh and self._obstacle is None:
             await check_new(self._name, self._table, await self._table.table_id(), self._sink)
         if self._stands_before(version, last):
-            if not point.snapshot and await self._is_restored(version):
+            found = await self._pass(delivery, version, point.snapshot, after)
+            if found is None:
                 return False
-            version = await self._pass(delivery, version, point.snapshot, after)
-            after, knows_columns, fresh = None, False, False
+            version, after, knows_columns, fresh = found, None, False, False
         elif point.snapshot:
             if self._attempts.is_stopping() or not await self._snapshot(delivery, version, after):
                 return True
@@ -200,10 +200,10 @@ class Pipeline:
         await self._seek(delivery, version, knows_columns, fresh)
         while not self._attempts.is_stopping() and (last is None or version <= last):
             if self._stands_before(version, last):
-                if await self._is_restored(version):
+                found = await self._pass(delivery, version)
+                if found is None:
                     return False
-                version = await self._pass(delivery, version)
-                await self._seek(delivery, version, knows_columns=False)
+                await self._seek(delivery, version := found, knows_columns=False)
                 continue
             plan = await self._table.next_plan()
             if plan is None:
@@ -338,15 +338,14 @@ class Pipeline:
 
     async def _pass(
         self, delivery: Delivery, version: int, in_snapshot: bool = False, after: Position | None = None
-    ) -> int:
-        """Get past what stopped the session before, as the policy says; the version to go on with.
+    ) -> int | None:
+        """Get past what stopped the session before, as the policy says; the version to go on with. None: it is gone.
 
-        `in_snapshot`: whether it stood in the way of the snapshot of `version`, delivered up to `after`. Raises what is
-        in the way where there is no way past.
+        `in_snapshot`: whether it stood in the way of the snapshot of `version`, delivered up to `after`. Raises it.
         """
         obstacle = self._obstacle
-        if obstacle is None:
-            return version
+        if obstacle is None or (not in_snapshot and await self._is_restored(version)):
+            return None
         obstacle.met = True
         if not obstacle.lost:
             raise obstacle.error
@@ -354,17 +353,18 @@ class Pipeline:
         if self._policy.on_data_loss is OnDataLoss.RESNAPSHOT or replaced:
             first = 0 if replaced else version
             least = version + 1 if in_snapshot and after is not None else first  # not once more the same files
-            found = await self._resnapshot(delivery, first, least, obstacle) + 1
+            found: int | None = await self._resnapshot(delivery, first, least, obstacle)
         elif in_snapshot:
             raise obstacle.error  # to leave the rest of a whole table out is not what was asked for
         else:
             found = await self._skip(delivery, version, obstacle)
-        _log.warning("%s: the changes of versions %d to %d are lost; going on", self._name, version, found - 1)
-        self._obstacle = None
+        if found is not None:
+            _log.warning("%s: the changes of versions %d to %d are lost; going on", self._name, version, found - 1)
+            self._obstacle = None
         return found
 
     async def _resnapshot(self, delivery: Delivery, first: int, least: int, obstacle: Obstacle) -> int:
-        """Deliver all rows of the newest version that the log tells, at least `least`; that version."""
+        """Deliver all rows of the newest version that the log tells, at least `least`; the next one."""
         version = await self._table.latest()
         while version >= least:
             async with aclosing(self._table.snapshot_plans(version)) as pages:
@@ -380,15 +380,17 @@ class Pipeline:
                 self._check_schema(delivery.schema, plan)
                 await delivery.skip(gap, plan.schema)
                 await self._deliver_pages(delivery, page, pages, None)
-                return version
+                return version + 1
         raise obstacle.error
 
-    async def _skip(self, delivery: Delivery, version: int, obstacle: Obstacle) -> int:
+    async def _skip(self, delivery: Delivery, version: int, obstacle: Obstacle) -> int | None:
         """Tell the sink that changes from `version` on are lost; the first version that can be delivered again."""
         found, seen = await self._next_readable(obstacle.error, version)
-        schema = self._shape_schema(seen)
         table_id = self._table.state_id or obstacle.table_id
-        await delivery.skip(self._gap(table_id, version, found, obstacle, snapshot=False), schema or pa.schema([]))
+        if await self._is_restored(version):  # while the log was read
+            return None
+        gap = self._gap(table_id, version, found, obstacle, snapshot=False)
+        await delivery.skip(gap, self._shape_schema(seen) or pa.schema([]))
         return found
 
     async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:

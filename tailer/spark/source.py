@@ -36,6 +36,7 @@ from tailer.errors import (
     ConfigError,
     FileVacuumed,
     LogCorrupt,
+    LogRewritten,
     TableReplaced,
     TailerError,
     VersionAhead,
@@ -77,6 +78,8 @@ def _next_step(error: TailerError) -> str:
             return f"{error.hint} {between}"
         case VersionAhead(latest=latest):
             return f"Give a version up to {latest}; a query that was further than that needs a new checkpoint folder."
+        case LogRewritten():
+            return "A query that read the log as it was before needs a new checkpoint folder."
     return error.hint
 
 

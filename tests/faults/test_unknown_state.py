@@ -58,7 +58,13 @@ def lose(table: Growing, version: int, damage: str = "missing") -> Callable[[], 
         commit.unlink()
     else:
         commit.write_bytes(content[:-20])
-    return lambda: commit.write_bytes(content)
+
+    def restore() -> None:
+        part = table.path / f".{commit.name}"
+        part.write_bytes(content)
+        part.rename(commit)
+
+    return restore
 
 
 def checkpoint(table: Growing, version: int) -> None:
@@ -135,7 +141,10 @@ class TestWaiting:
             restore()
             await become(lambda: there.position() == Position.end(6))
         assert errors == []
-        assert story(there) == [(version, version) for version in range(1, 7)]
+        stories = [[(version, version) for version in range(1, 7)]]
+        if policy is RESNAPSHOT:  # restored at the very moment at which a snapshot was tried
+            stories.append([*BEFORE, ("gap", 4, 6, True), *ALL])
+        assert story(there) in stories
         assert caplog.text.count("; waiting. Restore the commit file of version 4") == 1
         assert "on_data_loss" not in caplog.text
         assert len(caplog.records) < 8
@@ -237,15 +246,12 @@ class TestWhatIsThere:
         table = with_rows(tmp_path / "t", 10)
         lose(table, 4)
         checkpoint(table, 6)
-        restore = lose(table, 9)
+        lose(table, 9)
         there = Destination()
         async with following(table, there, RESNAPSHOT, whole=whole) as errors:
             await settled(there, Position.end(8))
-            restore()
-            await become(lambda: there.position() == Position.end(10))
         assert errors == []
-        told = [*BEFORE, ("gap", 4, 8, True), *((8, each) for each in range(1, 9)), (9, 9), (10, 10)]
-        assert story(there) == told
+        assert story(there) == [*BEFORE, ("gap", 4, 8, True), *((8, each) for each in range(1, 9))]
 
     async def test_a_commit_that_can_be_read_but_not_planned(self, table: Growing, whole: bool) -> None:
         """What it sets is known: the next version is next."""

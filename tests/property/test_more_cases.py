@@ -7,12 +7,22 @@ Spark is asked all the same wherever it can read the result.
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from tailer.delta.table import DeltaTableLog
+from tailer.engine import LocalEngine
 from tailer.errors import DataCorrupt, TailerError
+from tailer.events import ChangeBatch, Gap
+from tailer.pipeline import Pipeline
 from tailer.plan import Regime
+from tailer.policy import OnDataLoss, Policy
+from tailer.start import Start
+from tailer.storage import LocalStore
+from tailer.watch import TimerWake
 from tests.follow import follow, follow_until_error
 from tests.spark_table import Table, kinds
+from tests.streams import Destination
 
 MAPPED = "'delta.columnMapping.mode' = 'name'"
 WIDENING = "'delta.enableTypeWidening' = 'true'"
@@ -181,3 +191,28 @@ def test_commit_with_only_an_unknown_action(table: Table) -> None:
     versions = table.check()
     assert versions[2].plan.regime is Regime.NONE
     assert follow(table.path, 3)[0].plan == versions[3].plan
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage"])
+def test_lost_commit_without_a_checkpoint(table: Table, damage: str) -> None:
+    """Spark's version checksum of the next commit tells its schema, also where the lost commit changed it."""
+    table.create("id BIGINT", "SELECT id FROM range(4)")
+    table.sql("ALTER TABLE {t} ADD COLUMNS (x STRING)")
+    table.sql("INSERT INTO {t} VALUES (4, 'four')")
+    table.sql("DELETE FROM {t} WHERE id = 4")
+    if damage == "missing":
+        table.commit_file(2).unlink()
+    else:
+        table.commit_file(2).write_text("{")
+    there = Destination()
+    skip = Policy(on_data_loss=OnDataLoss.SKIP)
+    log, end = DeltaTableLog(LocalStore(table.path)), Start.parse("latest")
+    anyio.run(Pipeline("p", log, there.sink(), LocalEngine(1), TimerWake(), Start.parse("earliest"), end, skip).run)
+    (items,) = there.log.values()
+    assert [(gap.first_version, gap.version) for gap in items if isinstance(gap, Gap)] == [(2, 2)]
+    rows = [row for item in items if isinstance(item, ChangeBatch) for row in item.rows.to_pylist()]
+    assert [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows[4:]] == [
+        (3, "insert", 4),
+        (4, "delete", 4),
+    ]
+    assert [row["x"] for row in rows[4:]] == ["four", "four"]
