@@ -141,7 +141,7 @@ class TestWaiting:
             restore()
             await become(lambda: there.position() == Position.end(6))
         assert errors == []
-        stories = [[(version, version) for version in range(1, 7)]]
+        stories: list[list[Any]] = [[(version, version) for version in range(1, 7)]]
         if policy is RESNAPSHOT:  # restored at the very moment at which a snapshot was tried
             stories.append([*BEFORE, ("gap", 4, 6, True), *ALL])
         assert story(there) in stories
