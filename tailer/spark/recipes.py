@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, SinkRejected
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS
 
 __all__ = ["append_once", "kafka_records", "merge_by_key"]
@@ -29,17 +30,23 @@ ForBatch = Callable[[DataFrame, int], None]
 
 _NEW: Final = f"{CHANGE_TYPE} IN ('insert', 'update_postimage')"
 _METADATA: Final = frozenset(field.name for field in METADATA_FIELDS)
+_OURS: Final = _METADATA | {"_event_id"}
 
 
-def append_once(target: str, app_id: str) -> ForBatch:
+def append_once(target: str, app_id: str, *, adopt: bool = False) -> ForBatch:
     """Append each batch to the Delta table in the folder `target`, exactly once.
 
     Delta keeps the number of the last batch of `app_id` in the commit with its rows, and leaves out what is not newer.
     A query that begins anew, with a new checkpoint folder, counts from 0: give it another `app_id`, or its batches are
     left out. Two queries must not share one. Columns that the source gains are added.
+
+    A table without any of our columns is somebody else's, or the source: a batch that has such columns raises
+    `SinkRejected` unless `adopt`.
     """
 
     def append(batch: DataFrame, number: int) -> None:
+        if not adopt:
+            _check_ours(batch, target)
         writer = batch.write.format("delta").mode("append").option("mergeSchema", "true")
         writer.option("txnAppId", app_id).option("txnVersion", str(number)).save(target)
 
@@ -94,6 +101,18 @@ def kafka_records(batch: DataFrame) -> DataFrame:
         "value",
         f"array(struct('{CHANGE_TYPE}' AS key, CAST({CHANGE_TYPE} AS BINARY) AS value)) AS headers",
     )
+
+
+def _check_ours(batch: DataFrame, target: str) -> None:
+    """Raise `SinkRejected` where the batch would be the first to bring columns of ours into the table at `target`."""
+    ours = _OURS.intersection(batch.columns)
+    try:
+        found = batch.sparkSession.read.format("delta").load(target).columns
+    except AnalysisException:
+        return  # no table yet, or one to which the writer will say what is wrong
+    if ours and ours.isdisjoint(found):
+        remedy = "Choose another path; or set adopt = True, if change rows are really to be written there."
+        raise SinkRejected("append_once", f"{target} is a Delta table without our columns", remedy)
 
 
 def _quoted(name: str) -> str:

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, SinkRejected
 from tailer.spark.recipes import append_once, kafka_records, merge_by_key
 
 Done = Callable[[DataFrame, int], None]
@@ -76,6 +76,27 @@ def test_a_batch_is_appended_once(source: Path, tmp_path: Path, spark: SparkSess
     assert Counter(map(tuple, spark.read.format("delta").load(str(target)).collect())) == Counter(
         map(tuple, direct.collect())
     )
+
+
+@pytest.mark.parametrize("schema", ["typed", "envelope"])
+def test_a_table_without_our_columns_is_not_appended_to(
+    source: Path, tmp_path: Path, spark: SparkSession, schema: str
+) -> None:
+    """Neither the source, also behind a link, nor any other; with `adopt` it is."""
+    (tmp_path / "link").symlink_to(source)
+    tailer.spark.register(spark)
+    rows = spark.read.format("tailer").option("startingVersion", 0).option("schema", schema).load(str(source))
+    version = DeltaTable(source).version()
+    for target in (source, tmp_path / "link"):
+        with pytest.raises(SinkRejected, match="without our columns") as raised:
+            append_once(str(target), "orders")(rows, 0)
+        assert "adopt = True" in raised.value.hint
+    assert DeltaTable(source).version() == version
+    other = tmp_path / "other"
+    write_deltalake(other, pa.table({"k": pa.array([1], pa.int64())}))
+    append_once(str(other), "orders", adopt=True)(rows, 0)
+    append_once(str(other), "orders")(rows, 1)
+    assert DeltaTable(other).version() == 2
 
 
 @pytest.mark.smoke
