@@ -95,7 +95,9 @@ def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
             raise SinkRejected(sink, f"{root} is a link that leads nowhere", remedy)
         if table := table_around(stream):
             at = (
-                "is the folder of a Delta table" if table.samefile(root) else f"lies in that of the Delta table {table}"
+                "is the folder of a Delta table"
+                if str(table) == os.path.realpath(root)
+                else f"lies in that of the Delta table {table}"
             )
             reason = f"{root} {at}, whose VACUUM deletes what is there"
             raise SinkRejected(sink, reason, "Choose a path outside of that folder.")
