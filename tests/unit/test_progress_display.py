@@ -3,9 +3,12 @@
 import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from rich.console import Console
 
 from tailer.cli import progress_display
@@ -14,7 +17,6 @@ from tailer.engine import LocalEngine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tests.follow import plans
-from tests.tables import golden_delta
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +42,10 @@ class Slow(LocalEngine):
 
 
 @pytest.fixture
-def plan() -> ChangePlan:
+def plan(tmp_path: Path) -> ChangePlan:
     """Something to read."""
-    return plans(golden_delta("cdf-table"), 0, 0)[0]
+    write_deltalake(tmp_path, pa.table({"id": list(range(10))}))
+    return plans(tmp_path, 0, 0)[0]
 
 
 async def read(plan: ChangePlan, display: Display, compares: bool = False) -> int:

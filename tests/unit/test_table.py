@@ -22,7 +22,7 @@ from tailer.errors import (
     FileVacuumed,
     LogCorrupt,
     NotATable,
-    StorageUnavailable,
+    StorageRefused,
     TailerError,
     UnsupportedFeature,
     VersionAhead,
@@ -253,7 +253,7 @@ async def test_a_folder_in_the_place_of_a_commit(tmp_path: Path) -> None:
     at(tmp_path, 2).mkdir()
     assert await log.latest() == 1
     await log.seek(2)
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageRefused):
         await log.next_plan()
 
 

@@ -12,7 +12,7 @@ import tailer.delta.table
 from sinks.memory import MemorySink
 from tailer.delta.log import commit_name
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import LogCorrupt, StorageUnavailable, TailerError
+from tailer.errors import LogCorrupt, LogRewritten, StorageUnavailable, TailerError
 from tailer.pipeline import Pipeline
 from tailer.plan import Position
 from tailer.storage import LocalStore, ObjectMeta, OpenObject
@@ -133,7 +133,7 @@ async def test_what_grew_after_its_commit_stops_at_the_next_version(table: Growi
     await log.next_plan()
     table.commit_file(VERSION).write_bytes(whole)
     table.insert([8])
-    with pytest.raises(LogCorrupt, match="written in pieces"):
+    with pytest.raises(LogRewritten, match="written in pieces"):
         await log.next_plan()
 
 
