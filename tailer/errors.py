@@ -155,8 +155,8 @@ class StorageRefused(StorageError):
     """The store answered that it will not: a right is missing, or a path cannot be what it is used for."""
 
     next_step: ClassVar[str] = (
-        "Check the path, the symbolic links that it leads through, and that this user may read it, or write to it where we keep "
-        "something."
+        "Check the path and the symbolic links in it, and that this user may read it, or write to it where lake-tailer "
+        "keeps something."
     )
 
 
