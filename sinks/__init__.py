@@ -12,13 +12,11 @@
 The ports are in `tailer.sink`. This page says what they mean; `sinks.testing.SinkTests` says it in code, and passing
 it is what "a sink" means.
 
-Writing one
------------
-A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry point of
-the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
-(`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.folders`, `sinks`,
-`sinks.encoding` and `sinks.typed`. Import your client library at the top of your module: it is loaded only when
-somebody configures your kind.
+Writing one ----------- A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`,
+named by an entry point of the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours
+but the ports (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like,
+`tailer.stores.folders`, `sinks`, `sinks.encoding` and `sinks.encoding.typed`. Import your client library at the top of
+your module: it is loaded only when somebody configures your kind.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. Whoever looks at
    the destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in
@@ -34,7 +32,7 @@ somebody configures your kind.
    for `progress` and goes on from there. Raise `SinkRejected` or `SinkUnavailable` from `commit` only if nothing of
    it took place.
 6. **Nothing is altered.** A value arrives as it is, or `SinkRejected` names the column. Never cut or round, and cast
-   only to a type that has every value of the first (`sinks.typed.fits`). Order is kept.
+   only to a type that has every value of the first (`sinks.encoding.typed.fits`). Order is kept.
 7. **Memory is bounded by the batches in flight.** A batch may be large; cut it if what you make of it is larger. A
    transaction may hold any number of batches: do not collect them.
 8. **Never block the event loop.** Blocking clients run in worker threads (`anyio.to_thread`). A commit that has begun
@@ -47,8 +45,9 @@ somebody configures your kind.
    `announce`, before any of those rows, naming the column and what to do. Rows that were not announced are refused.
 10. **A gap is told, in its place.** `announce(Gap)` says that changes were lost, and whether all rows of the table
    follow. Whoever reads the destination must find it: as an entry between the rows if you have lines or messages
-   (`sinks.encoding.event_values` gives the words), else as a row with the change type `gap` (`sinks.typed.gap_row`). It
-   becomes visible with the transaction, or not at all. Tell a `SchemaChange` likewise, unless your types show it.
+   (`sinks.encoding.event_values` gives the words), else as a row with the change type `gap`
+   (`sinks.encoding.typed.gap_row`). It becomes visible with the transaction, or not at all. Tell a `SchemaChange`
+   likewise, unless your types show it.
 
 `splits_versions` is True if you can store a whole `Position`. Otherwise you are only given positions that close a
 version, and, if `splits_snapshots` is True, places inside of a snapshot (`Position.in_snapshot`). Say that if you can:
@@ -88,8 +87,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from tailer.errors import ConfigError
-from tailer.spelling import did_you_mean
+from tailer.errors import ConfigError, did_you_mean
 
 __all__ = ["read_options"]
 

@@ -43,7 +43,7 @@ _turn: Final = threading.Lock()
 
 
 class _Options(msgspec.Struct, frozen=True):
-    format: Format = "auto"
+    format: Format = "auto"  # auto: a table on a terminal, else JSON Lines
 
 
 class StdoutSink:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,21 +18,23 @@ from anyio import EndOfStream, create_memory_object_stream, to_thread
 from anyio.from_thread import start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from tailer.config import local_folder
+from tailer.changelog.carryovers import PairingCounts
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.net_changes import net_changes
+from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.config.settings import local_folder
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.net_changes import net_changes
-from tailer.pairing import PairingCounts
-from tailer.pairing_engine import PairingEngine
-from tailer.pipeline import Pipeline, shape
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import LocalWake, TimerWake
 from tailer.plan import ChangePlan, Position, output_schema
-from tailer.policy import Carryovers, PairingRules, Policy
 from tailer.sink import Demands, Progress, SinkTransaction
 from tailer.start import Start, StartKind
-from tailer.storage import LocalStore
-from tailer.watch import LocalWake, TimerWake
+from tailer.stores.local import LocalStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,7 +209,7 @@ class Changes:
         latest = await table.latest()
         if versions.stop - 1 > latest:
             raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")
-        wanted: Callable[[ChangePlan], ChangePlan] = partial(shape, policy=self.policy)
+        wanted: Callable[[ChangePlan], ChangePlan] = self.policy.shape
         return net_changes(table, versions, LocalEngine(), self.rules, wanted, _unreported)
 
 

@@ -1,13 +1,14 @@
 """What one version of a table changes, as a plan of self-contained tasks.
 
 Planning is cheap, deterministic and does no row I/O (invariant 4: the same version always yields the same plan). A
-`ChangeTask` names one file, which of its rows changed and how; it holds everything `tailer.execute.execute` needs, so
-it may be pickled to another process or sent as JSON, and the rows it yields are the same wherever it runs. Secrets
+`ChangeTask` names one file, which of its rows changed and how; it holds everything `tailer.read.execute.execute` needs,
+so it may be pickled to another process or sent as JSON, and the rows it yields are the same wherever it runs. Secrets
 never enter a task: storage options are referred to by name.
 
 `Position` orders everything that is delivered. Tasks that give the rows of a snapshot are numbered from
 `SNAPSHOT_TASKS` on, so that a position alone tells a snapshot of version v from the changes of version v. Likewise it
-tells the ways to read a version (`tailer.pairing_engine`): each has `TASKS` numbers, of which the first need not be 0.
+tells the ways to read a version (`tailer.changelog.engine`): each has `TASKS` numbers, of which the first need not be
+0.
 """
 
 import base64
@@ -20,9 +21,8 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError, UnsupportedFeature
+from tailer.errors import ConfigError, UnsupportedFeature, did_you_mean
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
-from tailer.spelling import did_you_mean
 
 __all__ = [
     "END",
@@ -138,7 +138,8 @@ class RowTracking:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """What a comparison of a version's rows with each other found out about those of one task (`tailer.pairing`).
+    """What a comparison of a version's rows with each other found out about those of one task
+    (`tailer.changelog.carryovers`).
 
     `dropped`: rows that are no changes after all. `updated`: rows that are one image of an update: deleted ones are its
     preimage, inserted ones its postimage. `exactly`: whether no others are images, whatever a change file calls them.

@@ -7,7 +7,7 @@ without one, with the same rows at each version.
 
 `changes` says which events of a version are left when what it deletes and inserts unchanged is left out, `with_updates`
 which of these are updates: in plain Python over rows as the suites compare them, so that they have nothing but the
-question in common with `tailer.pairing`.
+question in common with `tailer.changelog.carryovers`.
 """
 
 import random

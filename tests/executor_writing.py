@@ -14,19 +14,20 @@ from anyio import to_thread
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from sinks.delta import DeltaSink
-from tailer.config import PipelineSettings
+from sinks.delta.sink import DeltaSink
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
-from tailer.pairing_engine import PairingEngine
-from tailer.pipeline import Limits, Pipeline
-from tailer.policy import PairingRules, Policy
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import TimerWake
 from tailer.sink import Append
-from tailer.spans import SPAN_VERSIONS
-from tailer.spark.delta_writer import DeltaPipeline, delta_pipeline
+from tailer.spark.write.delta_pipeline import DeltaPipeline, delta_pipeline
+from tailer.spark.write.version_ranges import SPAN_VERSIONS
 from tailer.start import Start, StartKind
-from tailer.storage import LocalStore
-from tailer.watch import TimerWake
+from tailer.stores.local import LocalStore
 
 __all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "rows_of", "waits_to_die"]
 

@@ -12,17 +12,17 @@ import anyio
 import pyarrow as pa
 from anyio import to_thread
 
-from tailer.ahead import Place
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, SchemaChange
-from tailer.feed import Budget, Feed
-from tailer.pairing_engine import PairingEngine
-from tailer.pieces import Piece, run
 from tailer.plan import ChangePlan
-from tailer.policy import Carryovers, PairingRules
+from tailer.spark.source.admission import Budget, Feed
+from tailer.spark.source.plan_cache import Place
+from tailer.spark.splits import Piece, run
 from tailer.start import StartPoint
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.follow import Followed, follow
 
 __all__ = ["KEEP", "Fed", "PlainView", "feed_all", "placed", "places_of"]
@@ -36,11 +36,11 @@ class PlainView:
     """Every version in its own columns."""
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """See `tailer.ahead.View.plan`."""
+        """See `tailer.spark.source.plan_cache.View.plan`."""
         return plan
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """See `tailer.ahead.View.schema`."""
+        """See `tailer.spark.source.plan_cache.View.schema`."""
         return schema
 
 

@@ -12,10 +12,11 @@ import anyio
 import pyarrow as pa
 
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position, output_schema
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 
 __all__ = ["Followed", "follow", "follow_until_error", "plans", "run_plan", "snapshot"]
 

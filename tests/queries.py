@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from tailer.errors import TailerError
-from tailer.spark.source import BatchReader, StreamReader, TailerSource
+from tailer.spark.source.data_source import BatchReader, StreamReader, TailerSource
 
 __all__ = ["Checkpoint", "Crash", "Query", "Trigger", "read_batch", "rows_of_all"]
 

@@ -22,8 +22,8 @@ import psutil  # type: ignore[import-untyped]
 import pyspark
 from pyspark.sql import SparkSession
 
+from tailer.config.placement import SparkSettings
 from tailer.errors import TailerError
-from tailer.placement import SparkSettings
 from tailer.spark.session import close_session, open_session
 from tests.kafka.ports import free_ports
 from tests.leftovers import Guard

@@ -11,19 +11,20 @@ from typing import Any, Final
 
 import anyio
 
-from sinks.files import FilesSink
+from sinks.files.sink import FilesSink
 from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import Fault, FaultySink
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.pipeline import Limits, Pipeline
+from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import TimerWake, Wake
 from tailer.plan import Position
-from tailer.policy import Policy
 from tailer.sink import Progress, Sink
 from tailer.start import Start
-from tailer.storage import LocalStore, ObjectStore
-from tailer.watch import TimerWake, Wake
+from tailer.stores.local import LocalStore, ObjectStore
 from tests.faults.crafted import Crafted
 
 __all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "deliver_to_files", "pipeline"]

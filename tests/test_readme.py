@@ -1,4 +1,4 @@
-"""The README is a promise: every block of it runs, in order, in one folder, as a reader would try it.
+"""README and docs are promises: every block of a page runs, in order, in one folder, as a reader would try it.
 
 The folder holds a Delta table `orders` (columns `id`, `customer`, `amount`; versions 0 to 3: created, appended to,
 updated, deleted from). What the README may contain:
@@ -214,11 +214,25 @@ def broken_promises(readme: str, folder: Path) -> list[str]:
     return broken
 
 
+PAGES: Final = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
+
+
 @pytest.mark.spark
 @pytest.mark.smoke
-def test_every_block_of_the_readme_runs(tmp_path: Path) -> None:
-    broken = broken_promises((ROOT / "README.md").read_text(), tmp_path)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_the_readme_runs(tmp_path: Path, page: str) -> None:
+    broken = broken_promises((ROOT / page).read_text(), tmp_path)
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 KEPT = """

@@ -1,6 +1,6 @@
 """Change rows as CloudEvents 1.0 in JSON, for Kafka: the events that Debezium's messages would be.
 
-`sinks.encoding.debezium_operations` says which events rows become. An event's `data` is `{"before": ..., "after": ...}`
+`sinks.encoding.debezium.operations` says which events rows become. An event's `data` is `{"before": ..., "after": ...}`
 and its `id` is `<name>;<table_id>;<version>;<task>;<row>;<operation>`: the same when it is delivered again, and of no
 other event. In *structured* mode the message's value is the whole event, in *binary* mode it is `data`, and headers
 hold the attributes. Both say in the header `content-type` which it is, as the Kafka binding of CloudEvents wants it. A
@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import TEXT, DecimalForm, NoText, writer_for
-from sinks.encoding.debezium_images import REMEDY, Draft, Images, Told, commit_moment, drafted, structs
-from sinks.encoding.debezium_schema import json_text
+from sinks.encoding.debezium.images import REMEDY, Draft, Images, Told, commit_moment, drafted, structs
+from sinks.encoding.debezium.schema import json_text
 from sinks.encoding.messages import BYTES, Messages
 from sinks.encoding.values import timestamp_text
 from tailer.errors import SinkRejected

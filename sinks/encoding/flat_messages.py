@@ -4,7 +4,7 @@ Without a key each row is a message, as it is. With one, a reader that takes the
 the table: a delete is followed by a tombstone (the same key, no value), the images of an update come together, the
 preimage first, and where they have not one key they are told as what they are to such a reader, so that `_change_type`
 says `delete` of the preimage and `insert` of the postimage. Likewise an image that is alone, which says that its key
-went or came. `sinks.encoding.debezium_operations` says which images belong together.
+went or came. `sinks.encoding.debezium.operations` says which images belong together.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import DecimalForm
-from sinks.encoding.debezium_images import Images, Told
-from sinks.encoding.debezium_operations import DELETE, INSERT, KINDS, PREIMAGE, gone, has_deletes, moved, repeated
+from sinks.encoding.debezium.images import Images, Told
+from sinks.encoding.debezium.operations import DELETE, INSERT, KINDS, PREIMAGE, gone, has_deletes, moved, repeated
 from sinks.encoding.flat import FlatEncoder
 from sinks.encoding.messages import BYTES, Messages
 from tailer.events import CHANGE_TYPE, ChangeBatch

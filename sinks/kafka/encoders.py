@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sinks.encoding.arrow_messages import ArrowMessages
 from sinks.encoding.cloudevents import CloudEventsEncoder
-from sinks.encoding.debezium import DebeziumEncoder, Source
+from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder
 from sinks.kafka.link import Link
@@ -15,7 +15,7 @@ from sinks.kafka.options import Options, registry_secrets
 from tailer.errors import SinkRejected
 
 if TYPE_CHECKING:
-    from sinks.schema_registry import SchemaRegistry
+    from sinks.encoding.avro.registry import SchemaRegistry
 
 __all__ = ["encoder_for", "key_form", "source_of"]
 
@@ -58,7 +58,7 @@ def _key_type(kind: pa.DataType, typed: bool) -> str:
 def _avro(link: Link, schema: pa.Schema) -> Encoder:
     try:
         # What this needs is an extra.
-        from sinks.encoding.avro import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
+        from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
     except ImportError as error:
         remedy = "Install it: pip install 'lake-tailer[avro]'."
         raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", remedy) from error
@@ -73,7 +73,7 @@ def _avro(link: Link, schema: pa.Schema) -> Encoder:
 
 
 def _registry(name: str, options: Options) -> "SchemaRegistry":
-    from sinks.schema_registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - its client is an extra
+    from sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - its client is an extra
 
     password, token = registry_secrets(name, options)
     access = RegistryAccess(

@@ -12,17 +12,17 @@ from uuid import uuid4
 import pyarrow as pa
 
 from sinks.encoding.messages import BYTES, Messages
+from sinks.kafka.clients.port import Connection, Producer, ProducerFactory
+from sinks.kafka.clients.python_cluster import Cluster
+from sinks.kafka.clients.python_producer import PythonProducer
 from sinks.kafka.options import Options, connection_of, settings_of
-from sinks.kafka.port import Connection, Producer, ProducerFactory
 from sinks.kafka.progress import Entry, decode, encode
-from sinks.kafka.python_cluster import Cluster
-from sinks.kafka.python_producer import PythonProducer
 from sinks.kafka.topics import TopicState, check, check_present, wanted
 from tailer.errors import ConfigError, SinkUnavailable
 from tailer.plan import Position
 
 if TYPE_CHECKING:
-    from sinks.schema_registry import SchemaRegistry
+    from sinks.encoding.avro.registry import SchemaRegistry
 
 __all__ = ["Link", "producer_factory"]
 
@@ -148,7 +148,7 @@ def producer_factory(name: str, options: Options) -> ProducerFactory:
     if options.client == "kafka-python":
         return PythonProducer
     try:
-        from sinks.kafka.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
+        from sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
     except ImportError as error:
         if options.client == "auto":
             return PythonProducer

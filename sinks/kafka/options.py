@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sinks import read_options
-from sinks.kafka.port import Compression, Connection, Mechanism, OAuth, ProducerSettings, Sasl, Tls
+from sinks.kafka.clients.port import Compression, Connection, Mechanism, OAuth, ProducerSettings, Sasl, Tls
 from tailer.errors import ConfigError, SinkRejected
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
@@ -27,62 +27,62 @@ AVRO_NEEDS = ("fastavro", "httpx2")
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the configuration may say."""
 
-    bootstrap_servers: str | list[str]  # host:port each
-    topic: str = ""  # where rows go; empty: the pipeline's name
-    key: list[str] = []  # the columns of messages' keys; empty: messages have none
-    envelope: Literal["flat", "debezium", "cloudevents"] = "flat"
-    encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: a message holds many rows
-    embed_schemas: bool = False  # in JSON of Debezium's envelope, as Kafka Connect's converter wants it
+    bootstrap_servers: str | list[str]  # host:port of some brokers
+    topic: str = ""  # the topic for rows; by default the pipeline's name
+    key: list[str] = []  # the columns of message keys; empty: messages have no keys
+    envelope: Literal["flat", "debezium", "cloudevents"] = "flat"  # the form of messages
+    encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: one message holds many rows
+    embed_schemas: bool = False  # add schemas to Debezium's JSON, for Kafka Connect's JSON converter
     cloudevents_mode: Literal["structured", "binary"] = "structured"  # attributes in the value, or in headers
-    decimal: Literal["string", "number"] = "string"  # in JSON
-    tombstones: bool | None = None  # behind deletes; None: with Debezium's envelope and CloudEvents, not with flat rows
+    decimal: Literal["string", "number"] = "string"  # how JSON holds decimals
+    tombstones: bool | None = None  # after deletes; by default with debezium and cloudevents, not with flat
     boundary: Literal["chunk", "version"] = "chunk"  # where a transaction may end
-    client: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka where it is installed
-    compression: Compression = "lz4"
-    large_records: Literal["fail", "dead_letter"] = "fail"  # what becomes of messages of more than max_record_bytes
-    max_record_bytes: int = 1_000_000  # below the broker's default of 1,048,588
-    transaction_rows: int = 50_000  # the most in one transaction
-    transaction_bytes: int = 32 * 2**20  # likewise, of Arrow memory
-    transaction_timeout_s: float = 60.0  # after which the broker gives a transaction up
-    in_flight_bytes: int = 32 * 2**20  # the most in memory that brokers do not have yet
+    client: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka if it is installed
+    compression: Compression = "lz4"  # of batches of messages
+    large_records: Literal["fail", "dead_letter"] = "fail"  # for messages of more than max_record_bytes
+    max_record_bytes: int = 1_000_000  # the largest message; brokers take 1,048,588 by default
+    transaction_rows: int = 50_000  # the most rows in one transaction
+    transaction_bytes: int = 32 * 2**20  # the most bytes of rows, in memory, in one transaction
+    transaction_timeout_s: float = 60.0  # seconds after which the broker aborts an open transaction; at most 900
+    in_flight_bytes: int = 32 * 2**20  # the most bytes of messages that brokers have not acknowledged
 
-    shared_topic: bool = False  # others write to the topic, too: it may have messages before our first start
-    progress_topic: str = "lake-tailer-progress"  # compacted, one partition; pipelines may share it
-    end_topic: str | None = None  # for a record behind each version, with the number of its messages
-    schema_topic: str | None = None  # for changes of the schema, and gaps
-    dead_letter_topic: str | None = None
-    heartbeat_topic: str | None = None  # for a sign of life while there is nothing to deliver,
-    heartbeat_s: float = 10.0  # that often
-    create_topics: bool = False  # those that are missing, with
-    partitions: int = 1  # so many for rows,
-    replication_factor: int | None = None  # and so many replicas; None: what the cluster takes by default
+    shared_topic: bool = False  # others write to the topic as well: it may have messages before the first start
+    progress_topic: str = "lake-tailer-progress"  # compacted, with one partition; pipelines may share it
+    end_topic: str | None = None  # gets a record for each complete version, with the number of its messages
+    schema_topic: str | None = None  # gets schema changes and gaps
+    dead_letter_topic: str | None = None  # gets a record for each message that is too large
+    heartbeat_topic: str | None = None  # gets a sign of life while there is nothing to deliver
+    heartbeat_s: float = 10.0  # seconds between two heartbeats
+    create_topics: bool = False  # create topics that are missing
+    partitions: int = 1  # of a rows' topic that is created
+    replication_factor: int | None = None  # of topics that are created; by default the cluster's
 
-    registry_url: str | list[str] = []  # of the schema registry, for Avro; several: of one registry, tried in turn
-    registry_username: str | None = None
-    registry_password: str | None = None
-    registry_password_file: str | None = None
-    registry_token: str | None = None  # a bearer's, in place of a user
-    registry_token_file: str | None = None
-    registry_tls_ca_file: str | None = None
-    registry_tls_certificate_file: str | None = None
-    registry_tls_key_file: str | None = None
-    registry_register: bool = True  # False: schemas must be there
+    registry_url: str | list[str] = []  # of the schema registry, for Avro; several of one registry are tried in turn
+    registry_username: str | None = None  # for basic authentication
+    registry_password: str | None = None  # keep it in the environment
+    registry_password_file: str | None = None  # a file with the password
+    registry_token: str | None = None  # a bearer token, in place of a user
+    registry_token_file: str | None = None  # a file with the token
+    registry_tls_ca_file: str | None = None  # certificates to trust; by default the system's
+    registry_tls_certificate_file: str | None = None  # a client certificate
+    registry_tls_key_file: str | None = None  # its key
+    registry_register: bool = True  # register schemas; false: they must exist
 
-    tls: bool = False
-    tls_ca_file: str | None = None  # None: the system's certificates
-    tls_certificate_file: str | None = None  # what we show of ourselves, with its key
-    tls_key_file: str | None = None
-    tls_key_password: str | None = None
-    tls_key_password_file: str | None = None
-    sasl_mechanism: Mechanism | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = None
-    sasl_password_file: str | None = None
+    tls: bool = False  # encrypt connections to brokers
+    tls_ca_file: str | None = None  # certificates to trust; by default the system's
+    tls_certificate_file: str | None = None  # a client certificate
+    tls_key_file: str | None = None  # its key
+    tls_key_password: str | None = None  # the key's password; keep it in the environment
+    tls_key_password_file: str | None = None  # a file with that password
+    sasl_mechanism: Mechanism | None = None  # how to log in
+    sasl_username: str | None = None  # the user
+    sasl_password: str | None = None  # keep it in the environment
+    sasl_password_file: str | None = None  # a file with the password
     oauth_token_endpoint: str | None = None  # for OAUTHBEARER, by the client credentials grant
-    oauth_client_id: str | None = None
-    oauth_client_secret: str | None = None
-    oauth_client_secret_file: str | None = None
-    oauth_scope: str | None = None
+    oauth_client_id: str | None = None  # the client
+    oauth_client_secret: str | None = None  # keep it in the environment
+    oauth_client_secret_file: str | None = None  # a file with the secret
+    oauth_scope: str | None = None  # the scope to ask for
 
     @property
     def with_tombstones(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Final
 import pyarrow as pa
 
 from sinks.encoding.messages import Encoder
+from sinks.kafka.clients.port import Producer
 from sinks.kafka.first_start import lost
 from sinks.kafka.link import Link
-from sinks.kafka.port import Producer
 from sinks.kafka.progress import Count, Entry
 from sinks.kafka.topics import TopicState, check_id
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable

@@ -18,8 +18,8 @@ from anyio import to_thread
 
 from sinks.encoding.flat import slices
 from sinks.encoding.messages import Encoder, Messages
+from sinks.kafka.clients.port import Producer
 from sinks.kafka.encoders import encoder_for, key_form
-from sinks.kafka.port import Producer
 from sinks.kafka.progress import Count
 from sinks.kafka.records import dead_letters, end_record, event_record, oversized
 from sinks.kafka.stream import Stream

@@ -6,7 +6,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from tailer.spelling import did_you_mean
+from tailer.errors import did_you_mean
 
 __all__ = ["VERBS", "tailer"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tailer.config import Findings, PipelineSettings, examine
+from tailer.config.settings import Findings, PipelineSettings, examine
 from tailer.start import Start, StartKind
 
 __all__ = ["command"]

@@ -1,7 +1,6 @@
 """`tailer progress`: what the sinks say they have, and the operator's way to say otherwise."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,37 +10,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tailer.config import PipelineSettings, Settings, load
-from tailer.daemon import close_sinks, open_layout, open_sink, open_table
-from tailer.delta.table import DeltaTableLog
-from tailer.errors import ConfigError, TailerError
-from tailer.lineage import app_id_of, find_progress, set_progress
-from tailer.placement import Writers
+from tailer.config.placement import Writers
+from tailer.config.settings import PipelineSettings, Settings, load
+from tailer.daemon.serve import close_sinks, open_layout, open_sink, open_table
+from tailer.daemon.standing import Standing, standing_of, survey
+from tailer.errors import ConfigError
 from tailer.plan import Position
-from tailer.shard_layout import stream_names
-from tailer.sink import Progress, Sink
+from tailer.progress.lookup import set_progress
 
-__all__ = ["Standing", "command", "survey"]
+__all__ = ["command"]
 
 COLUMNS: Final = ("pipeline", "table", "app_id", "delivered", "latest", "lag")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How far one pipeline is: what its sink has (None: nothing yet), and the newest version of its table."""
-
-    pipeline: str
-    table: Path
-    app_id: str
-    position: Position | None
-    latest: int
-
-    @property
-    def lag(self) -> int | None:
-        """Versions that are not delivered completely; None before the first delivery."""
-        if self.position is None:
-            return None
-        return self.latest - self.position.version + (not self.position.closes_version)
 
 
 @click.group("progress")
@@ -96,47 +75,6 @@ def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
     anyio.run(_reset, settings, pipeline, version, dry_run)
 
 
-async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
-    """Ask every table and sink of `settings`: where pipelines are, and what stood in the way of knowing.
-
-    An error bears a note that names its pipeline.
-    """
-    standings: list[Standing] = []
-    errors: list[Exception] = []
-    for pipeline in settings.pipelines:
-        try:
-            standings.append(await _standing(settings, pipeline))
-        except TailerError as error:
-            error.add_note(pipeline.name)
-            errors.append(error)
-    return standings, errors
-
-
-async def _standing(settings: Settings, pipeline: PipelineSettings) -> Standing:
-    log = open_table(pipeline)
-    table_id = await log.table_id()
-    sink = open_sink(settings, pipeline)
-    try:
-        progress = await _progress(pipeline, log, table_id, sink)
-    finally:
-        await close_sinks([sink])
-    if progress is None:
-        app_id = app_id_of(pipeline.name, table_id)
-        return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())
-    return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
-
-
-async def _progress(pipeline: PipelineSettings, log: DeltaTableLog, table_id: str, sink: Sink) -> Progress | None:
-    """What `sink` has; of a pipeline that is divided into shards, that of the one that is furthest behind."""
-    shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
-    found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
-    return min(found, key=_place)
-
-
-def _place(progress: Progress | None) -> Position:
-    return Position.opening(-1) if progress is None else progress.position
-
-
 def _choose(settings: Settings, name: str | None) -> PipelineSettings:
     known = [pipeline.name for pipeline in settings.pipelines]
     if name is None and len(known) > 1:
@@ -149,7 +87,7 @@ def _choose(settings: Settings, name: str | None) -> PipelineSettings:
 
 
 async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:
-    before = await _standing(settings, pipeline)
+    before = await standing_of(settings, pipeline)
     # What cannot be followed from there is refused here, not by the daemon at its next start.
     log = open_table(pipeline)
     await log.seek(version + 1)

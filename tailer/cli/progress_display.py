@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tailer.background import background
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine
+from tailer.engine.background import background
+from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 
 __all__ = ["Display", "FollowedLog", "ShownEngine", "announcement"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import anyio
 import click
 
-from tailer.config import load
-from tailer.daemon import log_to_stderr, serve
+from tailer.config.settings import load
+from tailer.daemon.serve import log_to_stderr, serve
 
 __all__ = ["command"]
 

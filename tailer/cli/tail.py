@@ -9,23 +9,27 @@ from typing import Final
 import anyio
 import click
 
+from tailer.changelog.carryovers import concerns
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.net_changes import net_changes
+from tailer.changelog.report import PairingReport
+from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
-from tailer.config import local_folder
-from tailer.daemon import Drainable, log_to_stderr, run_all
+from tailer.config.settings import local_folder
+from tailer.config.sink_kinds import configure_sink
+from tailer.daemon.serve import Drainable, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.errors import ConfigError
-from tailer.net_changes import net_changes
-from tailer.pairing import concerns
-from tailer.pairing_engine import PairingEngine
-from tailer.pairing_report import PairingReport
-from tailer.pipeline import Pipeline, shape
-from tailer.policy import Carryovers, PairingRules, Policy
-from tailer.sink import AtLeastOnceSink, Progress, Recorded, configure_sink
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import LocalWake
+from tailer.progress.recorded import Recorded
+from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import Start, StartKind, StartPoint
-from tailer.storage import LocalStore
-from tailer.watch import LocalWake
+from tailer.stores.local import LocalStore
 
 __all__ = ["command"]
 
@@ -121,7 +125,7 @@ def command(
         _check_range(look)
     log_to_stderr(logging.WARNING)
     # That only the timer tells of new commits is no news to somebody who looks on.
-    logging.getLogger("tailer.watch").setLevel(logging.ERROR)
+    logging.getLogger("tailer.pipeline.wakeup").setLevel(logging.ERROR)
     anyio.run(_follow_net if net else _follow, look)
 
 
@@ -204,7 +208,7 @@ class _NetChanges:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
             display.say(f"{announcement(log.uri, StartPoint(first), last)}, as net changes")
             display.busy(f"comparing versions {first} to {last}")
-            wanted, report = partial(shape, policy=look.policy), PairingReport("tail").note
+            wanted, report = look.policy.shape, PairingReport("tail").note
             versions = range(first, last + 1)
             async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))

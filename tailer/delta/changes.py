@@ -19,7 +19,7 @@ Deleted rows are rows of the table as it was before the commit: they have its co
 commit make it another table (REPLACE TABLE), its old ones still. All other rows have what the commit led to.
 
 Whether the feed was enabled does not matter here: a writer that had it off wrote no `cdc` actions, and its rewritten
-files carry unchanged rows over as a delete and an insert. `tailer.pairing` finds these.
+files carry unchanged rows over as a delete and an insert. `tailer.changelog.carryovers` finds these.
 """
 
 from collections import Counter
@@ -29,10 +29,8 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from tailer.delta import deletion_vector
-from tailer.delta.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
-from tailer.delta.identity import identified
-from tailer.delta.paths import locate
-from tailer.delta.schema import dropped_column, physical_name
+from tailer.delta.log.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
+from tailer.delta.log.paths import locate
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, LogCorrupt
 from tailer.plan import (
@@ -44,6 +42,8 @@ from tailer.plan import (
     RowTracking,
     TaskKind,
 )
+from tailer.schema.columns import dropped_column, physical_name
+from tailer.schema.identity import identified
 
 __all__ = ["plan_changes", "plan_snapshot"]
 

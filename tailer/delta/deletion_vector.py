@@ -16,7 +16,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from tailer.delta.actions import DeletionVector
+from tailer.delta.log.actions import DeletionVector
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask, DeletionVectorRef
 

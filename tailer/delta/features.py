@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from tailer.delta.actions import Protocol
+from tailer.delta.log.actions import Protocol
 from tailer.errors import LogCorrupt, UnsupportedFeature
 
 __all__ = [

@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tailer.delta.actions import Commit, Metadata, Protocol, scan_commit
-from tailer.delta.catalog import CommitLog
-from tailer.delta.checkpoint import from_sound_checkpoint, read_state
-from tailer.delta.log import LogListing, LogPath, LogSegment
+from tailer.delta.catalog.port import CommitLog
+from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
+from tailer.delta.log.actions import Commit, Metadata, Protocol, scan_commit
+from tailer.delta.log.listing import LogListing, LogPath, LogSegment
+from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
-from tailer.delta.version_checksum import read_checksum
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
-from tailer.storage import ObjectStore, OpenObject, in_thread
+from tailer.stores.local import ObjectStore, OpenObject, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
 

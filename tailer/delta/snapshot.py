@@ -15,8 +15,8 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from tailer.delta.actions import Commit, Metadata, Protocol
 from tailer.delta.features import check_protocol, maps_columns
+from tailer.delta.log.actions import Commit, Metadata, Protocol
 from tailer.delta.retention import retention_ms
 from tailer.delta.schema import arrow_schema
 from tailer.errors import LogCorrupt

@@ -19,15 +19,15 @@ from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
-from tailer.delta.actions import CdcFile, Commit, FileAction, scan_commit
-from tailer.delta.catalog import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
+from tailer.delta.catalog.port import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
 from tailer.delta.changes import plan_changes, plan_snapshot
-from tailer.delta.checkpoint import from_sound_checkpoint
-from tailer.delta.clock import CommitClock
-from tailer.delta.commit_file import CommitContent, CommitFile, read_whole
+from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint
+from tailer.delta.checkpoints.live_files import live_files
 from tailer.delta.history import TableHistory, has_commit
-from tailer.delta.live_files import live_files
-from tailer.delta.log import LogListing, commit_name
+from tailer.delta.log.actions import CdcFile, Commit, FileAction, scan_commit
+from tailer.delta.log.clock import CommitClock
+from tailer.delta.log.commit_file import CommitContent, CommitFile, read_whole
+from tailer.delta.log.listing import LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import (
     ChangesUnavailable,
@@ -43,7 +43,7 @@ from tailer.errors import (
 )
 from tailer.plan import ChangePlan
 from tailer.start import Start, StartKind, StartPoint
-from tailer.storage import ObjectMeta, ObjectStore, OpenObject, in_thread, stays
+from tailer.stores.local import ObjectMeta, ObjectStore, OpenObject, in_thread, stays
 
 __all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
 

@@ -17,7 +17,7 @@ has what it depends on (`spark.submit.pyFiles`). `local[*]` has it.
 
 from pyspark.sql import SparkSession
 
-from tailer.spark.source import TailerSource
+from tailer.spark.source.data_source import TailerSource
 
 __all__ = ["register"]
 

@@ -29,8 +29,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError, EngineUnavailable
-from tailer.placement import SparkSettings
 
 __all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "is_remote", "open_session"]
 

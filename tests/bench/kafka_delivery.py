@@ -13,15 +13,15 @@ from typing import Any
 import anyio
 
 from sinks.kafka.sink import KafkaSink
-from tailer.daemon import close_sinks
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.daemon.serve import close_sinks
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
-from tailer.pairing_engine import PairingEngine
-from tailer.pipeline import Pipeline
-from tailer.policy import PairingRules
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.wakeup import LocalWake
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.watch import LocalWake
+from tailer.stores.local import LocalStore
 
 __all__ = ["deliver"]
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine
+from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.logs import add, commit_info, metadata, protocol, remove, schema_string, write_commit
 
 __all__ = [

@@ -22,11 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
-from tailer.spark.engine import SparkEngine
-from tailer.spark.executors import Executors
-from tailer.spark.source import TailerSource
-from tailer.storage import LocalStore
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
+from tailer.spark.engine.engine import SparkEngine
+from tailer.spark.engine.executors import Executors
+from tailer.spark.source.data_source import TailerSource
+from tailer.stores.local import LocalStore
 from tests.bench import spark_tables
 from tests.spark import build_spark
 

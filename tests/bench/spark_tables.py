@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.pieces import MAX_PIECE_BYTES
+from tailer.spark.splits import MAX_PIECE_BYTES
 from tests.logs import add, commit_info, metadata, parquet, protocol, write_commit
 
 __all__ = [

@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.engine import LocalEngine
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
-from tailer.pairing_engine import PairingEngine
-from tailer.policy import Carryovers, PairingRules
 from tests.bench.rewritten import CHANGED, CONDITION, FILES, REWRITE, ROWS, SPARK_COLUMNS, pass_rewrite
 from tests.spark import build_spark
 
 RUNS: Final = 3
-BATCH_ROWS: Final = 8192  # as `tailer.execute` reads rows of this size
+BATCH_ROWS: Final = 8192  # as `tailer.read.execute` reads rows of this size
 CHANGES: Final = "Spark's CHANGES, row tracking"
 READING: Final = "pyarrow reading the files"
 

@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
-from tailer.storage import LocalStore
+from tailer.engine.local import LocalEngine
+from tailer.stores.local import LocalStore
 
 RUNS: Final = 5
 ROWS: Final = 50_000

@@ -11,13 +11,13 @@ from anyio import to_thread
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from sinks.encoding import event_values
 from sinks.testing import SinkTests, flat_rows
-from tailer.delta.state import StateTable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent
-from tailer.sink import Recorded
-from tailer.storage import LocalStore
+from tailer.progress.recorded import Recorded
+from tailer.progress.state_table import StateTable
+from tailer.stores.local import LocalStore
 
 METADATA = frozenset(field.name for field in METADATA_FIELDS)
 

@@ -8,7 +8,7 @@ import pytest
 from anyio import to_thread
 from pyarrow import parquet
 
-from sinks.files import FilesSink
+from sinks.files.sink import FilesSink
 from sinks.testing import SinkTests, flat_rows
 
 

@@ -10,7 +10,8 @@ from anyio import to_thread
 from sinks.memory import MemoryProgressStore
 from sinks.stdout import StdoutSink
 from sinks.testing import SinkTests
-from tailer.sink import Progress, Recorded
+from tailer.progress.recorded import Recorded
+from tailer.sink import Progress
 
 
 class TestStdoutSink(SinkTests):

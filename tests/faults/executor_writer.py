@@ -8,10 +8,10 @@ from pathlib import Path
 
 import anyio
 
-from tailer.daemon import log_to_stderr, run_all
-from tailer.placement import SparkSettings
-from tailer.spark.delta_session import with_delta
+from tailer.config.placement import SparkSettings
+from tailer.daemon.serve import log_to_stderr, run_all
 from tailer.spark.session import close_session, open_session
+from tailer.spark.write.delta_session import with_delta
 from tests.executor_writing import Delivering
 from tests.spark import delta_jars
 

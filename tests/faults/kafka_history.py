@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailer.delta.log import commit_name
+from tailer.delta.log.listing import commit_name
 from tests.logs import Action, add, cdc, inline_vector, metadata, parquet, protocol, remove, schema_string
 
 __all__ = ["LARGE_NOTE", "TABLE_ID", "History", "NetChange", "Row", "RowChange"]

@@ -12,9 +12,9 @@ from typing import Final
 import pytest
 from kafka import TopicPartition
 
-from sinks.kafka import confluent_producer, python_producer
-from sinks.kafka.port import Producer, ProducerFactory, ProducerSettings
-from sinks.kafka.python_cluster import Cluster, ReadResult
+from sinks.kafka.clients import confluent_producer, python_producer
+from sinks.kafka.clients.port import Producer, ProducerFactory, ProducerSettings
+from sinks.kafka.clients.python_cluster import Cluster, ReadResult
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.drivers import SINK, connection_to, every_driver, messages_of, producing

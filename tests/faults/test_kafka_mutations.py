@@ -20,23 +20,24 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
 from sinks.encoding.messages import Messages
-from sinks.kafka import link, python_cluster, python_producer, stream
+from sinks.kafka import link, stream
+from sinks.kafka.clients import python_cluster, python_producer
+from sinks.kafka.clients.port import Producer
+from sinks.kafka.clients.python_producer import PythonProducer
 from sinks.kafka.link import Link
 from sinks.kafka.options import settings_of
-from sinks.kafka.port import Producer
 from sinks.kafka.progress import Entry, encode
-from sinks.kafka.python_producer import PythonProducer
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.errors import SinkFenced
-from tailer.pairing_engine import PairingEngine
-from tailer.pipeline import Limits, Pipeline
-from tailer.policy import PairingRules
+from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.wakeup import TimerWake
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.watch import TimerWake
+from tailer.stores.local import LocalStore
 from tests.faults.kafka_figures import Figures
 from tests.faults.kafka_history import History
 from tests.faults.kafka_lanes import Lane, Lanes

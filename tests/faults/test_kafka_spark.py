@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.placement import SparkSettings
+from tailer.config.placement import SparkSettings
 from tests.faults.kafka_figures import Figures
 from tests.faults.kafka_history import History
 from tests.faults.kafka_lanes import Daemon, Lane, Lanes

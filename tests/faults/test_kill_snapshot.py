@@ -16,8 +16,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from sinks.delta import DeltaSink
-from sinks.files import FilesSink
+from sinks.delta.sink import DeltaSink
+from sinks.files.sink import FilesSink
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Sink
 from tests.faults.test_kill import Daemon, DeltaDestination, Destination, FilesDestination
@@ -30,9 +30,9 @@ KILLS: Final = 9
 DEADLINE_S: Final = 60.0
 SMALL_TRANSACTIONS: Final = f"""
 from functools import partial
-import tailer.daemon
+import tailer.daemon.serve
 from tailer.__main__ import main
-tailer.daemon.Limits = partial(tailer.daemon.Limits, max_rows={ROWS_TOGETHER})
+tailer.daemon.serve.Limits = partial(tailer.daemon.serve.Limits, max_rows={ROWS_TOGETHER})
 main()
 """
 

@@ -18,9 +18,9 @@ import pytest
 from anyio import to_thread
 from tenacity import wait_fixed, wait_none
 
-import tailer.attempts
-import tailer.engine
-from sinks.files import FilesSink
+import tailer.engine.local
+import tailer.pipeline.retry
+from sinks.files.sink import FilesSink
 from sinks.memory import MemoryProgressStore
 from sinks.testing import Fault, FaultySink, Kind, Step
 from sinks.testing.faults import every_fault
@@ -34,11 +34,12 @@ from tailer.errors import (
     TailerError,
 )
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.execute import execute
-from tailer.pipeline import Pipeline
+from tailer.pipeline.loop import Pipeline
 from tailer.plan import ChangeTask, Position
-from tailer.sink import Demands, Progress, Recorded, Sink, SinkTransaction
-from tailer.storage import LocalStore, StoredObject
+from tailer.progress.recorded import Recorded
+from tailer.read.execute import execute
+from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.stores.local import LocalStore, StoredObject
 from tests.streams import APP, Destination, Growing, WholeVersions, become, deliver_to_files, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -51,9 +52,9 @@ KINDS = pytest.mark.parametrize("faulty", [FaultySink, WholeVersions], ids=["spl
 @pytest.fixture(autouse=True)
 def no_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once, and work is divided as finely as that of a large version is."""
-    monkeypatch.setattr(tailer.attempts, "wait_random_exponential", lambda **_: wait_none())
-    monkeypatch.setattr(tailer.engine, "PULL_BYTES", 1)
-    monkeypatch.setattr(tailer.engine, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_none())
+    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", 1)
 
 
 @pytest.fixture
@@ -291,7 +292,7 @@ class TestFaultsOfTheSource:
                     raise StorageUnavailable(task.uri, "on purpose")
                 yield batch
 
-        monkeypatch.setattr(tailer.engine, "execute", flaky)
+        monkeypatch.setattr(tailer.engine.local, "execute", flaky)
         for first in range(1, 20):
             nth = first
             there = Destination()
@@ -322,7 +323,7 @@ class TestFaultsOfTheSource:
                     raise ZeroDivisionError
                 yield batch
 
-        monkeypatch.setattr(tailer.engine, "execute", broken)
+        monkeypatch.setattr(tailer.engine.local, "execute", broken)
         eager = Eager()
         for _ in range(10):
             with pytest.raises(ZeroDivisionError):
@@ -416,7 +417,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(tailer.attempts, "time", found)
+    monkeypatch.setattr(tailer.pipeline.retry, "time", found)
     return found
 
 
@@ -485,7 +486,7 @@ class TestPatience:
         check(table, there)
 
     async def test_stopping_ends_a_pause(self, table: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tailer.attempts, "wait_random_exponential", lambda **_: wait_fixed(3600))
+        monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_fixed(3600))
         sink = Ailing(Destination(), Clock(), Step.BEGIN, failures=1000, seconds=0)
         tailing = following(table, sink)
         with anyio.fail_after(20):

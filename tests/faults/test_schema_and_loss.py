@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.testing import FaultySink
-from tailer.delta.log import commit_name
+from tailer.delta.log.listing import commit_name
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -31,8 +31,8 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import Gap, SchemaChange
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position
-from tailer.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.sink import Progress, Sink
 from tests.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 

@@ -21,7 +21,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tailer.spark.delta_session import with_delta
+from tailer.spark.write.delta_session import with_delta
 from tests.executor_writing import Delivering, Interrupted, waits_to_die
 from tests.faults.saga import Saga
 from tests.faults.test_kill import DeltaDestination

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tailer.errors import StateUnknown, TailerError, VersionGone
 from tailer.events import ChangeBatch, Gap
+from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import Position
-from tailer.policy import OnDataLoss, Policy
 from tailer.sink import Sink
 from tests.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 

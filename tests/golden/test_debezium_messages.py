@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sinks.encoding.debezium import DebeziumEncoder, Source
+from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from sinks.encoding.messages import Messages
 from tailer.events import ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS

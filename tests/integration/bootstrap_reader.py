@@ -7,11 +7,11 @@ from pathlib import Path
 
 import anyio
 
-from tailer.delta.checkpoint import from_sound_checkpoint, read_state
-from tailer.delta.live_files import LiveFiles, live_files
-from tailer.delta.log import LogSegment, list_log, list_recent
+from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
+from tailer.delta.checkpoints.live_files import LiveFiles, live_files
+from tailer.delta.log.listing import LogSegment, list_log, list_recent
 from tailer.delta.snapshot import CLOCK_WINDOW
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 
 
 async def bootstrap(table: Path) -> dict[str, object]:

@@ -9,10 +9,10 @@ import re
 import sys
 from pathlib import Path
 
-from tailer.engine import MAX_THREADS, LocalEngine
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import MAX_THREADS, LocalEngine
 from tailer.events import CHANGE_TYPE, ChangeBatch
-from tailer.pairing_engine import PairingEngine
-from tailer.policy import PairingRules
 from tests.bench.rewritten import pass_rewrite
 
 __all__ = ["report"]

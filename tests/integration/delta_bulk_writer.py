@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from tailer.events import ChangeBatch
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress

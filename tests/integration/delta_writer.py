@@ -11,7 +11,7 @@ import time
 import anyio
 import pyarrow as pa
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.events import ChangeBatch, SchemaChange
 from tailer.plan import Position, output_schema

@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 
-from tailer.delta.state import StateTable
 from tailer.errors import SinkFenced
 from tailer.plan import Position
+from tailer.progress.state_table import StateTable
 from tailer.sink import Progress
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 
 __all__ = ["following"]
 

@@ -113,7 +113,7 @@ def test_a_shell_completes_paths_by_itself(verb: str, kind: str) -> None:
 
 def test_a_bug_of_ours_is_a_traceback_and_ends_with_1() -> None:
     script = (
-        "import sys, tailer.config, tailer.cli.check as check\n"
+        "import sys, tailer.config.settings, tailer.cli.check as check\n"
         "def broken(path): raise KeyError('orders')\n"
         "check.examine = broken\n"
         "from tailer.__main__ import main; sys.argv = ['tailer', 'check', 'x.toml']; main()"

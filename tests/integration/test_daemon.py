@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tailer.daemon import run_all
+from tailer.daemon.serve import run_all
 from tailer.errors import NotATable
 from tests.integration.commands import Orders, background, tailer
 

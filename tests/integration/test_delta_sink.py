@@ -17,9 +17,9 @@ from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks import delta_table
-from sinks.delta import DeltaSink
-from sinks.delta_spool import Spool
+from sinks.delta import table as delta_table
+from sinks.delta.sink import DeltaSink
+from sinks.delta.spool import Spool
 from tailer.errors import CommitUnknown, ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import Progress

@@ -13,7 +13,7 @@ from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position, output_schema

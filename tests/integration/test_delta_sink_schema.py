@@ -14,7 +14,7 @@ from anyio import to_thread
 from deltalake import DeltaTable, Schema
 from pyspark.sql import SparkSession
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer.plan import Position, output_schema

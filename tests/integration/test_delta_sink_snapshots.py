@@ -14,8 +14,8 @@ from anyio import to_thread
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks import delta_table
-from sinks.delta import DeltaSink
+from sinks.delta import table as delta_table
+from sinks.delta.sink import DeltaSink
 from sinks.testing.announcements import gap
 from sinks.testing.rows import numbered
 from sinks.testing.snapshots import inside, part
@@ -251,7 +251,7 @@ def forget_before_checkpoint(target: Path) -> int:
 WRITER = """
 import sys
 import anyio
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from sinks.testing.snapshots import inside, part
 from sinks.testing.suite import APP, deliver, up_to
 from tailer.errors import SinkFenced, SinkUnavailable

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position, output_schema

@@ -16,9 +16,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks.delta import DeltaSink
+from sinks.delta.sink import DeltaSink
 from sinks.memory import MemorySink
-from tailer.engine import LocalEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
 from tailer.errors import (
     CommitUnknown,
     ConfigError,
@@ -28,12 +29,12 @@ from tailer.errors import (
     SinkRejected,
     TableReplaced,
 )
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Position, output_schema
-from tailer.policy import OnDataLoss, OnSchemaChange, PairingRules, Policy
 from tailer.sink import Append, Progress
-from tailer.spark.delta_writer import delta_pipeline
+from tailer.spark.write.delta_pipeline import delta_pipeline
 from tailer.start import Start, StartKind
-from tailer.watch import TimerWake
 from tests.executor_writing import Delivering, Interrupted, rows_of
 from tests.faults.crafted import Crafted
 from tests.faults.saga import Saga

@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from kafka import KafkaProducer
 
-from sinks.encoding.debezium import DebeziumEncoder, Source
+from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer.errors import SinkRejected
 from tests.change_rows import DELETE, INSERT, changes
 from tests.integration.commands import background

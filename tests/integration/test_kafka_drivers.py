@@ -14,10 +14,10 @@ from kafka import TopicPartition
 from kafka.partitioner import murmur2
 from kafka.record import util
 
-from sinks.kafka import python_connection
-from sinks.kafka.port import ProducerFactory, ProducerSettings
-from sinks.kafka.python_cluster import Cluster, ReadResult
-from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.clients import python_connection
+from sinks.kafka.clients.port import ProducerFactory, ProducerSettings
+from sinks.kafka.clients.python_cluster import Cluster, ReadResult
+from sinks.kafka.clients.python_producer import PythonProducer
 from tailer.errors import SinkRejected, SinkUnavailable
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing

@@ -8,15 +8,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sinks.kafka.port import ProducerSettings
-from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.clients.port import ProducerSettings
+from sinks.kafka.clients.python_producer import PythonProducer
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
 from sinks.testing.rows import numbered
 from sinks.testing.suite import SCHEMA
 from tailer.errors import SinkRejected, SinkUnavailable
-from tailer.lineage import app_id_of
 from tailer.plan import Position
+from tailer.progress.lookup import app_id_of
 from tailer.sink import Progress, SinkTransaction, shard_name
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.drivers import messages_of, producing

@@ -11,11 +11,11 @@ import anyio
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from sinks.kafka import confluent_producer, python_connection
-from sinks.kafka.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
-from sinks.kafka.python_cluster import Cluster, ReadResult
-from sinks.kafka.python_producer import PythonProducer
-from sinks.kafka.security import Tokens
+from sinks.kafka.clients import confluent_producer, python_connection
+from sinks.kafka.clients.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
+from sinks.kafka.clients.python_cluster import Cluster, ReadResult
+from sinks.kafka.clients.python_producer import PythonProducer
+from sinks.kafka.clients.security import Tokens
 from sinks.kafka.sink import KafkaSink
 from sinks.testing.rows import numbered
 from sinks.testing.suite import APP, deliver, up_to
@@ -92,7 +92,7 @@ def test_a_way_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A transaction is committed and read; the clients do not write secrets into the log, even when debugging."""
-    for logger in (None, "kafka", "sinks.kafka.confluent_producer.librdkafka"):
+    for logger in (None, "kafka", "sinks.kafka.clients.confluent_producer.librdkafka"):
         caplog.set_level(logging.DEBUG, logger)
     topic = create_topic(secure_kafka.cluster.bootstrap_servers)
     connection = way(secure_kafka)

@@ -13,23 +13,24 @@ import pyarrow as pa
 import pytest
 from anyio import create_task_group, to_thread
 
-from tailer.config import PipelineSettings
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import Writers
+from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkFenced, TableReplaced
-from tailer.lineage import app_id_of
-from tailer.pairing_engine import PairingEngine
-from tailer.pipeline import Pipeline
-from tailer.placement import Writers
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Position
-from tailer.policy import PairingRules, Policy
-from tailer.shard_delivery import ShardReport, ShardWork, deliver_shard, make_sink
-from tailer.shard_layout import NO_COLUMNS, Layout, LayoutSink, UndividedSink, layout_id
+from tailer.progress.lookup import app_id_of
+from tailer.shards.resharding import NO_COLUMNS, Layout, LayoutSink, UndividedSink, layout_id
+from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
 from tailer.sink import Progress, Sink, shard_name
-from tailer.spark.sharded import ShardedPipeline
+from tailer.spark.write.sharded_pipeline import ShardedPipeline
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.watch import TimerWake
+from tailer.stores.local import LocalStore
 from tests.faults.kafka_figures import Figures
 from tests.faults.kafka_history import TABLE_ID, History
 from tests.faults.kafka_lanes import Form, Lane

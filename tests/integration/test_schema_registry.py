@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from fastavro import schemaless_reader
 
-from sinks.encoding.avro import DebeziumAvroEncoder, FlatAvroEncoder
-from sinks.encoding.debezium import Source
+from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry
+from sinks.encoding.debezium.messages import Source
 from sinks.encoding.messages import Encoder
-from sinks.schema_registry import RegistryAccess, SchemaRegistry
 from sinks.testing import change_batch
 from sinks.testing.rows import DELTA_TYPES
 from tailer.errors import SinkRejected

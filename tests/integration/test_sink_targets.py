@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from sinks import delta_table
-from sinks.delta import DeltaSink
-from sinks.files import FilesSink
+from sinks.delta import table as delta_table
+from sinks.delta.sink import DeltaSink
+from sinks.files.sink import FilesSink
 from sinks.testing.rows import numbered
 from sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
 from tailer.errors import Retry, SinkError, SinkFenced, SinkRejected, SinkUnavailable

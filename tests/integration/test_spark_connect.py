@@ -14,14 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tailer.spark
-from tailer.engine import LocalEngine
-from tailer.placement import SparkSettings
-from tailer.spark.delta_session import CATALOG, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
-from tailer.spark.engine import SparkEngine
-from tailer.spark.executors import Executors
+from tailer.config.placement import SparkSettings
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.wakeup import TimerWake
+from tailer.spark.engine.engine import SparkEngine
+from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, is_remote, open_session
-from tailer.spark.sharded import ShardedPipeline
-from tailer.watch import TimerWake
+from tailer.spark.write.delta_session import CATALOG, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
+from tailer.spark.write.sharded_pipeline import ShardedPipeline
 from tests.executor_writing import Delivering, rows_of
 from tests.faults.kafka_history import History
 from tests.feeding import placed

@@ -18,9 +18,9 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError, EngineUnavailable, FileVacuumed, Retry, StorageUnavailable
-from tailer.placement import SparkSettings
-from tailer.spark.executors import Executors
+from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, engine_name, is_alive, is_remote, open_session
 from tests.kafka.ports import free_ports
 from tests.spark_cluster import ConnectServer, Driver, StandaloneCluster

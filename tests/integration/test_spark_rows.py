@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from sinks.testing.rows import DELTA_TYPES, flat_rows
 from tailer.errors import SchemaChanged
 from tailer.events import METADATA_FIELDS
-from tailer.execute import execute
 from tailer.plan import ChangePlan
-from tailer.spark.envelope import ENVELOPE, EnvelopeRows
-from tailer.spark.typed import TypedRows, typed_schema
+from tailer.read.execute import execute
+from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
+from tailer.spark.source.typed import TypedRows, typed_schema
 from tests.follow import plans
 from tests.oracle import assert_same, rows_of
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer import batch_sizes
-from tailer.engine import LocalEngine
-from tailer.execute import execute
+from tailer.engine.local import LocalEngine
 from tailer.plan import ChangePlan, Position
+from tailer.read import batch_sizes
+from tailer.read.execute import execute
 from tests.follow import Followed, plans, run_plan
 from tests.histories import History, Shape, quick
 from tests.oracle import Row, rows_in_order

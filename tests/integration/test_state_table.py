@@ -18,9 +18,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
-from tailer.delta.commit import write_commit
-from tailer.delta.log import LOG, commit_name
-from tailer.delta.state import CHECKPOINT_EVERY, StateTable
+from tailer.delta.log.listing import LOG, commit_name
 from tailer.errors import (
     LogCorrupt,
     LogError,
@@ -34,8 +32,10 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
+from tailer.progress.delta_commit import write_commit
+from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress
-from tailer.storage import LocalStore, MemoryStore, ObjectStore
+from tailer.stores.local import LocalStore, MemoryStore, ObjectStore
 from tests.integration.state_writer import following
 
 APP = "pipeline/3f2a"

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tailer.delta.catalog.unity import UnityCatalog
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ConfigError,
     StorageUnavailable,
@@ -27,8 +28,7 @@ from tailer.errors import (
 )
 from tailer.events import CHANGE_TYPE
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.unity import UnityCatalog
+from tailer.stores.local import LocalStore
 from tests.integration.unity_server import UnityServer, serving
 from tests.logs import add, commit_info, metadata, parquet, protocol, remove, write_commit
 
@@ -390,7 +390,7 @@ async def test_the_token_is_read_from_its_file_for_every_question(managed: Manag
 
 @pytest.mark.anyio
 async def test_a_catalog_that_hangs_is_not_waited_for(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.unity.ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr("tailer.delta.catalog.unity.ANSWER_WITHIN_S", 0.2)
     log = managed.log()
     with managed.server.held(), pytest.raises(StorageUnavailable, match="in time"):
         await log.seek(1)

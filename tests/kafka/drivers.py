@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from sinks.encoding.messages import BYTES, Messages
-from sinks.kafka.confluent_producer import ConfluentProducer
-from sinks.kafka.port import Connection, Producer, ProducerFactory, ProducerSettings
-from sinks.kafka.python_producer import PythonProducer
+from sinks.kafka.clients.confluent_producer import ConfluentProducer
+from sinks.kafka.clients.port import Connection, Producer, ProducerFactory, ProducerSettings
+from sinks.kafka.clients.python_producer import PythonProducer
 
 __all__ = ["DRIVERS", "SINK", "connection_to", "every_driver", "messages_of", "producing"]
 

@@ -13,20 +13,21 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from sinks.kafka.progress import Entry, decode
 from sinks.kafka.sink import KafkaSink
-from tailer.config import PipelineSettings
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import Writers
+from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
-from tailer.lineage import app_id_of
-from tailer.pipeline import Limits, Pipeline
-from tailer.placement import Writers
-from tailer.policy import PairingRules, Policy
-from tailer.shard_delivery import make_sink
-from tailer.shard_layout import Layout, UndividedSink
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import TimerWake
+from tailer.progress.lookup import app_id_of
+from tailer.shards.resharding import Layout, UndividedSink
+from tailer.shards.worker import make_sink
 from tailer.sink import Sink
-from tailer.spark.sharded import ShardedPipeline
+from tailer.spark.write.sharded_pipeline import ShardedPipeline
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.watch import TimerWake
+from tailer.stores.local import LocalStore
 from tests.kafka.shards import ThreadRunner
 from tests.kafka.topics import admin, create_topic, read_topic, unique_name
 from tests.logs import add, metadata, parquet, protocol, schema_string, write_commit

@@ -16,7 +16,7 @@ class ThreadRunner:
     """Runs each item in a thread, all at once."""
 
     def run(self, work: Callable[[Any], Iterator[bytes]], items: Sequence[Any]) -> "_Results":
-        """See `tailer.spark.sharded.Runner`."""
+        """See `tailer.spark.write.sharded_pipeline.Runner`."""
         threads = ThreadPoolExecutor(len(items))
         return _Results(threads, [threads.submit(lambda item: list(work(item)), item) for item in items])
 

@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.engine import LocalEngine
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP
-from tailer.pairing_engine import PairingEngine
 from tailer.plan import TASKS, Regime
-from tailer.policy import Carryovers, PairingRules
-from tailer.schema_changes import describe_changes
+from tailer.schema.changes import describe_changes
 from tests.carried import TRACKED, UNIQUE, CarriedHistory, CarriedShape, changes, events, with_updates
 from tests.follow import Followed, follow, plans, run_plan
 from tests.identity import Schema, restate, shared

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.config import examine
+from tailer.config.settings import examine
 
 VALUES: Final = st.one_of(
     st.booleans(),

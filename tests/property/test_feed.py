@@ -7,8 +7,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tailer.feed import Budget
-from tailer.policy import PairingRules
+from tailer.changelog.rules import PairingRules
+from tailer.spark.source.admission import Budget
 from tailer.start import StartPoint
 from tests.feeding import KEEP, feed_all, placed, places_of
 from tests.follow import snapshot
@@ -59,7 +59,7 @@ def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_partitions_are_compared_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Values written in several ways are one partition; equal rows come on several files, and go again."""
-    monkeypatch.setattr("tailer.pieces.MIN_PIECE_BYTES", 1)
+    monkeypatch.setattr("tailer.spark.splits.MIN_PIECE_BYTES", 1)
     chance = random.Random(seed)
     write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
     there: dict[str, Any] = {}

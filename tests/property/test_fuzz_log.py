@@ -22,20 +22,20 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.delta import live_files as module
-from tailer.delta.actions import Commit, parse_commit
 from tailer.delta.changes import plan_changes, plan_snapshot
-from tailer.delta.checkpoint import read_state
+from tailer.delta.checkpoints import live_files as module
+from tailer.delta.checkpoints.checkpoint import read_state
+from tailer.delta.checkpoints.hint import parse_last_checkpoint
+from tailer.delta.checkpoints.live_files import live_files
+from tailer.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.delta.deletion_vector import load, z85_decode
-from tailer.delta.last_checkpoint import parse_last_checkpoint
-from tailer.delta.live_files import live_files
-from tailer.delta.log import LOG, LogSegment, commit_name, list_log
-from tailer.delta.paths import locate
+from tailer.delta.log.actions import Commit, parse_commit
+from tailer.delta.log.listing import LOG, LogSegment, commit_name, list_log
+from tailer.delta.log.paths import locate
 from tailer.delta.snapshot import Snapshot
-from tailer.delta.spill import SpillingSort
 from tailer.errors import LogCorrupt, TailerError
 from tailer.plan import DeletionVectorRef
-from tailer.storage import MemoryStore
+from tailer.stores.local import MemoryStore
 from tests.logs import (
     add,
     cdc,

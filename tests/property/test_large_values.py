@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tailer.execute import execute
+from tailer.read.execute import execute
 from tests.logs import marked, parquet, task
 
 GIANT: Final = 200_000  # bytes of a value

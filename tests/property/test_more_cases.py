@@ -11,15 +11,15 @@ import anyio
 import pytest
 
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.errors import DataCorrupt, TailerError
 from tailer.events import ChangeBatch, Gap
-from tailer.pipeline import Pipeline
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Regime
-from tailer.policy import OnDataLoss, Policy
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.watch import TimerWake
+from tailer.stores.local import LocalStore
 from tests.follow import follow, follow_until_error
 from tests.spark_table import Table, kinds
 from tests.streams import Destination

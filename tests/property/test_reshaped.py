@@ -14,21 +14,21 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from tailer.changelog.carryovers import concerns
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.net_changes import net_changes
+from tailer.changelog.rules import PairingRules
+from tailer.changelog.task_ids import renumbered
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.errors import SchemaChanged
 from tailer.events import CHANGE_TYPE, ChangeBatch
-from tailer.feed import Feed
-from tailer.net_changes import net_changes
-from tailer.pairing import concerns
-from tailer.pairing_engine import PairingEngine
-from tailer.pieces import Net, compared, run
 from tailer.plan import ChangePlan, Position
-from tailer.policy import PairingRules
-from tailer.readings import renumbered
-from tailer.spark.views import TypedView
+from tailer.spark.source.admission import Feed
+from tailer.spark.source.views import TypedView
+from tailer.spark.splits import Net, compared, run
 from tailer.start import StartPoint
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.feeding import placed
 from tests.follow import follow, plans
 from tests.oracle import GONE

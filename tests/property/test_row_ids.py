@@ -9,7 +9,7 @@ import pytest
 from tailer.delta.table import DeltaTableLog
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
 from tailer.plan import ChangePlan, Regime
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.follow import plans, run_plan
 from tests.oracle import METADATA, Rows, assert_same, fold, rows_of
 from tests.spark_table import Table

@@ -7,12 +7,13 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.engine import Engine, LocalEngine
-from tailer.pairing_engine import PairingEngine
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.plan import ChangePlan, Position
-from tailer.policy import PairingRules
-from tailer.spark.engine import SparkEngine
-from tailer.spark.executors import Executors
+from tailer.spark.engine.engine import SparkEngine
+from tailer.spark.engine.executors import Executors
 from tests.feeding import KEEP, Placed, placed
 from tests.follow import plans, run_plan
 from tests.golden.test_feeds import TABLES

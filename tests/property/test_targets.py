@@ -17,17 +17,17 @@ import pytest
 from anyio import to_thread
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from sinks.delta import DeltaSink
-from tailer.config import load
-from tailer.daemon import open_sink, open_table
-from tailer.engine import LocalEngine
+from sinks.delta.sink import DeltaSink
+from tailer.config.settings import load
+from tailer.daemon.serve import open_sink, open_table
+from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import METADATA_FIELDS
-from tailer.pipeline import Pipeline
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Position
 from tailer.sink import Progress, Sink
 from tailer.start import Start, StartKind
-from tailer.watch import TimerWake
 
 VERSIONS: Final = 3
 ROWS: Final = pa.table({"id": [1, 2]})

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.delta.schema import partition_scalar
+from tailer.changelog.partition_groups import by_partition
+from tailer.delta.partition_values import partition_scalar
 from tailer.errors import DataCorrupt
-from tailer.execute import execute
-from tailer.partitions import by_partition
+from tailer.read.execute import execute
 from tests.logs import parquet, task
 
 ZONED, NO_ZONE = pa.timestamp("us", "UTC"), pa.timestamp("us")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.actions import CHUNK_BYTES, AddFile, Commit, DeletionVector, FileAction, parse_commit, scan_commit
+from tailer.delta.log.actions import CHUNK_BYTES, AddFile, Commit, DeletionVector, FileAction, parse_commit, scan_commit
 from tailer.errors import LogCorrupt
 from tests.logs import add, cdc, commit_info, metadata, protocol, remove
 
@@ -119,7 +119,7 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch, ch
     long = add("x" * 500)
     whole = json.dumps(long).replace(":", ":\n", 1)
     texts = [json.dumps(add("a")), "", whole, "  ", json.dumps(remove("b")), json.dumps(cdc("c"))]
-    monkeypatch.setattr("tailer.delta.actions.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("tailer.delta.log.actions.CHUNK_BYTES", chunk)
     for end in ("", "\n", "\r\n", "\n\n"):
         data = ("\n".join(texts) + end).encode()
         commit = parse_commit(data, "t", PATH, 7, 0)
@@ -133,7 +133,7 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch, ch
 
 
 def test_a_malformed_line_is_counted_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.delta.actions.CHUNK_BYTES", 100)
+    monkeypatch.setattr("tailer.delta.log.actions.CHUNK_BYTES", 100)
     with pytest.raises(LogCorrupt) as caught:
         parse(*[add("a")] * 30, "{", *[add("b")] * 30)
     assert caught.value.line == 31

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import UnsupportedFeature
-from tailer.execute import execute
 from tailer.plan import TaskKind
+from tailer.read.execute import execute
 from tests.logs import parquet, task
 
 VERSION: Final = "org.apache.spark.version"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tailer.delta.actions import parse_commit
 from tailer.delta.changes import plan_changes, plan_snapshot
-from tailer.delta.paths import locate
+from tailer.delta.log.actions import parse_commit
+from tailer.delta.log.paths import locate
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, LogCorrupt
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.delta.actions import AddFile, DeletionVector
-from tailer.delta.checkpoint import from_sound_checkpoint, read_adds, read_state
-from tailer.delta.live_files import live_files
-from tailer.delta.log import LOG, LogSegment, list_log, list_recent
+from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_adds, read_state
+from tailer.delta.checkpoints.live_files import live_files
+from tailer.delta.log.actions import AddFile, DeletionVector
+from tailer.delta.log.listing import LOG, LogSegment, list_log, list_recent
 from tailer.errors import LogCorrupt, StorageUnavailable, TailerError
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.logs import add, checkpoint, metadata, protocol, write_commit
 
 VECTOR = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 34, "cardinality": 2}

@@ -10,13 +10,13 @@ import anyio
 import pytest
 from deltalake import DeltaTable
 
-from tailer.delta.actions import Metadata, Protocol, Txn
-from tailer.delta.checkpoint import read_state
-from tailer.delta.commit import checkpoint_name, read_commit, write_checkpoint, write_commit
-from tailer.delta.last_checkpoint import LAST_CHECKPOINT
-from tailer.delta.log import LogListing, commit_name
+from tailer.delta.checkpoints.checkpoint import read_state
+from tailer.delta.checkpoints.hint import LAST_CHECKPOINT
+from tailer.delta.log.actions import Metadata, Protocol, Txn
+from tailer.delta.log.listing import LogListing, commit_name
 from tailer.errors import LogCorrupt, ObjectAlreadyExists, StorageUnavailable
-from tailer.storage import LocalStore, MemoryStore, ObjectStore
+from tailer.progress.delta_commit import checkpoint_name, read_commit, write_checkpoint, write_commit
+from tailer.stores.local import LocalStore, MemoryStore, ObjectStore
 
 TXN = {"txn": {"appId": "a", "version": 7, "lastUpdated": 1}}
 OTHER = {"txn": {"appId": "a", "version": 8, "lastUpdated": 1}}

@@ -14,12 +14,12 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer import matches_pool
-from tailer.comparing import AT_ONCE, compare
+from tailer.changelog import row_index_pool as matches_pool
+from tailer.changelog.comparison import AT_ONCE, compare
+from tailer.changelog.row_index import RowMatches
+from tailer.changelog.row_index_pool import KEPT, close_kept, lent_matches
 from tailer.errors import FileVacuumed
 from tailer.events import ChangeBatch, ChangeType
-from tailer.matches import RowMatches
-from tailer.matches_pool import KEPT, close_kept, lent_matches
 from tests.change_rows import changes
 from tests.streams import become
 
@@ -27,7 +27,7 @@ TYPES = (ChangeType.DELETE, ChangeType.INSERT)
 
 PROGRAM = """
 import os, sys, tempfile
-from tailer.matches_pool import lent_matches
+from tailer.changelog.row_index_pool import lent_matches
 
 with lent_matches():
     pass

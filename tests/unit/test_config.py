@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tailer.config import Settings, examine, load, local_folder
+from tailer.config.placement import EngineKind, SparkSettings, Writers
+from tailer.config.settings import Settings, examine, load, local_folder
 from tailer.errors import ConfigError
-from tailer.placement import EngineKind, SparkSettings, Writers
-from tailer.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.start import Start, StartKind
 
 PIPELINE = """
@@ -364,7 +364,7 @@ def test_spark_is_not_asked_for_unless_it_is_wanted(tmp_path: Path) -> None:
     assert (found.engine, found.spark) == (EngineKind.LOCAL, SparkSettings("local[*]", None, {}))
     (orders,) = found.pipelines
     assert (orders.write, orders.shards) == (Writers.DRIVER, 4)
-    code = "import sys, tailer.config; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, tailer.config.settings; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -403,7 +403,7 @@ def test_what_is_said_of_spark_arrives_in_its_own_text(tmp_path: Path, monkeypat
 def test_what_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, extra: str, table: str
 ) -> None:
-    monkeypatch.setattr("tailer.config_spark.find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr("tailer.config.spark.find_spec", lambda name: None if name == missing else object())
     text = PIPELINE + table
     assert problems(tmp_path, text) == []
     for engine in ("spark", "auto"):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
-from tailer.delta.actions import DeletionVector
 from tailer.delta.deletion_vector import encode, load, resolve, z85_decode
+from tailer.delta.log.actions import DeletionVector
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask, DeletionVectorRef
 from tests.logs import PORTABLE_MAGIC, marked, task, vector_data, vector_file, z85

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
+from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError
-from tailer.placement import SparkSettings
-from tailer.spark.delta_session import check_delta, with_delta
+from tailer.spark.write.delta_session import check_delta, with_delta
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"

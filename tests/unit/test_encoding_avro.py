@@ -14,11 +14,11 @@ from fastavro import schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.encoding.avro import DebeziumAvroEncoder, FlatAvroEncoder
-from sinks.encoding.avro_columns import joined, writer_for
-from sinks.encoding.avro_schema import avro_name, full_name, record_schema
+from sinks.encoding.avro.columns import joined, writer_for
+from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from sinks.encoding.avro.schema import avro_name, full_name, record_schema
 from sinks.encoding.columns import NoText
-from sinks.encoding.debezium import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
+from sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
 from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder, Messages
 from sinks.testing import change_batch

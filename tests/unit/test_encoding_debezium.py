@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinks.encoding.columns import DecimalForm
-from sinks.encoding.debezium import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
-from sinks.encoding.debezium_schema import envelope_schema, key_schema
+from sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
+from sinks.encoding.debezium.schema import envelope_schema, key_schema
 from sinks.encoding.messages import Messages
 from sinks.encoding.values import row_texts
 from tailer.errors import SinkRejected

@@ -15,7 +15,7 @@ from sinks.encoding import FlatEncoder, row_texts
 from sinks.encoding.arrow_messages import ArrowMessages
 from sinks.encoding.cloudevents import CloudEventsEncoder, ContentMode
 from sinks.encoding.columns import DecimalForm
-from sinks.encoding.debezium import DebeziumEncoder, Source
+from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder, Messages
 from tailer.errors import SinkRejected

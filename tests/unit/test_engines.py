@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 import pytest
 
-from tailer.engine import LocalEngine
-from tailer.engines import SizedEngine, open_engines
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import EngineKind, SparkSettings
+from tailer.daemon.engines import SizedEngine, open_engines
+from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
-from tailer.pairing_engine import PairingEngine
-from tailer.placement import EngineKind, SparkSettings
 from tailer.plan import ChangePlan, Position, Regime
-from tailer.policy import PairingRules
 from tests.logs import task
 
 
@@ -65,7 +65,7 @@ async def test_without_spark_there_are_threads() -> None:
 
 @pytest.mark.anyio
 async def test_pyspark_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tailer.spark.shared", None)
+    monkeypatch.setitem(sys.modules, "tailer.spark.shared_session", None)
     with pytest.raises(ConfigError, match="PySpark cannot be loaded") as raised:
         async with open_engines(EngineKind.SPARK, SparkSettings()):
             pass

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tailer.delta.actions import Protocol
 from tailer.delta.features import FEATURES, READER_FEATURES, Answer, Scope, check_protocol, maps_columns, type_refusal
+from tailer.delta.log.actions import Protocol
 from tailer.delta.schema import arrow_schema
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tests.logs import schema_string

@@ -8,15 +8,15 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.ahead import Place, View
+from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, FileVacuumed, SchemaChanged, TableReplaced, TailerError, VersionAhead
-from tailer.feed import Budget, Feed
-from tailer.pieces import Compared, Net, Rows, Slice, compared, run, split
 from tailer.plan import ChangePlan, ChangeTask, Position
-from tailer.policy import PairingRules
+from tailer.spark.source.admission import Budget, Feed
+from tailer.spark.source.plan_cache import Place, View
+from tailer.spark.splits import Compared, Net, Rows, Slice, compared, run, split
 from tailer.start import StartPoint
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.feeding import KEEP, PlainView, feed_all, places_of
 from tests.follow import plans
 from tests.logs import add, commit_info, metadata, parquet, protocol, remove, schema_string, task, write_commit
@@ -118,7 +118,7 @@ class Strict(PlainView):
     """Follows no change of the schema."""
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """See `tailer.ahead.View.plan`."""
+        """See `tailer.spark.source.plan_cache.View.plan`."""
         if before is not None and before != plan.schema:
             raise SchemaChanged(plan.table, plan.version, "other columns")
         return plan
@@ -255,7 +255,7 @@ def test_partitions_of_a_version_are_work_for_several_executors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of one with nothing on the other side are compared with none. An update may go from one to another."""
-    monkeypatch.setattr("tailer.pieces.MIN_PIECE_BYTES", 1)
+    monkeypatch.setattr("tailer.spark.splits.MIN_PIECE_BYTES", 1)
     write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
     files = [_file(tmp_path, f"file-{index}", 5) for index in range(5)]
     for file, value in zip(files, ("1", "2", "01", "2", "3"), strict=True):

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from sinks.files import FilesSink, Format
-from sinks.files_directory import directory_name
+from sinks.files.directory import directory_name
+from sinks.files.sink import FilesSink, Format
 from sinks.testing import change_batch
 from sinks.testing.announcements import change, gap, wider
 from sinks.testing.rows import numbered
@@ -482,7 +482,7 @@ WRITER = """
 import sys
 import anyio
 from pathlib import Path
-from sinks.files import FilesSink
+from sinks.files.sink import FilesSink
 from sinks.testing.announcements import change, wider
 from sinks.testing.rows import numbered
 from sinks.testing.suite import deliver

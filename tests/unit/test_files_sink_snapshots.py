@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sinks.files import FilesSink, Format
+from sinks.files.sink import FilesSink, Format
 from sinks.testing.announcements import gap
 from sinks.testing.rows import numbered
 from sinks.testing.snapshots import inside, part

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tailer.errors import ConfigError
 from tailer.events import METADATA_FIELDS, ChangeBatch
-from tailer.filters import RowFilter, _connect
+from tailer.spark.source.filters import RowFilter, _connect
 
 NO_ROWS_OF_ITS_OWN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

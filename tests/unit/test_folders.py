@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.folders import Folder, foreign_entry, holds_table, is_lasting, table_around
+from tailer.stores.folders import Folder, foreign_entry, holds_table, is_lasting, table_around
 
 
 def is_one(first: Path, second: Path) -> bool:

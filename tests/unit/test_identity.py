@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from tailer.delta.identity import identified, united
-from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME, column_id, dropped_column, physical_name, restated
+from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, column_id, dropped_column, physical_name, restated
+from tailer.schema.identity import identified, united
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 

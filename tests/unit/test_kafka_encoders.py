@@ -9,7 +9,7 @@ import pytest
 
 from sinks.encoding.arrow_messages import ArrowMessages
 from sinks.encoding.cloudevents import CloudEventsEncoder
-from sinks.encoding.debezium import DebeziumEncoder
+from sinks.encoding.debezium.messages import DebeziumEncoder
 from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder
 from sinks.kafka.encoders import encoder_for, key_form, source_of

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from sinks.kafka.clients.port import OAuth, Sasl, Tls
 from sinks.kafka.options import Options, connection_of, read, settings_of
-from sinks.kafka.port import OAuth, Sasl, Tls
 from sinks.kafka.sink import KafkaSink
 from tailer.errors import ConfigError, SinkRejected
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from tailer.delta.last_checkpoint import LAST_CHECKPOINT, json_checksum, parse_last_checkpoint, read_last_checkpoint
-from tailer.storage import MemoryStore
+from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum, parse_last_checkpoint, read_last_checkpoint
+from tailer.stores.local import MemoryStore
 from tests.tables import golden_delta
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.delta import live_files as module
-from tailer.delta.live_files import live_files
-from tailer.delta.log import LOG, list_log
-from tailer.delta.spill import SpillingSort
+from tailer.delta.checkpoints import live_files as module
+from tailer.delta.checkpoints.live_files import live_files
+from tailer.delta.checkpoints.sorted_runs import SpillingSort
+from tailer.delta.log.listing import LOG, list_log
 from tailer.errors import LogCorrupt, StorageUnavailable
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.logs import add, checkpoint, commit_info, metadata, protocol, remove, write_commit
 
 pytestmark = pytest.mark.anyio

@@ -7,10 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.last_checkpoint import LAST_CHECKPOINT
-from tailer.delta.log import LOG, LogFileKind, LogListing, LogPath, LogSegment, commit_name, list_log, list_recent
+from tailer.delta.checkpoints.hint import LAST_CHECKPOINT
+from tailer.delta.log.listing import (
+    LOG,
+    LogFileKind,
+    LogListing,
+    LogPath,
+    LogSegment,
+    commit_name,
+    list_log,
+    list_recent,
+)
 from tailer.errors import NotATable, VersionAhead, VersionGone
-from tailer.storage import MemoryStore, ObjectMeta, Objects, StoredObject
+from tailer.stores.local import MemoryStore, ObjectMeta, Objects, StoredObject
 
 T = TypeVar("T")
 

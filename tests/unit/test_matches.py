@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.bitmaps import Bitmaps, bitmap_of
+from tailer.changelog.row_index import RowMatches, Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
-from tailer.matches import RowMatches, Stopped
+from tailer.read.row_bitmaps import Bitmaps, bitmap_of
 
 ALL = tuple(ChangeType)
 GONE = ("delete", "update_preimage")
@@ -617,7 +617,7 @@ def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
         matches.stop()
         return bitmap_of(rows)
 
-    monkeypatch.setattr("tailer.matches.bitmap_of", stopping)
+    monkeypatch.setattr("tailer.changelog.row_index.bitmap_of", stopping)
     with pytest.raises(Stopped):
         matches.unmatched()
     assert len(calls) < 6

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from prometheus_client import REGISTRY
 
-from tailer import monitor
-from tailer.attempts import Attempts
+from tailer.daemon import monitor
+from tailer.daemon.monitor import Monitor
 from tailer.errors import NotATable, StorageUnavailable, TailerError
-from tailer.monitor import Monitor
-from tailer.status import PipelineState, PipelineStatus
-from tailer.vacuum_watch import VacuumWatch
+from tailer.pipeline.retention import VacuumWatch
+from tailer.pipeline.retry import Attempts
+from tailer.pipeline.status import PipelineState, PipelineStatus
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.delta.schema import PHYSICAL_NAME
+from tailer.changelog.carryovers import PairingCounts, check_key, concerns, refine, refine_range
+from tailer.changelog.row_index import RowMatches
+from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.spill.bitmaps import Selections
+from tailer.changelog.spill.preimages import RUN_BYTES, Preimages
 from tailer.errors import ConfigError, FileVacuumed
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS
-from tailer.execute import execute
-from tailer.matches import RowMatches
-from tailer.pairing import PairingCounts, check_key, concerns, refine, refine_range
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
-from tailer.policy import Carryovers, PairingRules
-from tailer.preimages import RUN_BYTES, Preimages
-from tailer.selections import Selections
+from tailer.read.execute import execute
+from tailer.schema.columns import PHYSICAL_NAME
 from tests.logs import marked, parquet
 
 Columns = Mapping[str, Sequence[Any]]

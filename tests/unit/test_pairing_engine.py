@@ -12,16 +12,16 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.engine import LocalEngine
+from tailer.changelog.carryovers import PairingCounts, refine
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.row_index import RowMatches, Stopped
+from tailer.changelog.row_index_pool import close_kept
+from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
-from tailer.execute import execute
-from tailer.matches import RowMatches, Stopped
-from tailer.matches_pool import close_kept
-from tailer.pairing import PairingCounts, refine
-from tailer.pairing_engine import PairingEngine
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
-from tailer.policy import Carryovers, PairingRules
+from tailer.read.execute import execute
 from tests.logs import parquet
 from tests.streams import become
 
@@ -199,7 +199,7 @@ async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
     """Preimages are written while the answer that orders them is still being read."""
     engine = PairingEngine(LocalEngine(1), BY_KEY)
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.preimages.scratch_folder", lambda: Path("/nowhere"))
+        patch.setattr("tailer.changelog.spill.preimages.scratch_folder", lambda: Path("/nowhere"))
         with pytest.raises(StorageUnavailable):
             await run(engine, plan)
     assert len(await run(engine, plan)) == 100 + 2 * 195
@@ -235,7 +235,7 @@ async def test_cancelled_in_the_middle_of_a_comparison(
     endless, reports = Endless(), list[Any]()
     engine = PairingEngine(LocalEngine(1), BY_KEY, lambda *found: reports.append(found))
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.pairing.execute", endless)
+        patch.setattr("tailer.changelog.carryovers.execute", endless)
         async with anyio.create_task_group() as group:
             group.start_soon(run, engine, plan)
             await become(endless.reading.is_set)
@@ -264,7 +264,7 @@ async def test_cancelled_when_the_comparison_is_about_to_end(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.pairing_engine.refine", slow)
+        patch.setattr("tailer.changelog.engine.refine", slow)
         with suppress(ExceptionGroup):
             async with anyio.create_task_group() as group:
                 group.start_soon(run, engine, plan)

@@ -11,14 +11,14 @@ import pytest
 
 from sinks.memory import MemorySink
 from sinks.testing import FaultySink
-from tailer.arrivals import arriving
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
+from tailer.engine.prefetch import arriving
 from tailer.errors import FileVacuumed, SinkRejected
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Demands, Sink, SinkTransaction
-from tailer.storage import LocalStore
+from tailer.stores.local import LocalStore
 from tests.streams import Destination, Growing, pipeline
 
 pytestmark = pytest.mark.anyio

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-import tailer.engine
+import tailer.engine.local
 from sinks.testing import FaultySink
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead, VersionGone
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.pipeline import Pipeline
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import LocalWake
 from tailer.plan import Position
-from tailer.policy import Policy
 from tailer.sink import Progress
-from tailer.storage import LocalStore
-from tailer.watch import LocalWake
+from tailer.stores.local import LocalStore
 from tests.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -43,8 +43,8 @@ def table(tmp_path: Path) -> Growing:
 @pytest.fixture
 def many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work is divided as finely as that of a large version is."""
-    monkeypatch.setattr(tailer.engine, "PULL_BYTES", 1)
-    monkeypatch.setattr(tailer.engine, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", 1)
 
 
 class TestGrouping:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME, physical_name
 from tailer.errors import ConfigError
 from tailer.events import METADATA_FIELDS
 from tailer.plan import (
@@ -25,6 +24,7 @@ from tailer.plan import (
     TaskKind,
     output_schema,
 )
+from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, physical_name
 from tailer.start import Start, StartKind
 
 INNER = pa.field("x", pa.int64(), metadata={PHYSICAL_NAME: b"p2", FIELD_ID: b"2"})

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from tailer.changelog.spill.preimages import Preimages
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
-from tailer.preimages import Preimages
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), *METADATA_FIELDS])
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tailer.cli import progress_display
 from tailer.cli.progress_display import Display, ShownEngine
-from tailer.engine import LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tests.follow import plans

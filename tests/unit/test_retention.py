@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tailer.delta.retention import parse_interval, retention_ms
-from tailer.vacuum_watch import VacuumWatch
+from tailer.pipeline.retention import VacuumWatch
 
 HOUR_MS = 3_600_000
 

@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.schema import (
-    FIELD_ID,
-    PHYSICAL_NAME,
-    arrow_schema,
-    dropped_column,
-    partition_scalar,
-    physical_name,
-    restates,
-    widens,
-)
+from tailer.delta.partition_values import partition_scalar
+from tailer.delta.schema import arrow_schema
 from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
+from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, dropped_column, physical_name, restates, widens
 from tests.logs import schema_string
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")

@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.delta.schema import FIELD_ID, PHYSICAL_NAME
 from tailer.plan import add_row_ids
-from tailer.schema_changes import describe_changes
+from tailer.schema.changes import describe_changes
+from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 

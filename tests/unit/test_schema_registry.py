@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encoding.avro import DebeziumAvroEncoder, FlatAvroEncoder
-from sinks.encoding.debezium import Source
-from sinks.schema_registry import RegistryAccess, SchemaRegistry, check_address, differences
+from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
+from sinks.encoding.debezium.messages import Source
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.plan import output_schema
 from tests.kafka.ports import free_ports

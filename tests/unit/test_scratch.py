@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from tailer.delta.spill import SpillingSort
+from tailer.changelog.row_index import RowMatches
+from tailer.changelog.spill.bitmaps import Selections
+from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill.preimages import Preimages
+from tailer.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.errors import Retry, ScratchUnavailable
-from tailer.matches import RowMatches
-from tailer.preimages import Preimages
-from tailer.scratch import scratch_folder
-from tailer.selections import Selections
 
 PROGRAM = """
 import os, signal, sys
-from tailer.scratch import scratch_folder
+from tailer.changelog.spill.directory import scratch_folder
 
 folder = scratch_folder()
 (folder / "much").write_bytes(bytes(1000))

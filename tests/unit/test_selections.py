@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from tailer.changelog.spill.bitmaps import Selections
 from tailer.delta.deletion_vector import load
 from tailer.errors import StorageUnavailable
-from tailer.execute import execute
 from tailer.plan import DeletionVectorRef
-from tailer.selections import Selections
+from tailer.read.execute import execute
 from tests.logs import task
 
 ROWS = st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2**62), max_size=5)

@@ -13,21 +13,23 @@ import pyarrow as pa
 import pytest
 
 from sinks.memory import MemorySink
-from tailer.config import PipelineSettings
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import Writers
+from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
-from tailer.engine import Engine, LocalEngine
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.errors import ConfigError
-from tailer.pairing_engine import PairingEngine
-from tailer.placement import Writers
+from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import ChangePlan, Position
-from tailer.policy import OnDataLoss, PairingRules, Policy
-from tailer.shard_delivery import ShardWork, make_sink
-from tailer.shards import KeyShards, TaskShards, shard_numbers
+from tailer.shards.assignment import KeyShards, TaskShards, shard_numbers
+from tailer.shards.worker import ShardWork, make_sink
 from tailer.sink import shard_name, shard_of
-from tailer.spark.sharded import ShardedPipeline
+from tailer.spark.write.sharded_pipeline import ShardedPipeline
 from tailer.start import Start
-from tailer.storage import LocalStore
-from tailer.watch import TimerWake
+from tailer.stores.local import LocalStore
 from tests.faults.kafka_history import History
 from tests.logs import add, metadata, parquet, protocol, schema_string, write_commit
 

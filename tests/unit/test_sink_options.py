@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sinks.files import FilesSink
+from sinks.files.sink import FilesSink
 from sinks.stdout import StdoutSink
+from tailer.config.sink_kinds import configure_sink, sink_kinds
 from tailer.errors import ConfigError
-from tailer.sink import configure_sink, sink_kinds
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-import tailer.sink
-from sinks.files import FilesSink
+from sinks.files.sink import FilesSink
 from sinks.memory import MemoryProgressStore, MemorySink
 from sinks.stdout import StdoutSink
 from sinks.testing.rows import numbered
+from tailer.config import sink_kinds as kinds
+from tailer.config.sink_kinds import configure_sink, sink_kinds
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
-from tailer.sink import AtLeastOnceSink, Progress, Recorded, Sink, configure_sink, sink_kinds
+from tailer.progress.recorded import Recorded
+from tailer.sink import AtLeastOnceSink, Progress, Sink
 
 APP = "orders/one"
 SCHEMA = numbered(0).rows.schema
@@ -160,8 +162,8 @@ def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
 
 
 def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("pigeon", "pigeonclient.nowhere:PigeonSink", tailer.sink.ENTRY_POINTS)
-    monkeypatch.setattr(tailer.sink, "entry_points", lambda **wanted: EntryPoints([point]).select(**wanted))
+    point = EntryPoint("pigeon", "pigeonclient.nowhere:PigeonSink", "tailer.sinks")
+    monkeypatch.setattr(kinds, "entry_points", lambda **wanted: EntryPoints([point]).select(**wanted))
     assert sink_kinds() == ["pigeon"]
     with pytest.raises(ConfigError, match=r"post: the pigeon sink cannot be loaded.*pigeonclient") as raised:
         configure_sink("post", "pigeon", {})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.typed import GAP, Misfit, conform, fits, gap_row, unite
+from sinks.encoding.typed import GAP, Misfit, conform, fits, gap_row, unite
 from tailer.events import METADATA_FIELDS, Gap
 
 NTZ = pa.timestamp("us")

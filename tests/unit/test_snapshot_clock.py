@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.actions import Commit, parse_commit
-from tailer.delta.clock import CommitClock
 from tailer.delta.features import READER_FEATURES, check_protocol
-from tailer.delta.log import LogListing, commit_name
+from tailer.delta.log.actions import Commit, parse_commit
+from tailer.delta.log.clock import CommitClock
+from tailer.delta.log.listing import LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import ConfigError, LogCorrupt, UnsupportedFeature, VersionGone
-from tailer.storage import MemoryStore, ObjectMeta, StoredObject
+from tailer.stores.local import MemoryStore, ObjectMeta, StoredObject
 from tests.logs import commit_info, metadata, protocol, schema_string
 
 

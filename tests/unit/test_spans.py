@@ -5,11 +5,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import LogCorrupt, SchemaChanged
-from tailer.policy import Carryovers, OnSchemaChange, PairingRules, Policy
-from tailer.spans import Span, Spans, pieces_of
-from tailer.storage import LocalStore
+from tailer.pipeline.policy import OnSchemaChange, Policy
+from tailer.spark.write.version_ranges import Span, Spans, pieces_of
+from tailer.stores.local import LocalStore
 from tests.faults.crafted import Crafted
 
 WIDE = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},%s]}'

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.errors import ConfigError
-from tailer.feed import Budget
-from tailer.filters import RowFilter
-from tailer.policy import Carryovers, PairingRules
-from tailer.spark.options import SourceOptions, read_options
+from tailer.spark.source.admission import Budget
+from tailer.spark.source.filters import RowFilter
+from tailer.spark.source.options import SourceOptions, read_options
 from tailer.start import Start, StartKind
 
 

@@ -13,17 +13,17 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
-import tailer.encodings
+import tailer.spark.source.encodings
 from sinks.testing.rows import DELTA_TYPES, MOMENT_MS, change_batch, flat_rows
-from tailer.delta.schema import PHYSICAL_NAME
-from tailer.encodings import row_encoding
 from tailer.errors import ConfigError, SchemaChanged, UnsupportedFeature
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, SchemaChange
-from tailer.execute import execute
 from tailer.plan import ChangePlan, Regime, TaskKind, add_row_ids, output_schema
-from tailer.spark.envelope import ENVELOPE, EnvelopeRows
-from tailer.spark.typed import ReadSchemaLeft, TypedRows, typed_schema
-from tailer.spark.views import EnvelopeView, TypedView
+from tailer.read.execute import execute
+from tailer.schema.columns import PHYSICAL_NAME
+from tailer.spark.source.encodings import row_encoding
+from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
+from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
+from tailer.spark.source.views import EnvelopeView, TypedView
 from tests.logs import parquet, task
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()

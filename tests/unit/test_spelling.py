@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailer.spelling import did_you_mean
+from tailer.errors import did_you_mean
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tailer.errors import (
     StorageUnavailable,
     TailerError,
 )
-from tailer.storage import LocalStore, MemoryStore, ObjectStore, StoredObject
+from tailer.stores.local import LocalStore, MemoryStore, ObjectStore, StoredObject
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import tailer.delta.table
-from tailer.delta.log import LOG, commit_name
+from tailer.delta.log.listing import LOG, commit_name
 from tailer.delta.table import GAP_CHECK_MISSES, DeltaTableLog
 from tailer.errors import (
     ChangesUnavailable,
@@ -30,7 +30,7 @@ from tailer.errors import (
 )
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan
 from tailer.start import Start, StartKind, StartPoint
-from tailer.storage import LocalStore, Objects, OpenObject, StoredObject
+from tailer.stores.local import LocalStore, Objects, OpenObject, StoredObject
 from tests.logs import (
     add,
     cdc,

@@ -10,12 +10,12 @@ import pytest
 
 import tailer.delta.table
 from sinks.memory import MemorySink
-from tailer.delta.log import commit_name
+from tailer.delta.log.listing import commit_name
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import LogCorrupt, LogRewritten, StorageUnavailable, TailerError
-from tailer.pipeline import Pipeline
+from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
-from tailer.storage import LocalStore, ObjectMeta, OpenObject
+from tailer.stores.local import LocalStore, ObjectMeta, OpenObject
 from tests.streams import Destination, Growing, become, pipeline
 
 pytestmark = pytest.mark.anyio

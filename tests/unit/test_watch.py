@@ -14,8 +14,8 @@ from watchfiles import Change
 from watchfiles._rust_notify import WatchfilesRustInternalError
 from watchfiles.main import watch
 
-import tailer.watch
-from tailer.watch import LocalWake, TimerWake, Wake
+import tailer.pipeline.wakeup
+from tailer.pipeline.wakeup import LocalWake, TimerWake, Wake
 from tests.streams import become
 
 pytestmark = pytest.mark.anyio
@@ -117,7 +117,7 @@ async def test_ring_works_beside_the_notices(tmp_path: Path) -> None:
     ],
 )
 def test_only_commits_are_news(change: Change, name: str, rings: bool) -> None:
-    assert tailer.watch._is_commit(change, f"/some/table/_delta_log/{name}") is rings
+    assert tailer.pipeline.wakeup._is_commit(change, f"/some/table/_delta_log/{name}") is rings
 
 
 async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +143,7 @@ async def test_when_the_system_refuses_the_timer_serves_alone(
     def refuse(*_paths: Path, **_options: object) -> Iterator[object]:
         raise refusal
 
-    monkeypatch.setattr(tailer.watch, "watch", refuse)
+    monkeypatch.setattr(tailer.pipeline.wakeup, "watch", refuse)
     async with LocalWake(tmp_path) as wake:
         with anyio.fail_after(5):
             await wake.wait(0.05)
@@ -169,7 +169,7 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
         yield from watch(*paths, **options)  # type: ignore[arg-type]
         ended.set()
 
-    monkeypatch.setattr(tailer.watch, "watch", recorded)
+    monkeypatch.setattr(tailer.pipeline.wakeup, "watch", recorded)
     before = inotify_instances()
     with anyio.fail_after(10):
         async with LocalWake(tmp_path):

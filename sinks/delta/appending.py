@@ -1,0 +1,81 @@
+"""Appends to the target table that others make: what they need to know, and whether what they did is there.
+
+Spark's Delta writer takes one `txn` action with the rows (`txnAppId`, `txnVersion`), and leaves out an append whose
+version is there already. That alone does not make it exact: of two instances that go on from version 10, one up to 20
+and one up to 25, the second finds 20, which is less than 25, and appends 11 to 20 once more. So the rows themselves ask
+(`Append.check`): a task of the job that makes them reads what progress is. The writer has opened its transaction
+by then, and has read the `txn` of app_id in it: it fails at what others have committed for it since. What they
+committed before, the task sees. So an append takes place only on top of the progress that it was planned for.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from sinks.delta.schema import partition_refusal
+from sinks.delta.table import TargetTable
+from sinks.encoding.typed import Misfit, conform
+from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.plan import Position
+from tailer.sink import Append
+
+__all__ = ["append_to", "took_place"]
+
+
+def append_to(
+    table: TargetTable, app_id: str, schemas: Sequence[pa.Schema], expected: Position | None, note: str
+) -> Append:
+    """An append of rows of `schemas`; a table that is not there is created.
+
+    Raises `SinkFenced` where progress is not the expected one, `SinkRejected` where rows would not fit.
+    """
+    first, *others = schemas
+    anchor = table.anchor(app_id, first, expected)
+    for schema in others:
+        anchor = table.extended(anchor, schema, rows=True)
+    anchor = table.existing(anchor)
+    return Append(
+        app_id,
+        expected,
+        table.path if "://" in table.path else os.path.abspath(table.path),  # noqa: PTH100 - as text
+        anchor.schema,
+        anchor.merge,
+        _Conforming(table.name, anchor.schema, tuple(anchor.partition_by)),
+        partial(table.check, app_id, expected),
+        note,
+        anchor.version,
+    )
+
+
+def took_place(table: TargetTable, append: Append, position: Position) -> bool:
+    """See `tailer.sink.Appendable.confirm`."""
+    found, is_ours = table.since(append.app_id, append.version, append.note)
+    if found == position and is_ours:
+        return True
+    if found == append.expected:
+        return False
+    if is_ours:
+        # One that counted as failed, and was under way all the same.
+        raise SinkUnavailable(table.name, f"progress in {table.path} is {found}, and a commit of ours is there")
+    table.expect(found, append.expected)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Conforming:
+    """Makes change rows into rows of `schema` for the sink called `name`."""
+
+    name: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if reason := partition_refusal(rows, self.partition_by):
+            raise SinkRejected(self.name, reason, "Partition the target by another column.")
+        try:
+            return conform(rows, self.schema)
+        except Misfit as misfit:
+            raise SinkRejected(self.name, str(misfit), "Choose a new path for the new schema.") from misfit

@@ -1,0 +1,263 @@
+"""What rows become in a Delta table, and whether a table that is there can take them.
+
+A target table is the history of a table, not that table: it holds rows of every schema the source ever had. So its
+columns are all nullable, on every level, and it may only grow: a column (or a field of a struct) that the source gained
+is added, one that it lost stays and is null from then on; a renamed one is both. Columns are matched by name; names
+that differ only in case are one name to Delta, so they are refused here rather than written twice.
+
+A column of the table never changes its type. Where it is wider than the rows', and has each of their values
+(`sinks.encoding.typed.fits`), these are cast up. Where the rows became wider, the table would have to be widened, and
+there is no right way to do so from here: the type in the schema alone may only be changed under the feature
+`typeWidening`, which delta-rs neither writes nor reads; without it the old files contradict the schema. (The same holds
+for a void column that got a type: delta-rs has written it as integers.) Left alone, delta-rs casts the rows down, and
+makes infinity of a double that is no float. So such rows are refused, and `widening` says what to do.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encoding.typed import Misfit, fits, unite
+
+__all__ = [
+    "Differences",
+    "Fit",
+    "compare",
+    "far_dates",
+    "fit",
+    "measured",
+    "partition_problems",
+    "partition_refusal",
+    "rewriting",
+    "rows_schema",
+    "unwritable",
+    "widening",
+]
+
+_PRIMITIVES = frozenset(
+    {
+        pa.null(),
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", tz="UTC"),
+    }
+)
+# Types whose every value is one directory name and comes back from it unchanged.
+_PARTITION_TYPES: Final = frozenset(
+    {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32()}
+)
+# Texts that are null to Delta as partition values, and what to call them.
+_NULL_PARTITIONS: Final = {"": "an empty string", "__HIVE_DEFAULT_PARTITION__": "the text __HIVE_DEFAULT_PARTITION__"}
+# Types of which delta-rs writes the least and the greatest value as they are. Of decimals it makes doubles, for NaN it
+# has no place, and a reader that filters would pass by the file.
+_MEASURED: Final = _PARTITION_TYPES | {pa.binary(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")}
+_FAR_DAYS: Final = 95_000_000  # about 260,000 years; delta-rs panics over the text of a date some years beyond
+# What Spark's SQL calls the types that others can be widened to.
+_SQL_TYPES: Final = {
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
+
+
+@dataclass(slots=True)
+class Differences:
+    """What lies between a table and rows to be appended: paths of columns, such as `address.street`."""
+
+    added: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How rows go into a table: written as `schema`, with the columns `added`; `gone` are left to the table to fill."""
+
+    schema: pa.Schema
+    added: Sequence[str] = ()
+    gone: Sequence[str] = ()
+
+
+def rows_schema(schema: pa.Schema) -> pa.Schema:
+    """`schema` as a target table has it: nullable on every level, timestamps in UTC, no metadata."""
+    return pa.schema([pa.field(column.name, _relaxed(column.type)) for column in schema])
+
+
+def unwritable(schema: pa.Schema) -> list[str]:
+    """The columns of a `rows_schema` that Delta, or Parquet, has no exact type for, each with its type."""
+    return [f"{column.name} ({column.type})" for column in schema if not _has_delta_type(column.type)]
+
+
+def partition_problems(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
+    """Why rows of `schema` cannot be partitioned by `columns`; empty where they can."""
+    problems = []
+    for name in columns:
+        position = schema.get_field_index(name)
+        if position < 0:
+            problems.append(f"there is no column {name}")
+        elif schema.field(position).type not in _PARTITION_TYPES:
+            problems.append(f"{name} is {schema.field(position).type}")
+    return problems
+
+
+def partition_refusal(rows: pa.RecordBatch, columns: Iterable[str]) -> str | None:
+    """Why `rows` cannot be in a table with partitions by `columns`: texts that are null to Delta, or far dates."""
+    far = far_dates(rows)
+    for name in columns:
+        if name in far:
+            return f"partition column {name} holds a date farther than {_FAR_DAYS} days from 1970"
+        values = rows.column(name) if name in rows.schema.names else None
+        for text, called in _NULL_PARTITIONS.items() if values is not None and values.type == pa.string() else ():
+            if pc.any(pc.equal(values, pa.scalar(text))).as_py():
+                return f"partition column {name} holds {called}, which to Delta is null"
+    return None
+
+
+def far_dates(rows: pa.RecordBatch) -> list[str]:
+    """The date columns, not nested, that hold a date so far that delta-rs has no text for it."""
+    return [column.name for column in rows.schema if column.type == pa.date32() and _is_far(rows.column(column.name))]
+
+
+def measured(schema: pa.Schema) -> list[str]:
+    """The columns whose statistics delta-rs writes right; of what is nested it cannot be told which ones to write."""
+    return [column.name for column in schema if column.type in _MEASURED]
+
+
+def fit(table: pa.Schema | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
+    """How rows of `rows` (a `rows_schema`) go into `table` or a new one, beside those to be written as `earlier`.
+
+    `compare` has found no conflicts. Raises `Misfit` for what does not fit with `earlier`, or is spelled otherwise.
+    """
+    if table is None:
+        united = unite(earlier, rows)
+        _check_spelling(united)
+        return Fit(united)
+    table = rows_schema(table)
+    # The table's fields first, so that a struct has all of them: delta-rs does not fill what is missing in a map.
+    names = set(rows.names)
+    united = unite(earlier, unite(pa.schema([column for column in table if column.name in names]), rows))
+    _check_spelling(unite(table, united))
+    differences = compare(table, united)
+    return Fit(united, differences.added, differences.gone)
+
+
+def compare(table: pa.Schema, rows: pa.Schema) -> Differences:
+    """Compare a table's schema with a `rows_schema`; nullability and order do not count."""
+    found = Differences()
+    _compare_structs(list(rows_schema(table)), list(rows), "", found)
+    return found
+
+
+def widening(table: pa.Schema, rows: pa.Schema) -> list[tuple[str, str]]:
+    """Columns, not nested, whose type would have to be widened to take rows, each with the type's name in SQL."""
+    found = []
+    for column in rows_schema(table):
+        position = rows.get_field_index(column.name)
+        kind = column.type if position < 0 else rows.field(position).type
+        if kind != column.type and fits(column.type, kind) and (name := _sql_type(kind)):
+            found.append((column.name, name))
+    return found
+
+
+def rewriting(path: str, names: Iterable[str], partition_by: Iterable[str], columns: Sequence[tuple[str, str]]) -> str:
+    """What an operator does about `columns` that are to be widened: rewrite the table; its progress stays in it."""
+    quoted = {name: f"`{name.replace('`', '``')}`" for name in names}
+    partitions = ", ".join(quoted[name] for name in partition_by)
+    casts = ", ".join(f"CAST({quoted[name]} AS {kind}) AS {quoted[name]}" for name, kind in columns)
+    return (
+        f"Widen the target by rewriting it, and start again; with Spark: CREATE OR REPLACE TABLE "
+        f"delta.`{path}` USING delta {f'PARTITIONED BY ({partitions}) ' if partitions else ''}AS SELECT * "
+        f"EXCEPT ({', '.join(quoted[name] for name, _ in columns)}), {casts} FROM delta.`{path}`"
+    )
+
+
+def _relaxed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(child.name, _relaxed(child.type)) for child in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _relaxed(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_relaxed(kind.key_type), _relaxed(kind.item_type))
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, tz="UTC")
+    return kind
+
+
+def _is_far(days: pa.Array) -> bool:
+    ends = pc.min_max(days.view(pa.int32())).as_py().values()
+    return any(end is not None and abs(end) > _FAR_DAYS for end in ends)
+
+
+def _has_delta_type(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        # Delta has a struct without fields, but Parquet has not.
+        plain = (pa.types.is_struct(kind) and kind.num_fields > 0) or pa.types.is_list(kind) or pa.types.is_map(kind)
+        return plain and all(_has_delta_type(kind.field(at).type) for at in range(kind.num_fields))
+    return kind in _PRIMITIVES or pa.types.is_decimal128(kind)
+
+
+def _check_spelling(schema: pa.Schema) -> None:
+    """Raise `Misfit` where names of columns, or of fields of one struct, differ only in case."""
+    for path, other in _spelled_twice(list(schema), ""):
+        raise Misfit(path, f"is spelled {other} in the table")
+
+
+def _spelled_twice(columns: Sequence[pa.Field], prefix: str) -> Iterator[tuple[str, str]]:
+    spelled: dict[str, str] = {}
+    for column in columns:
+        other = spelled.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            yield prefix + column.name, prefix + other
+        children = [column.type.field(at) for at in range(column.type.num_fields)]
+        yield from _spelled_twice(children, f"{prefix}{column.name}.")
+
+
+def _sql_type(kind: pa.DataType) -> str | None:
+    if pa.types.is_decimal128(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return _SQL_TYPES.get(kind)
+
+
+def _compare_structs(table: list[pa.Field], rows: list[pa.Field], prefix: str, found: Differences) -> None:
+    ours = {column.name for column in rows}
+    theirs = {column.name: column for column in table}
+    for column in rows:
+        if column.name in theirs:
+            _compare_types(theirs[column.name].type, column.type, prefix + column.name, found)
+        else:
+            found.added.append(prefix + column.name)
+    found.gone.extend(prefix + name for name in theirs if name not in ours)
+
+
+def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Differences) -> None:
+    if fits(rows, table):
+        return
+    if pa.types.is_struct(table) and pa.types.is_struct(rows):
+        _compare_structs(list(table), list(rows), f"{path}.", found)
+    elif pa.types.is_list(table) and pa.types.is_list(rows):
+        _compare_types(table.value_type, rows.value_type, f"{path}.element", found)
+    elif pa.types.is_map(table) and pa.types.is_map(rows):
+        _compare_types(table.key_type, rows.key_type, f"{path}.key", found)
+        _compare_types(table.item_type, rows.item_type, f"{path}.value", found)
+    else:
+        found.conflicts.append(f"{path} ({table} in the table, {rows} in the rows)")

@@ -1,0 +1,219 @@
+"""The `delta` sink: change rows appended to a Delta table, exactly once.
+
+A transaction is one Delta commit that adds the rows, of any number, and a `txn` action (PROTOCOL.md, "Transaction
+Identifiers") whose version is the last source version the rows complete. Readers of the target therefore never see
+half a version, and progress is what the table says. The target gets the columns of the source and Delta's three
+metadata columns `_change_type`, `_commit_version` and `_commit_timestamp`; it is created by the first commit and grows
+with the source (`sinks.delta.schema`), also in the middle of a transaction: the rows of two schemas are then written in
+one that has the columns of both. The rows of a Delta table have no order: `_commit_version` tells it.
+
+Only the snapshot of a large table, with which a stream begins or goes on behind a gap, takes several commits: two more
+`txn` actions say how far it is (`sinks.delta.table`). It is complete when the `txn` of app_id is at its version.
+
+A gap is a row too: its `_change_type` is `gap`, its `_commit_version` the last one that is lost, all else is null. Rows
+of that same version are the snapshot that follows it. The `commitInfo` of its commit says under `gap` what was lost.
+
+    delta_table   the table, through delta-rs: what makes an append exactly once
+    delta_target  which tables and folders may be written to
+    delta_schema  which rows fit which table
+    delta_spool   rows before they are committed, in bounded memory
+    delta_appending   commits that a cluster's own writer makes, with rows of ours
+
+An aborted transaction has written nothing to the table; one that died while committing may leave data files that no
+commit names: VACUUM removes them. The target is an ordinary Delta table, and each commit adds at least one file, so
+it needs OPTIMIZE now and then: opening a table takes delta-rs time that grows with the number of files.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+from anyio import to_thread
+
+from sinks import read_options
+from sinks.delta.appending import append_to, took_place
+from sinks.delta.schema import far_dates, partition_refusal, rows_schema
+from sinks.delta.spool import Spool
+from sinks.delta.table import Anchor, TargetTable
+from sinks.encoding.typed import Misfit, conform, gap_row
+from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
+from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.plan import Position
+from tailer.sink import Append, Demands, Progress
+
+__all__ = ["DeltaSink"]
+
+
+class _Options(msgspec.Struct, frozen=True):
+    path: str  # the folder of the target table
+    partition_by: list[str] | None = None  # the columns that a new table is partitioned by
+    adopt: bool = False  # write to a table, or into a folder, that is not ours
+
+
+class DeltaSink:
+    """A `Sink` that appends to the Delta table at `path`.
+
+    `partition_by`: columns to partition a new table by; None leaves a new table unpartitioned and takes any table.
+    `adopt`: write also to a table that has neither our progress nor our columns, or into a folder with other files.
+    """
+
+    splits_versions: Final = False
+    splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
+
+    def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
+        self._table = TargetTable(name, path, partition_by, adopt=adopt)
+        self._expected: dict[str, Position | None] = {}
+        self._instance = str(uuid.uuid4())
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Options: `path` (the target table) and, if wanted, `partition_by` (a list of columns) and `adopt`. No I/O.
+
+        Raises `ConfigError`.
+        """
+        chosen = read_options(name, options, _Options, _check)
+        return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
+
+    @property
+    def name(self) -> str:
+        """What messages call this sink."""
+        return self._table.name
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What the `txn` actions of `app_id` say, read from the table; None where there are none, or no table.
+
+        Raises `SinkRejected` for a table that could forget its progress, is not ours or lost what it had, and
+        `SinkUnavailable` where it cannot be read.
+        """
+        position = await to_thread.run_sync(self._table.position, app_id)
+        if position is None:
+            self._table.expect(None, self._expected.get(app_id))
+        self._expected[app_id] = position
+        return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """What the `txn` action of the pipeline says, which its first commit writes. Raises as `progress` does."""
+        return await to_thread.run_sync(self._table.has_delivered, pipeline)
+
+    async def reset(self, progress: Progress) -> None:
+        """Commit `progress` without rows. Where there is no table, one with only the metadata columns is created.
+
+        Raises as `SinkTransaction.commit` does, and `SinkRejected` for a place inside of a version.
+        """
+        position = progress.position
+        if not position.closes_version:
+            raise SinkRejected(self.name, f"{position} is in the middle of a version", "Name a whole version.")
+        await to_thread.run_sync(self._table.reset, progress.app_id, position)
+        self._expected[progress.app_id] = position
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_DeltaTransaction"]:
+        """A transaction on top of what `progress` said last, or else of what the table says now.
+
+        Entering raises `SinkFenced` where another instance has committed since, and `SinkRejected` where rows of
+        `schema` do not fit the table.
+        """
+        if app_id not in self._expected:
+            await self.progress(app_id)
+        anchor = await to_thread.run_sync(self._table.anchor, app_id, schema, self._expected[app_id])
+        spool = Spool()
+        try:
+            yield _DeltaTransaction(self._table, anchor, schema, spool, self._expected)
+        finally:
+            spool.close()
+
+    async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
+        """See `tailer.sink.Appendable.appending`. A table that is not there is created."""
+        if app_id not in self._expected:
+            await self.progress(app_id)
+        expected = self._expected[app_id]
+        return await to_thread.run_sync(append_to, self._table, app_id, schemas, expected, self._instance)
+
+    async def confirm(self, append: Append, position: Position) -> bool:
+        """See `tailer.sink.Appendable.confirm`."""
+        is_there = await to_thread.run_sync(took_place, self._table, append, position)
+        if is_there:
+            self._expected[append.app_id] = position
+        return is_there
+
+    async def aclose(self) -> None:
+        """Nothing is held between transactions."""
+
+
+class _DeltaTransaction:
+    """Rows in a spool until `commit` appends them to the table as it was when the transaction began."""
+
+    def __init__(
+        self,
+        table: TargetTable,
+        anchor: Anchor,
+        schema: pa.Schema,
+        spool: Spool,
+        expected: dict[str, Position | None],
+    ) -> None:
+        self._table = table
+        self._anchor = anchor
+        self._schema = schema
+        self._spool = spool
+        self._expected = expected
+        self._notes: list[str] = []
+        self._far: set[str] = set()
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See `SinkTransaction.write`. Raises `SinkUnavailable` where the spool's disk is full."""
+        if not batch.rows.schema.equals(self._schema):
+            remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
+            raise SinkRejected(self._table.name, f"rows of another schema at version {batch.version}", remedy)
+        await to_thread.run_sync(self._take, batch.rows)
+
+    async def announce(self, event: ControlEvent) -> None:
+        """See `SinkTransaction.announce`. Rows that would not fit the table are refused here, before they come."""
+        if isinstance(event, Gap):
+            self._notes.append(f"versions {event.first_version} to {event.version} are lost: {event.reason}")
+            await to_thread.run_sync(self._take, gap_row(event, rows_schema(self._schema)))
+        else:
+            rows = bool(self._spool)
+            self._anchor = await to_thread.run_sync(partial(self._table.extended, self._anchor, event.after, rows=rows))
+            self._schema = event.after
+
+    async def commit(self, progress: Progress) -> None:
+        """See `SinkTransaction.commit`. Not cancelled once begun.
+
+        Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable` (nothing was committed) or `CommitUnknown`.
+        """
+        anchor, position = self._anchor, progress.position
+        if not (position.closes_version or position.in_snapshot):
+            remedy = "This is a defect of the pipeline: the delta sink does not split versions."
+            raise SinkRejected(self._table.name, f"{position} is in the middle of a version", remedy)
+        if progress.app_id != anchor.app_id or (anchor.expected is not None and position <= anchor.expected):
+            reason = f"progress must go on from {anchor.app_id} at {anchor.expected}, not to {progress}"
+            raise SinkRejected(self._table.name, reason, "Use `tailer progress reset` to go back.")
+        await to_thread.run_sync(self._append, position)
+        self._expected[anchor.app_id] = position
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        if reason := partition_refusal(rows, self._anchor.partition_by):
+            raise SinkRejected(self._table.name, reason, "Partition the target by another column.")
+        self._far.update(far_dates(rows))
+        try:
+            self._spool.add(conform(rows, self._anchor.schema))
+        except Misfit as misfit:
+            raise SinkRejected(self._table.name, str(misfit), "Choose a new path for the new schema.") from misfit
+        except OSError as error:
+            raise SinkUnavailable(self._table.name, f"no room for the rows in TMPDIR: {error}") from error
+
+    def _append(self, position: Position) -> None:
+        self._table.append(self._anchor, position, self._spool.reader, self._notes, self._far)
+
+
+def _check(name: str, options: _Options) -> Iterator[ConfigError]:
+    if not options.path:
+        yield ConfigError(f"{name}.path", "is empty", "Set path to the target table's folder.")
+    if options.partition_by == []:
+        yield ConfigError(f"{name}.partition_by", "is empty", "Leave it out, or name columns of the table.")

@@ -1,0 +1,94 @@
+"""The rules of the `delta` sink for its target: which table or folder it may write to, and which errors last.
+
+A table is ours if it has our progress or our columns. Any other one is somebody else's: change rows among its rows
+would damage it. The table that is followed is never a target, however the path leads there; its id tells.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from tailer.events import METADATA_FIELDS
+from tailer.sink import table_of
+from tailer.stores.folders import foreign_entry, is_lasting, table_around
+
+__all__ = ["delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
+
+_ADOPT: Final = "Choose another path; or set adopt = true, if change rows are really to be written there."
+# delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
+_REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long")
+_OUR_COLUMNS: Final = frozenset(field.name for field in METADATA_FIELDS)
+_RETENTION: Final = "delta.setTransactionRetentionDuration"
+_CHANGE_FEED: Final = "delta.enableChangeDataFeed"
+_SYSTEM_ERROR: Final = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
+
+
+def folder_refusal(path: str, adopt: bool) -> tuple[str, str] | None:
+    """Why no table may be created at `path`, which holds none, and what to do; None where it may.
+
+    Raises `OSError` where the folder cannot be looked at.
+    """
+    folder = Path(path)
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        if folder.is_symlink():
+            return f"{path} is a link that leads nowhere", "Create the folder it leads to, or choose another path."
+    if table := table_around(folder):
+        reason = f"{path} lies in that of the Delta table {table}, whose VACUUM deletes what is there"
+        return reason, "Choose a path outside of that folder."
+    entry = None if adopt else foreign_entry(folder)
+    if entry is not None:
+        return f"{path} is not empty (there is {entry!r}), and not a table of ours", _ADOPT
+    return None
+
+
+def table_refusal(
+    path: str,
+    app_id: str,
+    table_id: str,
+    names: Collection[str],
+    configuration: Mapping[str, str | None],
+    *,
+    ours: bool,
+) -> tuple[str, str] | None:
+    """Why the table with this id, these columns and properties is no target for `app_id`, and what to do.
+
+    `ours`: it has our progress, or is to be adopted. None where nothing is in the way.
+    """
+    if table_id == table_of(app_id):
+        reason = f"{path} is the table that is followed, or a copy of it: both have the id {table_id}"
+        return reason, "Choose another path."
+    if not (ours or set(names) >= _OUR_COLUMNS):
+        return f"{path} is a Delta table that lake-tailer has not written to", _ADOPT
+    if _RETENTION in configuration:
+        # Any duration will do harm: a source that is idle for longer would be delivered once more from the start.
+        key, why = _RETENTION, "the table could forget our progress"
+    elif str(configuration.get(_CHANGE_FEED)).lower() == "true":
+        # Delta takes a column _change_type for its own: a DELETE on such a table loses rows.
+        key, why = _CHANGE_FEED, "the change feed reserves the columns we write"
+    else:
+        return None
+    reason = f"{path} has {key} = {configuration[key]}: {why}"
+    return reason, f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{key}')"
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether an error of delta-rs, or of the system, says that trying again cannot help."""
+    message = str(error)
+    found = _SYSTEM_ERROR.search(message)
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and found is not None:
+        number = int(found[1] or found[2])
+    return is_lasting(number) or any(text in message for text in _REFUSALS)
+
+
+def delivered_name(pipeline: str) -> str:
+    """The app id whose txn says that the pipeline has delivered something. No table id begins with `#`."""
+    return f"{pipeline}/#delivered"
+
+
+def first_line(error: Exception) -> str:
+    """What happened. delta-rs appends stack traces, and rows that broke a constraint, which are not ours to print."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,295 @@
+"""Change rows as Avro messages, flat or in Debezium's envelope, framed as Confluent's clients expect.
+
+A message is a zero byte, the four bytes of its schema's id in a registry, the highest first, and the record in Avro's
+binary encoding; keys likewise. The subjects are `<topic>-key` and `<topic>-value`. `sinks.encoding.avro.schema` says
+what types become, `sinks.encoding.avro.columns` how whole columns are encoded. Which messages there are, and what
+becomes of the images of updates, is told where it is told for JSON: `sinks.encoding.flat_messages` and
+`sinks.encoding.debezium.images`.
+
+Debezium's records are those that its own Avro messages have: `<topic>.Key`, `<topic>.Value` and `<topic>.Envelope`, the
+source block and the names that Kafka Connect gives records included. Rows are of logical types, not of Debezium's
+own (`io.debezium.time.*`). A header that names another key has the bytes which that key has in a message.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import parse_schema, schemaless_writer
+
+from sinks.encoding.avro.columns import Part, joined, writer_for
+from sinks.encoding.avro.schema import full_name, record_schema
+from sinks.encoding.columns import TEXT, NoText
+from sinks.encoding.debezium.images import REMEDY, Images, Told, commit_moment, in_snapshot, structs
+from sinks.encoding.debezium.messages import TRACKING
+from sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
+from sinks.encoding.debezium.schema import Snapshot, Source, envelope_schema, source_texts
+from sinks.encoding.flat import FlatEncoder
+from sinks.encoding.flat_messages import FlatMessages
+from sinks.encoding.messages import BYTES, Messages
+from tailer.errors import SinkRejected
+from tailer.events import METADATA_FIELDS, ChangeBatch
+
+__all__ = ["DebeziumAvroEncoder", "FlatAvroEncoder", "Register"]
+
+Register = Callable[[str, str], int]
+"""From a subject and a schema, as JSON, to the schema's id, as `SchemaRegistry.schema_id` gives it."""
+Json = dict[str, Any]
+
+NULL, SOME = b"\x00", b"\x02"
+NO_IMAGE: Final = pa.scalar(NULL, BYTES)
+
+
+class _Records:
+    """Columns of one schema as framed records. Raises `NoText` for a column that has no Avro form."""
+
+    def __init__(self, schema: Json, fields: Iterable[pa.Field], subject: str, register: Register) -> None:
+        self._write = writer_for(pa.struct(fields), nullable=False)
+        self.frame = _frame(schema, subject, register)
+
+    def parts(self, columns: pa.Array) -> list[Part]:
+        """The parts of structs' records, without their frames. Raises `NoText`."""
+        return self._write(columns)
+
+    def framed(self, columns: pa.Array) -> pa.Array:
+        """Whole messages of structs. Raises `NoText`."""
+        return joined([self.frame, *self._write(columns)], len(columns))
+
+
+class _FlatRows(FlatEncoder):
+    """What `FlatMessages` makes its values with: Avro in place of JSON."""
+
+    def __init__(self, sink: str, schema: pa.Schema, records: _Records) -> None:
+        super().__init__(sink, schema)
+        self._records = records
+
+    def rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """One framed record per row. Raises `SinkRejected`."""
+        if not rows.schema.equals(self.schema):
+            raise SinkRejected(self._sink, f"rows of another schema than was announced: {rows.schema.names}")
+        try:
+            return self._records.framed(rows.to_struct_array())
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error), REMEDY) from error
+
+
+class FlatAvroEncoder(FlatMessages):
+    """Encodes batches of one schema as records of the table's columns and the metadata columns, `<topic>.Value`.
+
+    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `topic`: where messages
+    go, which subjects and records are named after. `register`: asked here once for values, and for keys if there is a
+    `key`; so this blocks as it does, and raises what it raises. `tombstones`: one follows a delete, if there is a key.
+
+    Raises `SinkRejected` for a column that has no Avro form, and for a column of the key that is not there.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        schema: pa.Schema,
+        topic: str,
+        register: Register,
+        key: Sequence[str] = (),
+        tombstones: bool = True,
+    ) -> None:
+        self._key = list(key)
+        try:
+            value = record_schema(full_name(topic, "Value"), schema)
+            super().__init__(sink, schema, key, tombstones)
+            self._records = _key_records(schema, key, topic, topic, register) if key else None
+            self._flat = _FlatRows(sink, schema, _Records(value, schema, f"{topic}-value", register))
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    def _written(self, told: Told) -> Messages:
+        """The same messages, with the keys in Avro."""
+        if self._records is None:
+            return super()._written(told)
+        keys = self._records.framed(structs(told.batch.rows, self._key))
+        return super()._written(replace(told, keys=keys))
+
+
+class DebeziumAvroEncoder:
+    """Encodes batches of one schema; holds back images at the end of a batch that may belong to the next one's.
+
+    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). Where the table's columns
+    end with those of row tracking, these go to the source block and are not part of rows. `source`: also what records
+    are named after. `topic`: where messages go, which subjects are named after. `register`: asked here once for values,
+    and for keys if there is a `key`; so this blocks as it does, and raises what it raises. `tombstones`: one follows a
+    delete, if there is a key.
+
+    Raises `SinkRejected` for a column that has no Avro form, and for a column of the key that is not there.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        schema: pa.Schema,
+        source: Source,
+        topic: str,
+        register: Register,
+        key: Sequence[str] = (),
+        tombstones: bool = True,
+    ) -> None:
+        self._sink = sink
+        self._source = source
+        self._tombstones = tombstones and bool(key)
+        self._key = list(key)
+        metadata = {field.name for field in METADATA_FIELDS}
+        columns = [field for field in schema if field.name not in metadata]
+        self._tracked = [(field.name, field.type) for field in columns[-2:]] == TRACKING
+        columns = columns[:-2] if self._tracked else columns
+        self._columns = [field.name for field in columns]
+        try:
+            envelope = _envelope(source, columns)
+            self._images = Images(sink, schema, key, "string")
+            self._fields: list[Json] = next(f["type"]["fields"] for f in envelope["fields"] if f["name"] == "source")
+            self._keys = _key_records(schema, key, source.topic, topic, register) if key else None
+            self._rows = _Records(envelope, columns, f"{topic}-value", register)
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """The rows that are held back, at most two: progress must not reach the first of them."""
+        return self._images.pending
+
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
+        """The messages of `batch`, as far as its rows can be told without those that follow.
+
+        Messages of rows that were held back come first. `now_ms`: when the messages are made. Raises `SinkRejected`,
+        also for a change type that Debezium has no operation for, and has changed nothing then.
+        """
+        return self._images.encode(batch, partial(self._written, now_ms))
+
+    def flush(self, now_ms: int) -> Messages | None:
+        """The messages of the rows that are held back, None if there are none.
+
+        To be called at the end of a task, and before the encoder is let go.
+        """
+        return self._images.flush(partial(self._written, now_ms))
+
+    def _written(self, now_ms: int, told: Told) -> Messages:
+        batch = told.batch
+        created = "r" if in_snapshot(batch) else "c"
+        rows = self._rows.parts(structs(batch.rows, self._columns))
+        keys = None if self._keys is None else self._keys.framed(structs(batch.rows, self._key))
+        tracking = [batch.rows.column(name) for name, _ in TRACKING] if self._tracked else []
+        if told.second is None and not has_deletes(told.kinds):
+            images: list[Part] = [NULL, SOME, *rows]
+            values = self._values(batch, images, SOME + created.encode(), batch.row_index, tracking, now_ms)
+            return Messages(keys, values, batch.row_index)
+        made = plan(told.kinds, told.second, told.keys, self._tombstones, created)
+        whole = joined([SOME, *rows], len(batch))
+        images = [pc.fill_null(whole.take(index), NO_IMAGE) for index in (made.before, made.after)]
+        row_index = batch.row_index.take(made.position)
+        operation = joined([SOME, pc.cast(made.operation, BYTES)], len(made.operation))
+        tracking = [column.take(made.row) for column in tracking]
+        values = self._values(batch, images, operation, row_index, tracking, now_ms)
+        if keys is None:
+            return Messages(None, values, row_index)
+        named = ((NEW_KEY, made.new_key), (OLD_KEY, made.old_key))
+        headers = tuple((name, keys.take(index)) for name, index in named if index.null_count < len(index))
+        return Messages(keys.take(made.key), values, row_index, headers)
+
+    def _values(
+        self,
+        batch: ChangeBatch,
+        images: list[Part],
+        operation: Part,
+        row_index: pa.Array,
+        tracking: list[pa.Array],
+        now_ms: int,
+    ) -> pa.Array:
+        """The values of messages, null where the operation is."""
+        source = self._source_parts(batch, row_index, tracking)
+        moments = [_scalar("long", now) for now in (now_ms, now_ms * 1000, now_ms * 1_000_000)]
+        now = b"".join(SOME + moment for moment in moments)
+        return joined([self._rows.frame, *images, *source, NULL, operation, now], len(row_index))
+
+    def _source_parts(self, batch: ChangeBatch, row_index: pa.Array, tracking: list[pa.Array]) -> list[Part]:
+        """The source block; what is the same for all rows is as the JSON envelope has it."""
+        place = batch.table_id, batch.version, batch.task
+        snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
+        texts = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
+        same: Json = json.loads("{}0{}0{}null}}".format(*texts))
+        before, after = same.pop("sequence").rsplit("0", 1)
+        numbers = pc.cast(pc.cast(row_index, TEXT), BYTES)
+        sequence = joined([before.encode(), numbers, after.encode()], len(numbers))
+        told: dict[str, pa.Array] = {"sequence": sequence, "row_index": row_index}
+        if tracking:
+            told |= {name.removeprefix("_"): column for (name, _), column in zip(TRACKING, tracking, strict=True)}
+        parts: list[Part] = []
+        for field in self._fields:
+            name, kind = field["name"], field["type"]
+            if name in told:
+                parts += writer_for(told[name].type, nullable=isinstance(kind, list))(told[name])
+            else:
+                parts.append(_scalar(kind, same.get(name)))
+        return parts
+
+
+def _key_records(schema: pa.Schema, key: Sequence[str], prefix: str, topic: str, register: Register) -> _Records:
+    """What writes keys; records are named after `prefix`."""
+    # Always optional: a key whose bytes change, as the schema's id does, goes to another partition.
+    fields = [schema.field(name).with_nullable(True) for name in key]
+    name = full_name(prefix, "Key")
+    return _Records(record_schema(name, fields, **{"connect.name": name}), fields, f"{topic}-key", register)
+
+
+def _frame(schema: Json, subject: str, register: Register) -> bytes:
+    """What stands before every record of this schema."""
+    parse_schema(schema)
+    number = register(subject, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+    return b"\x00" + number.to_bytes(4, "big")
+
+
+def _scalar(kind: Any, value: Any) -> bytes:
+    """One value of a plain type, or of a union of such. A path whose bytes are no text is written with escapes."""
+    buffer = io.BytesIO()
+    if isinstance(value, str):
+        value = value.encode(errors="backslashreplace").decode()
+    schemaless_writer(buffer, kind, value)
+    return buffer.getvalue()
+
+
+def _envelope(source: Source, columns: Sequence[pa.Field]) -> Json:
+    """The schema of values: Debezium's as Kafka Connect's Avro converter writes it, with our rows."""
+    connect = json.loads(envelope_schema(source.topic, source.connector, []))
+    envelope = _avro(connect)
+    value = full_name(source.topic, "Value")
+    row = record_schema(value, columns, **{"connect.name": value})
+    before, after, *others = envelope["fields"]
+    return envelope | {"fields": [before | {"type": ["null", row]}, after | {"type": ["null", value]}, *others]}
+
+
+def _avro(connect: Json) -> Json:
+    """A struct's or a plain type's Avro schema, of its Kafka Connect schema."""
+    name = connect.get("name", "")
+    named = {f"connect.{key}": connect[key] for key in ("version", "parameters", "default") if key in connect}
+    if connect["type"] != "struct":
+        kind = {"int64": "long"}.get(connect["type"], connect["type"])
+        return {"type": kind, **named, **({"connect.name": name} if name else {})}
+    name = full_name(name)
+    namespace, _, last = name.rpartition(".")
+    fields = [_avro_field(field) for field in connect["fields"]]
+    return {"type": "record", "name": last, "namespace": namespace, "fields": fields, **named, "connect.name": name}
+
+
+def _avro_field(connect: Json) -> Json:
+    """A struct's field; what may be absent is a union that begins with its default's type."""
+    kind: Any = _avro(connect)
+    if list(kind) == ["type"]:
+        kind = kind["type"]
+    name = connect["field"]
+    if "default" in connect:
+        union = [kind, "null"] if connect["optional"] else kind
+        return {"name": name, "type": union, "default": connect["default"]}
+    return (
+        {"name": name, "type": ["null", kind], "default": None} if connect["optional"] else {"name": name, "type": kind}
+    )

@@ -1,0 +1,3 @@
+"""Change rows as Debezium's messages."""
+
+__all__: list[str] = []

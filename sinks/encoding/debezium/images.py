@@ -1,0 +1,204 @@
+"""From batches to messages without an envelope: what all encoders share that put the images of updates together.
+
+The two images of an update may be the last row of one batch and the first of the next. So `Images` holds back up to two
+images at the end of a batch, until the next batch of the task or `flush` tells what they are, and says so in `pending`.
+What it tells is the same wherever the rows of a task are cut into batches.
+
+`drafted` makes of rows what the messages say of them, whatever the envelope: `before` and `after`, keys, positions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
+from sinks.encoding.debezium.operations import UNRELATED, decided, has_deletes, has_images, kinds_of, pairs, plan
+from sinks.encoding.messages import BYTES, Messages
+from tailer.errors import SinkRejected
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
+from tailer.plan import SNAPSHOT_TASKS
+
+__all__ = ["REMEDY", "Draft", "Images", "Told", "commit_moment", "drafted", "in_snapshot", "structs"]
+
+REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
+NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Rows of which is known what they are: `kinds` as in `kinds_of`, `second` as in `Pairs`, JSON texts as `keys`.
+
+    `second` is None where there are no images, `keys` where there is no key.
+    """
+
+    batch: ChangeBatch
+    kinds: pa.Array
+    second: pa.Array | None
+    keys: pa.Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Rows to encode; `earlier`: the relation of the first and the one before it."""
+
+    batch: ChangeBatch
+    earlier: pa.Scalar = UNRELATED
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The task that the rows are of."""
+        return self.batch.table_id, self.batch.version, self.batch.task
+
+    def followed_by(self, batch: ChangeBatch) -> "_Given":
+        """These rows, then those of `batch`, which is of the same task."""
+        schema = batch.rows.schema
+        held = pa.RecordBatch.from_arrays(self.batch.rows.columns, schema=schema)
+        rows = pa.concat_batches([held, batch.rows])
+        row_index = pa.concat_arrays([self.batch.row_index, batch.row_index])
+        return _Given(ChangeBatch(*self.place, rows, row_index), self.earlier)
+
+
+class Images:
+    """Tells what rows of one schema are, as far as it can without those that follow.
+
+    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
+    messages' keys. `decimal`: what decimals are in these. Raises `SinkRejected` for a column of the key that is not
+    there, or whose type has no JSON form.
+    """
+
+    def __init__(self, sink: str, schema: pa.Schema, key: Sequence[str], decimal: DecimalForm) -> None:
+        self._sink = sink
+        self._schema = schema
+        self._key = list(key)
+        self._held: _Given | None = None
+        metadata = {field.name for field in METADATA_FIELDS}
+        missing = [name for name in key if name in metadata or name not in schema.names]
+        if missing:
+            reason = f"the rows have no column {', '.join(missing)}, which is to be part of the key"
+            raise SinkRejected(sink, reason, "Choose a key of columns that are there, and a new topic for it.")
+        try:
+            self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), decimal)
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """The rows that are held back, at most two."""
+        return self._held.batch if self._held else None
+
+    def encode(self, batch: ChangeBatch, write: Callable[[Told], Messages]) -> Messages:
+        """What `write` makes of the rows that were held back, and those of `batch` that need not be.
+
+        Raises `SinkRejected`, also for a change type that is none of Delta's, and `ValueError` where rows of another
+        task are held back; has changed nothing then.
+        """
+        if not batch.rows.schema.equals(self._schema):
+            raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
+        if len(batch) == 0:
+            return NO_MESSAGES
+        given = _Given(batch)
+        if self._held and self._held.place != given.place:
+            raise ValueError(f"rows of {self._held.place} are held back, and those of {given.place} come")
+        messages, self._held = self._encoded(self._held.followed_by(batch) if self._held else given, write, last=False)
+        return messages
+
+    def flush(self, write: Callable[[Told], Messages]) -> Messages | None:
+        """What `write` makes of the rows that are held back; None if there are none."""
+        if self._held is None:
+            return None
+        messages, self._held = self._encoded(self._held, write, last=True)
+        return messages
+
+    def _encoded(self, given: _Given, write: Callable[[Told], Messages], last: bool) -> tuple[Messages, _Given | None]:
+        """The messages of rows, and the rows that are to be held back unless these are the last ones."""
+        try:
+            told, held = self._told(given, last)
+            return NO_MESSAGES if told is None else write(told), held
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error), REMEDY) from error
+
+    def _told(self, given: _Given, last: bool) -> tuple[Told | None, _Given | None]:
+        batch = given.batch
+        kinds = kinds_of(batch.rows.column(CHANGE_TYPE))
+        if kinds.null_count:
+            other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
+            reason = f"there is no operation for rows of change type {other}"
+            raise SinkRejected(self._sink, reason, "Use format flat without a key, which passes such rows on.")
+        keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
+        if not has_images(kinds):
+            return Told(batch, kinds, None, keys), None
+        found = pairs(kinds, batch.row_index, keys, given.earlier)
+        count = len(batch) if last else decided(kinds, found)
+        relation = found.relations[count - 1] if 0 < count < len(batch) else given.earlier
+        rest = batch.slice(count, len(batch) - count)
+        held = _Given(rest, relation) if len(rest) else None
+        if count == 0:
+            return None, held
+        keys = keys if keys is None else keys.slice(0, count)
+        return Told(batch.slice(0, count), kinds.slice(0, count), found.second.slice(0, count), keys), held
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What messages say of rows.
+
+    `images`: the parts of `"before":...,"after":...`, to be joined row by row. `operation`: null for a tombstone; of
+    all messages where it is a scalar. `row_index`: int64, of each message; `number`: the same as text. `keys`: JSON
+    texts. `new_key`, `old_key`: JSON texts, null for messages that need not name another key; None where none does.
+    `rows`: from which row each message is, None where each row has one message.
+    """
+
+    images: list[pa.Array | str]
+    operation: pa.Array | pa.Scalar
+    row_index: pa.Array
+    number: pa.Array
+    keys: pa.Array | None
+    new_key: pa.Array | None = None
+    old_key: pa.Array | None = None
+    rows: pa.Array | None = None
+
+    def of_rows(self, column: pa.Array) -> pa.Array:
+        """The column's value for each message."""
+        return column if self.rows is None else column.take(self.rows)
+
+
+def drafted(told: Told, texts: Texts, tombstones: bool) -> Draft:
+    """The messages of rows whose columns are `texts`; tombstones only where there are keys."""
+    keys, row_index = told.keys, told.batch.row_index
+    created = "r" if in_snapshot(told.batch) else "c"
+    if told.second is None and not has_deletes(told.kinds):
+        images = [f'"before":null,"after":{texts.before}', texts.middle, texts.after]
+        return Draft(images, pa.scalar(created, TEXT), row_index, pc.cast(row_index, TEXT), keys)
+    made = plan(told.kinds, told.second, keys, tombstones and keys is not None, created)
+    rows = whole(texts)
+    before, after = (pc.fill_null(rows.take(index), NULL) for index in (made.before, made.after))
+    images = ['"before":', before, ',"after":', after]
+    row_index = row_index.take(made.position)
+    number = pc.cast(row_index, TEXT)
+    if keys is None:
+        return Draft(images, made.operation, row_index, number, None, rows=made.row)
+    moves = made.new_key.null_count < len(made.new_key)
+    new_key, old_key = (keys.take(index) if moves else None for index in (made.new_key, made.old_key))
+    return Draft(images, made.operation, row_index, number, keys.take(made.key), new_key, old_key, made.row)
+
+
+def in_snapshot(batch: ChangeBatch) -> bool:
+    """Whether the rows are those of a snapshot."""
+    return batch.task >= SNAPSHOT_TASKS
+
+
+def commit_moment(sink: str, batch: ChangeBatch) -> int:
+    """The commit's timestamp, in microseconds since 1970. Raises `SinkRejected` where the rows have not one."""
+    moments = pc.min_max(pc.cast(batch.rows.column(COMMIT_TIMESTAMP), pa.int64())).as_py()
+    moment = moments["min"]
+    if moment is None or moment != moments["max"]:
+        raise SinkRejected(sink, f"the rows of version {batch.version} have not one commit timestamp")
+    return int(moment)
+
+
+def structs(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """These columns as one of structs."""
+    return rows.select(names).to_struct_array()

@@ -1,0 +1,243 @@
+"""Which of Debezium's messages change rows become, before any is written: all by row numbers, on whole columns.
+
+==========================  ==========================================================================================
+insert                      `c`, or `r` where the rows are of a snapshot
+delete                      `d`, then a tombstone: the same key, no value
+both images of an update    `u`
+the same, another key       `d` of the old key, its tombstone, `c` of the new key; headers name the other key
+a preimage alone            `d` and a tombstone; without a key `u` without `after`
+a postimage alone           `c`; without a key `u` without `before`
+==========================  ==========================================================================================
+
+An image is alone where the other one is in another file, as it is when an update moved the row to another partition, or
+elsewhere in the file. Where there are keys, rows come here with the images of each key put together
+(`tailer.changelog.engine`), so that an image which is alone says that its key came or went. Without keys neither a
+delete nor a new row is made up, and a `u` without `after` does not say that the row is gone: it may come behind the one
+with `after`.
+
+A change file does not say which images belong together, so it is told from where they stand. Two rows can be the
+images of one update if they follow each other, are of the two kinds, in either order, and no row of the file lies
+between them (their row indexes differ by one at most). Such a pair is sure where both have the same row index (an
+update that was told by comparing rows), likely where both have the same key, else possible. It counts
+
+- unless a surer pair has one of its two rows, and
+- if it is only possible: unless the row before it or behind it is one more image of the kind next to it. That is what
+  a file looks like that holds first all preimages, then all postimages, where the last and the first that meet are of
+  different rows.
+
+Of pairs that share rows every other one counts, from the first. All other images are alone. So what becomes of a row
+is told by two rows before and behind it and by how many pairs there were; a batch that ends in between leaves at most
+two rows undecided.
+
+A message's position is its row's; that of a `u` is the later image's. Where the key changed, the `d` has the earlier
+image's and the `c` the later one's, which are the same if the update was told by comparing rows.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encoding.columns import TEXT
+from tailer.events import ChangeType
+
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "KINDS",
+    "NEW_KEY",
+    "OLD_KEY",
+    "PREIMAGE",
+    "UNRELATED",
+    "Pairs",
+    "Plan",
+    "decided",
+    "gone",
+    "has_deletes",
+    "has_images",
+    "kinds_of",
+    "moved",
+    "pairs",
+    "plan",
+    "repeated",
+]
+
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+
+KINDS: Final = pa.array([ChangeType.INSERT, ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE])
+INSERT, DELETE, PREIMAGE, POSTIMAGE = (pa.scalar(kind, pa.int32()) for kind in range(4))
+
+# How two rows that follow each other can belong together; of two pairs with a row in common the greater one counts.
+DOUBLED, UNRELATED, POSSIBLE, LIKELY, SURE = (pa.scalar(rank, pa.int8()) for rank in range(-1, 4))
+
+# What becomes of a row, and the operations of its messages; None is a tombstone.
+INSERTED, DELETED, UPDATED, MOVED, JOINED = (pa.scalar(action, pa.int64()) for action in range(5))
+OPERATIONS: Final[tuple[tuple[str | None, ...], ...]] = (("c",), ("d", None), ("u",), ("d", None, "c"), ())
+SLOTS: Final = pa.scalar(max(map(len, OPERATIONS)), pa.int64())
+WITH_BEFORE: Final = pa.array(["d", "u"], TEXT)
+WITH_AFTER: Final = pa.array(["c", "r", "u"], TEXT)
+CREATE: Final = pa.scalar("c", TEXT)
+
+ZERO: Final = pa.scalar(0, pa.int64())
+ONE: Final = pa.scalar(1, pa.int64())
+NO_ROW: Final = pa.scalar(None, pa.int64())
+NO: Final = pa.array([False])
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """`second`: for each row, whether it and the row before it are an update.
+
+    `relations`: how each row and the next one could belong together; one less than there are rows.
+    """
+
+    second: pa.Array
+    relations: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For each message the rows that it is made of, null where there is none.
+
+    `before`, `after`: the images. `row`: whose row id it has. `position`: whose row index. `key`: whose key.
+    `operation`: null for a tombstone. `new_key`, `old_key`: whose key a header names, null for messages without.
+    """
+
+    before: pa.Array
+    after: pa.Array
+    row: pa.Array
+    position: pa.Array
+    key: pa.Array
+    operation: pa.Array
+    new_key: pa.Array
+    old_key: pa.Array
+
+
+def kinds_of(change_types: pa.Array) -> pa.Array:
+    """The change types as numbers; null for others than Delta's."""
+    return pc.index_in(change_types, KINDS)
+
+
+def has_images(kinds: pa.Array) -> bool:
+    """Whether there are images of updates."""
+    return bool(pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py())
+
+
+def has_deletes(kinds: pa.Array) -> bool:
+    """Whether there are deletes."""
+    return bool(pc.any(pc.equal(kinds, DELETE)).as_py())
+
+
+def pairs(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None, earlier: pa.Scalar) -> Pairs:
+    """Which rows are updates together; `earlier`: the relation of the first row and the one before it."""
+    relations = _relations(kinds, row_index, keys)
+    before = pa.concat_arrays([pa.array([earlier]), relations.slice(0, max(0, len(relations) - 1))])
+    before = before.slice(0, len(relations))
+    behind = pa.concat_arrays([relations.slice(1), pa.array([UNRELATED])]).slice(0, len(relations))
+    surest = pc.greater_equal(relations, pc.max_element_wise(before, behind))
+    doubled = pc.equal(pc.min_element_wise(before, behind), DOUBLED)
+    linked = pc.and_(pc.greater(relations, UNRELATED), surest)
+    linked = pc.and_not(linked, pc.and_(pc.equal(relations, POSSIBLE), doubled))
+    return Pairs(pa.concat_arrays([NO, _every_other(linked)]).slice(0, len(kinds)), relations)
+
+
+def _relations(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None) -> pa.Array:
+    """How each row and the next one could belong together."""
+    count = len(kinds) - 1
+    one, other = kinds.slice(0, count), kinds.slice(1)
+    step = pc.subtract(row_index.slice(1), row_index.slice(0, count))
+    images = pc.and_(pc.greater_equal(one, PREIMAGE), pc.greater_equal(other, PREIMAGE))
+    ranks = POSSIBLE if keys is None else pc.if_else(pc.equal(keys.slice(0, count), keys.slice(1)), LIKELY, POSSIBLE)
+    ranks = pc.if_else(pc.equal(step, ZERO), SURE, ranks)
+    ranks = pc.if_else(pc.equal(one, other), DOUBLED, ranks)
+    return pc.if_else(pc.and_(images, pc.less_equal(step, ONE)), ranks, UNRELATED)
+
+
+def _every_other(linked: pa.Array) -> pa.Array:
+    """Of each run of true values the first, the third and so on."""
+    numbers = pa.arange(0, len(linked))
+    follows = pa.concat_arrays([NO, linked]).slice(0, len(linked))
+    starts = pc.cumulative_max(pc.if_else(follows, ZERO, numbers))
+    odd = pc.equal(pc.bit_wise_and(pc.subtract(numbers, starts), ONE), ONE)
+    return pc.and_not(linked, odd)
+
+
+def decided(kinds: pa.Array, found: Pairs) -> int:
+    """How many rows, from the first, stay what they are whatever row follows the last one."""
+    count = len(kinds)
+    if kinds[-1].as_py() < PREIMAGE.as_py():
+        return count
+    if count == 1 or found.relations[-1].as_py() <= UNRELATED.as_py() or found.second[count - 2].as_py():
+        return count - 1
+    return count - 2
+
+
+def plan(kinds: pa.Array, second: pa.Array | None, keys: pa.Array | None, tombstones: bool, created: str) -> Plan:
+    """The messages of rows of these kinds, in order. `second`: as in `Pairs`; `created`: the operation of an insert."""
+    count = len(kinds)
+    second = pa.repeat(NO[0], count) if second is None else second
+    numbers = pa.arange(0, count)
+    one_earlier = pc.if_else(second, pc.subtract(numbers, ONE), NO_ROW)
+    before = pc.if_else(gone(kinds), numbers, one_earlier)
+    after = pc.if_else(gone(kinds), one_earlier, numbers)
+    joined = pa.concat_arrays([second.slice(1), NO])
+    actions = _actions(kinds, second, joined, keys)
+
+    table = [[op for op in ops if op is not None or tombstones] for ops in OPERATIONS]
+    table[INSERTED.as_py()] = [created]
+    rows, slots = repeated(pa.array([len(ops) for ops in table], pa.int64()).take(actions))
+    width = SLOTS.as_py()
+    flat = pa.array([op for ops in table for op in (*ops, *[None] * (width - len(ops)))], TEXT)
+    actions = actions.take(rows)
+    operation = flat.take(pc.add(pc.multiply(actions, SLOTS), slots))
+
+    before, after = before.take(rows), after.take(rows)
+    creates = pc.fill_null(pc.equal(operation, CREATE), pa.scalar(False))
+    moves = pc.equal(actions, MOVED)
+    key = pc.if_else(creates, after, pc.coalesce(before, after))
+    new_key = pc.if_else(pc.and_not(moves, creates), after, NO_ROW)
+    old_key = pc.if_else(pc.and_(moves, creates), before, NO_ROW)
+    position = pc.if_else(pc.and_not(moves, creates), pc.subtract(rows, ONE), rows)
+    before = pc.if_else(pc.is_in(operation, WITH_BEFORE), before, NO_ROW)
+    after = pc.if_else(pc.is_in(operation, WITH_AFTER), after, NO_ROW)
+    return Plan(
+        before=before,
+        after=after,
+        row=pc.coalesce(after, before),
+        position=position,
+        key=key,
+        operation=operation,
+        new_key=new_key,
+        old_key=old_key,
+    )
+
+
+def _actions(kinds: pa.Array, second: pa.Array, joined: pa.Array, keys: pa.Array | None) -> pa.Array:
+    """What becomes of each row; `joined`: whether it is the first row of an update."""
+    if keys is None:
+        return pc.if_else(joined, JOINED, pc.min_element_wise(pc.cast(kinds, pa.int64()), UPDATED))
+    actions = pc.if_else(gone(kinds), DELETED, INSERTED)
+    actions = pc.if_else(second, pc.if_else(moved(second, keys), MOVED, UPDATED), actions)
+    return pc.if_else(joined, JOINED, actions)
+
+
+def gone(kinds: pa.Array) -> pa.Array:
+    """Which rows are what a row was."""
+    return pc.or_(pc.equal(kinds, DELETE), pc.equal(kinds, PREIMAGE))
+
+
+def moved(second: pa.Array, keys: pa.Array) -> pa.Array:
+    """Which rows end an update (`Pairs.second`) that gave a row another key."""
+    same = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+    return pc.and_not(second, pa.concat_arrays([NO, same]))
+
+
+def repeated(counts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each row's number as often as it has messages, and which of them each is. `counts`: int64."""
+    ends = pc.cumulative_sum(counts)
+    starts = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    total = starts[-1].as_py()
+    rows = pc.list_parent_indices(pa.LargeListArray.from_arrays(starts, pa.nulls(total)))
+    return rows, pc.subtract(pa.arange(0, total), starts.take(rows))

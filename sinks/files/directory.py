@@ -1,0 +1,334 @@
+"""The directory of one stream, as the `files` sink keeps it: its names are its log.
+
+    00000000000000000000-00000000000000000006.jsonl    all rows of versions 0 to 6
+    00000000000000000007-00000000000000000007.jsonl    version 7; it may have no rows, the file is there all the same
+    00000000000000000042.reset                         an operator's word: goes on with version 42
+    .lock                                              held by the one writer
+    .1f0c….tmp                                         rows that are not committed
+
+A snapshot may be too large for one transaction. Then a file ends, and the next one begins, inside of a version: behind
+a row of a file of the snapshot, both numbers with 20 digits too, here with two:
+
+    07-07.03.99.jsonl          the snapshot of version 7, up to row 99 of its file number 3
+    07.03.99-07.11.42.jsonl    what comes behind that row, up to row 42 of its file number 11
+    07.11.42-09.jsonl          the rest of it, which closes version 7, and the changes of versions 8 and 9
+
+A data file comes into being whole: rows go to a hidden file, which is synced and then given its name by a hard link,
+one step that never replaces a file; then the directory is synced. So the names that are there say exactly what was
+delivered (invariants 1 and 2), and `read_end` checks that they follow each other without gap or overlap (invariant 3):
+each file begins where the one before it ends. Names begin with the beginning, and `-` sorts before `.`, so the order of
+the names, byte by byte, is the order of the rows.
+
+Consumers may take files away from the front. The last one must stay: it is the progress.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.stores.folders import is_lasting, table_around
+
+__all__ = ["StreamDirectory", "check_free", "directory_name", "has_streams", "place", "translated"]
+
+LOCK: Final = ".lock"
+_PLACE: Final = r"(\d{20})(?:\.(\d{20})\.(\d{20}))?"
+DATA_FILE: Final = re.compile(rf"{_PLACE}-{_PLACE}\.(?:jsonl|parquet)")
+RESET: Final = re.compile(r"(\d{20})\.reset")
+
+
+@contextmanager
+def translated(sink: str, path: Path) -> Iterator[None]:
+    """Raise `SinkUnavailable` for an `OSError` that may pass (a full disk), `SinkRejected` for one that will not."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        if is_lasting(error):
+            remedy = f"Check that {path} is a directory on a local file system and that this user may write to it."
+            raise SinkRejected(sink, f"{where}: {error.strerror}", remedy) from error
+        raise SinkUnavailable(sink, f"{where}: {error.strerror or error}") from error
+
+
+def directory_name(part: str) -> str:
+    """A part of an app_id as a file name: percent-encoded but for letters, digits, `-`, `_`, `~` and inner points."""
+    name = quote(part, safe="")
+    return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
+
+
+def place(position: Position) -> str:
+    """A position as names give it: a version that is closed, or a place in its snapshot."""
+    if position.closes_version:
+        return f"{position.version:020d}"
+    return f"{position.version:020d}.{position.task - SNAPSHOT_TASKS:020d}.{position.row:020d}"
+
+
+def has_streams(sink: str, folder: Path) -> bool:
+    """Whether anything was ever delivered to a stream whose directory lies in `folder`.
+
+    Raises `SinkUnavailable` and `SinkRejected` as `translated` does.
+    """
+    with translated(sink, folder), suppress(FileNotFoundError):
+        return any(_Span.of(path.name) is not None for path in folder.glob("*/*"))
+    return False
+
+
+def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
+    """Refuse (`SinkRejected`) to begin `stream` in `root` where that is somebody else's folder.
+
+    A stream that is there goes on. `adopt`: whether other files may lie in `root`. The folder of a Delta table is never
+    free. Raises `SinkUnavailable`, too, as `translated` does.
+    """
+    with translated(sink, root):
+        if (stream / LOCK).exists() or has_streams(sink, stream.parent):
+            return
+        if root.is_symlink() and not root.exists():
+            remedy = "Create the folder it leads to, or choose another path."
+            raise SinkRejected(sink, f"{root} is a link that leads nowhere", remedy)
+        if table := table_around(stream):
+            at = (
+                "is the folder of a Delta table"
+                if str(table) == os.path.realpath(root)
+                else f"lies in that of the Delta table {table}"
+            )
+            reason = f"{root} {at}, whose VACUUM deletes what is there"
+            raise SinkRejected(sink, reason, "Choose a path outside of that folder.")
+        if adopt or next(root.glob(f"*/*/{LOCK}"), None) is not None:
+            return
+        if foreign := _foreign(root):
+            remedy = "Choose another path; or set adopt = true, if streams are really to lie beside what is there."
+            raise SinkRejected(sink, f"{root} is not empty ({foreign} is there), and has no stream of ours", remedy)
+
+
+def _foreign(root: Path) -> Path | None:
+    """Something in `root` that is no directory of a stream, nor what a writer leaves that was killed at its start."""
+    for pipeline in _visible(root):
+        if not pipeline.is_dir():
+            return pipeline
+        for stream in _visible(pipeline):
+            if not stream.is_dir():
+                return stream
+            if found := next((path for path in _visible(stream) if _Span.of(path.name) is None), None):
+                return found
+    return None
+
+
+def _visible(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "lost+found"]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What a name stands for: all behind `after` up to `end`, or (None) the word that all up to `end` is behind us."""
+
+    after: Position | None
+    end: Position
+    name: str
+
+    @classmethod
+    def of(cls, name: str) -> "_Span | None":
+        """What `name` stands for; names that are not ours stand for nothing."""
+        if found := RESET.fullmatch(name):
+            return cls(None, Position.end(int(found[1]) - 1), name)
+        if found := DATA_FILE.fullmatch(name):
+            after = _position(found[1], found[2], found[3]) if found[2] else Position.end(int(found[1]) - 1)
+            return cls(after, _position(found[4], found[5], found[6]), name)
+        return None
+
+
+def _position(version: str, task: str | None, row: str | None) -> Position:
+    if task is None or row is None:
+        return Position.end(int(version))
+    return Position(int(version), SNAPSHOT_TASKS + int(task), int(row))
+
+
+class StreamDirectory:
+    """The directory at `path`, which belongs to the sink `sink`. Blocking: for worker threads.
+
+    Besides what they name, methods raise `SinkUnavailable` and `SinkRejected` as `translated` does.
+    """
+
+    def __init__(self, sink: str, path: Path) -> None:
+        self.path = path
+        self._sink = sink
+        self._lock: int | None = None
+        self._folder: int | None = None
+        self._end: tuple[Position | None] | None = None
+
+    def lock(self) -> None:
+        """Become the one writer until `unlock`, creating the directory if need be; again is no error (invariant 6).
+
+        Raises `SinkFenced` where another instance is, in this process or elsewhere.
+        """
+        if self._lock is not None:
+            self._check_there()
+            return
+        with translated(self._sink, self.path):
+            _make_directory(self.path)
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                raise SinkFenced(self._sink, f"it holds {self.path / '.lock'}") from None
+            except OSError:
+                os.close(handle)
+                raise
+            self._lock = handle
+            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for stale in self.path.glob(".*.tmp"):  # of a writer that was killed, since the lock is ours
+                stale.unlink()
+
+    def unlock(self) -> None:
+        """Let the next writer in."""
+        self.forget()
+        for handle in (self._lock, self._folder):
+            if handle is not None:
+                os.close(handle)
+        self._lock = self._folder = None
+
+    def gone(self, left: str) -> SinkRejected:
+        """An error for a directory whose files are no more; `left`: what this instance knows of them."""
+        remedy = "Put its files back. To deliver into a new directory from the pipeline's start on, start again."
+        return SinkRejected(self._sink, f"{self.path} was deleted or replaced while in use: {left}", remedy)
+
+    def forget(self) -> None:
+        """Ask the directory again next time."""
+        self._end = None
+
+    def end(self) -> Position | None:
+        """As `read_end`, for the holder of the lock: while nobody else writes, a list is needed only once."""
+        self._check_there()
+        if self._end is None:
+            self._end = (self.read_end(),)
+        return self._end[0]
+
+    def read_end(self) -> Position | None:
+        """Up to where there is something, None if there is nothing.
+
+        Raises `SinkRejected` where the names contradict each other.
+        """
+        self._check_there()
+        try:
+            return self._check(self._spans())
+        except SinkRejected:
+            # A list made while another instance commits may show its newer file only. A real gap stays.
+            return self._check(self._spans())
+
+    def put_reset(self, end: Position) -> None:
+        """Record that everything up to `end`, which closes a version, is behind us.
+
+        Raises `SinkRejected` where files hold later rows, which would come a second time.
+        """
+        self.forget()
+        spans = self._spans()
+        if later := [span.name for span in spans if span.after is not None and span.end > end]:
+            remedy = f"Move {later[0]} and the files after it out of {self.path}, then reset again."
+            reason = f"{self.path / later[0]} holds versions after {end.version}"
+            raise SinkRejected(self._sink, reason, remedy)
+        hidden = self.hidden_path()
+        with translated(self._sink, self.path):
+            try:
+                hidden.touch(exist_ok=False)
+                with suppress(FileExistsError):
+                    os.link(hidden, self.path / f"{end.version + 1:020d}.reset")
+            finally:
+                hidden.unlink(missing_ok=True)
+            for span in spans:
+                if span.end > end:
+                    (self.path / span.name).unlink()
+            _sync(self.path)
+
+    def hidden_path(self) -> Path:
+        """A name for rows that are not committed."""
+        return self.path / f".{secrets.token_hex(8)}.tmp"
+
+    def publish(self, hidden: Path, after: Position, end: Position, suffix: str) -> None:
+        """Commit the synced file `hidden` as the one that holds what is behind `after`, up to `end` (invariant 1).
+
+        Raises `SinkFenced` where that file is there, `CommitUnknown` where it may not survive a crash.
+        """
+        self.forget()
+        first = place(Position.end(after.version + 1) if after.closes_version else after)
+        final = self.path / f"{first}-{place(end)}.{suffix}"
+        with translated(self._sink, self.path):
+            try:
+                os.link(hidden, final)
+            except FileExistsError:
+                raise SinkFenced(self._sink, f"it wrote {final}") from None
+        try:
+            _sync(self.path)
+        except OSError as error:
+            raise CommitUnknown(self._sink, f"{self.path}: {error.strerror}") from error
+        self._end = (end,)
+
+    def _check_there(self) -> None:
+        """Raise `SinkRejected` where the path does not lead to the directory any more that is locked."""
+        if self._folder is None:
+            return
+        with translated(self._sink, self.path):
+            try:
+                found, held = self.path.stat(), os.fstat(self._folder)
+            except FileNotFoundError:
+                raise self.gone("it is not there any more") from None
+        if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            raise self.gone("another one is there now")
+
+    def _spans(self) -> list[_Span]:
+        """What the names say, in order; names that are not ours say nothing."""
+        with translated(self._sink, self.path):
+            try:
+                names = [entry.name for entry in self.path.iterdir()]
+            except FileNotFoundError:
+                return []
+        spans = filter(None, map(_Span.of, names))
+        return sorted(spans, key=lambda span: (span.end, span.after is None))
+
+    def _check(self, spans: list[_Span]) -> Position | None:
+        end: Position | None = None
+        for span in spans:
+            if span.after is not None and span.after >= span.end:
+                raise self._contradiction(f"{span.name} ends before it begins")
+            if span.after is not None and end is not None and span.after != end:
+                missing = f"nothing there holds {_between(end, span.after)}"
+                twice = f"{span.name} holds versions that other files hold too"
+                raise self._contradiction(missing if span.after > end else twice)
+            end = span.end
+        return end
+
+    def _contradiction(self, reason: str) -> SinkRejected:
+        remedy = f"Put the missing files back into {self.path}, or take away what does not belong there."
+        return SinkRejected(self._sink, f"{self.path}: {reason}", remedy)
+
+
+def _between(end: Position, after: Position) -> str:
+    """What comes behind `end`, up to `after`, in words."""
+    if end.closes_version and after.closes_version:
+        return f"versions {end.version + 1} to {after.version}"
+    return f"what comes between {place(end)} and {place(after)}"
+
+
+def _make_directory(path: Path) -> None:
+    """Create `path` and what is above it, durably."""
+    if not path.is_dir():
+        _make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

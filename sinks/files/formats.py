@@ -1,0 +1,265 @@
+"""What is in a file of the `files` sink, and how it gets there while the file is hidden. Blocking: for worker threads.
+
+Lines of JSON may differ from each other, so rows of any schema follow each other there, with a line between them that
+says what changed (`sinks.encoding.events`). A Parquet file has one schema, which no row may leave. So when rows of
+another schema come, another file is begun, with columns for both (`sinks.encoding.typed.unite`), and what was written
+so far is copied there, some thousand rows at a time. Only transactions with a change of the schema between their rows
+pay for this. What is not a row has no place in Parquet, except that a gap is a row with the change type `gap`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from os import fsync
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from sinks.encoding.events import event_line
+from sinks.encoding.flat import FlatEncoder, slices
+from sinks.encoding.typed import Misfit, conform, gap_row, unite
+from tailer.errors import SinkRejected
+from tailer.events import ControlEvent, Gap
+
+__all__ = ["Draft", "JsonLines", "Parquet"]
+
+WRITE_BUFFER_BYTES: Final = 1 << 20
+ROW_GROUP_ROWS: Final = 128 << 10
+ROW_GROUP_BYTES: Final = 32 << 20
+COPIED_ROWS: Final = 16 << 10
+_LINES_MAY_DIFFER: Final = (
+    'Set format = "jsonl" for this pipeline: lines may differ, the rows of a Parquet file may not.'
+)
+
+
+class Draft(Protocol):
+    """A file that nobody sees yet. `schema`: what the next rows look like."""
+
+    schema: pa.Schema
+
+    @property
+    def suffix(self) -> str:
+        """What its name will end with."""
+        ...
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows of `schema`, now or later. Raises `SinkRejected` where the format has no place for them."""
+        ...
+
+    def announce(self, event: ControlEvent) -> None:
+        """Append what is not a row, as far as the format has a form for it. Raises as `write`."""
+        ...
+
+    def finish(self) -> Path:
+        """Complete the file and sync it; where it is."""
+        ...
+
+    def remove(self) -> None:
+        """Take the hidden names away, and let go of everything, with the file complete or not."""
+        ...
+
+
+class _Hidden:
+    """A file with a hidden name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content = path.open("xb", buffering=WRITE_BUFFER_BYTES)
+
+    def sync(self) -> None:
+        self.content.flush()
+        fsync(self.content.fileno())
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # of a disk so full that the last bytes do not fit
+            self.content.close()
+
+
+class JsonLines:
+    """A line per row, and per event. `new_path` gives names for hidden files."""
+
+    suffix: Final = "jsonl"
+
+    def __init__(self, sink: str, new_path: Callable[[], Path], schema: pa.Schema) -> None:
+        self.schema = schema
+        self._sink = sink
+        self._new_path = new_path
+        self._file: _Hidden | None = None
+        self._encoder: FlatEncoder | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See `Draft.write`."""
+        file = self._open()
+        if self._encoder is None:
+            self._encoder = FlatEncoder(self._sink, self.schema)
+        for part in slices(rows):
+            file.content.write(self._encoder.lines(part))
+
+    def announce(self, event: ControlEvent) -> None:
+        """See `Draft.announce`."""
+        if not isinstance(event, Gap):
+            self._encoder = FlatEncoder(self._sink, event.after)
+            self.schema = event.after
+        self._open().content.write(event_line(event))
+
+    def finish(self) -> Path:
+        """See `Draft.finish`."""
+        file = self._open()
+        file.sync()
+        return file.path
+
+    def remove(self) -> None:
+        """See `Draft.remove`."""
+        if self._file is not None:
+            self._file.remove()
+
+    def _open(self) -> _Hidden:
+        if self._file is None:
+            self._file = _Hidden(self._new_path())
+        return self._file
+
+
+class Parquet:
+    """Rows in row groups, under one schema. `new_path` gives names for hidden files."""
+
+    suffix: Final = "parquet"
+
+    def __init__(self, sink: str, new_path: Callable[[], Path], schema: pa.Schema) -> None:
+        self.schema = schema
+        self._sink = sink
+        self._new_path = new_path
+        self._parts: list[_Part] = []  # the last one is the file; more than one only while rows are copied
+        self._fitting: pa.Schema | None = None  # what rows looked like that have a place there
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See `Draft.write`."""
+        if len(rows) == 0:
+            return
+        try:
+            self._part_for(rows.schema).write(rows)
+        except Misfit as misfit:
+            reason = f"versions that share a file differ too much: {misfit}"
+            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from misfit
+
+    def announce(self, event: ControlEvent) -> None:
+        """See `Draft.announce`. Whether rows of two schemas have one in common is asked when there are such rows."""
+        if isinstance(event, Gap):
+            self.write(gap_row(event, self.schema))
+        else:
+            self.schema = event.after
+
+    def finish(self) -> Path:
+        """See `Draft.finish`."""
+        part = self._parts[-1] if self._parts else self._begin(self.schema)
+        part.close()
+        return part.path
+
+    def remove(self) -> None:
+        """See `Draft.remove`."""
+        for part in self._parts:
+            part.remove()
+
+    def _part_for(self, schema: pa.Schema) -> "_Part":
+        if not self._parts:
+            self._begin(unite(pa.schema([]), schema))
+        elif schema is not self._fitting and not schema.equals(self._fitting):
+            united = unite(self._parts[-1].schema, schema)
+            if not united.equals(self._parts[-1].schema):
+                self._move(self._parts[-1], self._begin(united))
+        self._fitting = schema
+        return self._parts[-1]
+
+    def _move(self, part: "_Part", other: "_Part") -> None:
+        part.close()
+        for rows in part.read():
+            other.write(rows)
+        part.remove()
+        self._parts.remove(part)
+
+    def _begin(self, schema: pa.Schema) -> "_Part":
+        part = _Part(self._sink, _Hidden(self._new_path()), schema)
+        self._parts.append(part)
+        part.open()
+        return part
+
+
+class _Part:
+    """A Parquet file. Batches are put together to row groups of a size that can be read well."""
+
+    def __init__(self, sink: str, file: _Hidden, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._sink = sink
+        self._file = file
+        self._batches: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self._writer: parquet.ParquetWriter | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._file.path
+
+    def open(self) -> None:
+        """Begin the file. Raises `SinkRejected` for a type without a form."""
+        with self._named(self.schema.empty_table()):
+            self._writer = parquet.ParquetWriter(self._file.content, self.schema, compression="zstd")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows that have a place in `schema`. Raises `Misfit` for a value that has none."""
+        self._batches.append(conform(rows, self.schema))
+        self._held_rows += len(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held as a row group. Raises `SinkRejected` for values without a form."""
+        if self._batches and self._writer is not None:
+            table = pa.Table.from_batches(self._batches, self.schema)
+            with self._named(table):
+                self._writer.write_table(table, max(1, len(table)))
+            self._batches.clear()
+            self._held_rows = self._held_bytes = 0
+
+    def close(self) -> None:
+        """Complete the file and sync it."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()
+        self._file.sync()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """All rows, of the completed file."""
+        with parquet.ParquetFile(self.path) as written:
+            yield from written.iter_batches(COPIED_ROWS)
+
+    def remove(self) -> None:
+        """Let go of everything."""
+        self._batches.clear()
+        if self._writer is not None:
+            with suppress(OSError):
+                self._writer.close()  # or the library does, when it is collected
+            self._writer.is_open = False
+        self._file.remove()
+
+    @contextmanager
+    def _named(self, rows: pa.Table) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowNotImplementedError as error:
+            raise SinkRejected(self._sink, f"no Parquet form: {error}", "Leave the column out.") from error
+        except pa.ArrowInvalid as error:
+            reason = f"no Parquet form for values of {', '.join(_refused_columns(rows))}: {error}"
+            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from error
+
+
+def _refused_columns(rows: pa.Table) -> Iterator[str]:
+    """The columns that cannot be written: of what is nested the library only says which field it is."""
+    for name in rows.schema.names:
+        try:
+            parquet.write_table(rows.select([name]), pa.BufferOutputStream())
+        except pa.ArrowInvalid:
+            yield name

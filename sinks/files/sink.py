@@ -1,0 +1,228 @@
+"""The `files` sink: change rows as JSON Lines or Parquet files, exactly once, in one directory per stream.
+
+A transaction is one file, named by the versions it holds; what the names promise and how they come into being is in
+`sinks.files.directory`. A reader sees a file whole or not at all, and may process files in the order of their names.
+A version is in one file, except that the snapshot of a large table may be in several: each closes its transaction, so
+an interrupted snapshot goes on behind the last of them.
+
+Events lie between the rows: as lines in JSON Lines; in Parquet a gap is a row, and a change of the schema shows in the
+schema of the next file, or of this one where rows of both share it.
+
+Rows stream into a hidden file as they come (`sinks.files.formats`), so memory is bounded by a batch (JSON Lines) or a
+row group (Parquet).
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import msgspec
+import pyarrow as pa
+from anyio import CancelScope, to_thread
+
+from sinks import read_options
+from sinks.files.directory import StreamDirectory, check_free, directory_name, has_streams, place, translated
+from sinks.files.formats import Draft, JsonLines, Parquet
+from tailer.errors import ConfigError, SinkFenced, SinkRejected
+from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.plan import Position
+from tailer.sink import Demands, Progress
+
+__all__ = ["FilesSink", "Format"]
+
+Format = Literal["jsonl", "parquet"]
+
+
+class _Options(msgspec.Struct, frozen=True):
+    path: str  # the folder; a pipeline's files are in PATH/PIPELINE/TABLE_ID
+    format: Format = "jsonl"  # of the files
+    adopt: bool = False  # begin in a folder that holds other files
+
+
+class FilesSink:
+    """A `Sink` that writes to directories `<path>/<pipeline>/<table id>`.
+
+    An instance holds the directories it has written to until `aclose`; for another instance they are closed. `adopt`:
+    begin also in a folder that holds other files.
+    """
+
+    splits_versions: Final = False
+    splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
+
+    def __init__(self, name: str, path: Path, form: Format = "jsonl", *, adopt: bool = False) -> None:
+        self.name = name
+        self._adopt = adopt
+        self._path = path
+        self._form = form
+        self._streams: dict[str, StreamDirectory] = {}
+        self._seen: dict[str, Position | None] = {}
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Options: `path`, a local directory; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
+
+        Raises `ConfigError`.
+        """
+        given = read_options(name, options, _Options)
+        if not given.path or "://" in given.path:
+            raise ConfigError(f"{name}.path", f"{given.path!r} is not a local directory", "Give a path such as out.")
+        return cls(name, Path(given.path), given.format, adopt=given.adopt)
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """Up to where the stream's directory has something, by the names that are there.
+
+        Raises `SinkRejected` where they have a gap or an overlap, or are gone, and for a folder that is not ours.
+        """
+        stream = self._stream(app_id)
+        end = await to_thread.run_sync(stream.read_end)
+        if end is None:
+            if (left := self._seen.get(app_id)) is not None:
+                raise stream.gone(f"this instance left it at {place(left)}, and it is empty")
+            await self._check_free(stream)
+        self._seen[app_id] = end
+        return None if end is None else Progress(app_id, end)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
+        return await to_thread.run_sync(has_streams, self.name, self._path / directory_name(pipeline))
+
+    async def reset(self, progress: Progress) -> None:
+        """Declare a version to go on with, in a file of its own.
+
+        Raises `SinkRejected` where files hold later rows already, which would be written a second time, and for a place
+        inside of a version.
+        """
+        end = progress.position
+        if not end.closes_version:
+            raise SinkRejected(self.name, f"only whole versions can be behind us, and {end} is inside of one")
+        stream = self._stream(progress.app_id)
+        await self._check_free(stream)
+        await to_thread.run_sync(stream.lock)
+        await to_thread.run_sync(stream.put_reset, end)
+        self._seen[progress.app_id] = end
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_FilesTransaction"]:
+        """A transaction on top of what this instance last saw.
+
+        Entering raises `SinkFenced` where another instance holds the directory or has committed since.
+        """
+        stream = self._stream(app_id)
+        await self._check_free(stream)
+        await to_thread.run_sync(stream.lock)
+        end = await to_thread.run_sync(stream.end)
+        if self._seen.setdefault(app_id, end) != end:
+            raise _moved(self.name, stream, end)
+        draft = (JsonLines if self._form == "jsonl" else Parquet)(self.name, stream.hidden_path, schema)
+        try:
+            yield _FilesTransaction(self.name, stream, draft, end, self._note)
+        except BaseException:
+            stream.forget()
+            raise
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(draft.remove)
+
+    async def aclose(self) -> None:
+        """Let go of the directories."""
+        for stream in self._streams.values():
+            stream.unlock()
+
+    def _stream(self, app_id: str) -> StreamDirectory:
+        if app_id not in self._streams:
+            path = self._path.joinpath(*map(directory_name, app_id.split("/")))
+            self._streams[app_id] = StreamDirectory(self.name, path)
+        return self._streams[app_id]
+
+    async def _check_free(self, stream: StreamDirectory) -> None:
+        await to_thread.run_sync(partial(check_free, self.name, self._path, stream.path, adopt=self._adopt))
+
+    def _note(self, app_id: str, end: Position) -> None:
+        self._seen[app_id] = end
+
+
+class _FilesTransaction:
+    """Rows on their way into one file."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: StreamDirectory,
+        draft: Draft,
+        end: Position | None,
+        note: Callable[[str, Position], None],
+    ) -> None:
+        self._name = name
+        self._stream = stream
+        self._draft = draft
+        self._end = end
+        self._note = note
+        self._versions: tuple[int, int] | None = None
+
+    async def write(self, batch: ChangeBatch) -> None:
+        if not batch.rows.schema.equals(self._draft.schema):
+            raise SinkRejected(self._name, f"rows of another schema than was announced: {batch.rows.schema.names}")
+        self._hold(batch.version, batch.version)
+        await to_thread.run_sync(self._write, batch.rows)
+
+    async def announce(self, event: ControlEvent) -> None:
+        self._hold(event.first_version if isinstance(event, Gap) else event.version, event.version)
+        await to_thread.run_sync(self._announce, event)
+
+    async def commit(self, progress: Progress) -> None:
+        position = progress.position
+        if not (position.closes_version or position.in_snapshot):
+            raise SinkRejected(self._name, f"files hold whole versions, and {position} is inside of one")
+        after = self._after(position)
+        end = await to_thread.run_sync(self._stream.end)
+        if end != self._end:
+            raise _moved(self._name, self._stream, end)
+        if after is None:
+            # Nothing was ever delivered and nothing is now: no file would be true, the position alone is.
+            await to_thread.run_sync(self._stream.put_reset, position)
+        else:
+            await to_thread.run_sync(self._publish, after, position)
+        self._note(progress.app_id, position)
+
+    def _hold(self, first: int, last: int) -> None:
+        self._versions = (first if self._versions is None else self._versions[0], last)
+
+    def _after(self, end: Position) -> Position | None:
+        """What the file begins behind: the end of the file before it, or the version before that of the very first row.
+
+        None where there is neither.
+        """
+        written = self._versions or (end.version, end.version)
+        after = Position.end(written[0] - 1) if self._end is None else self._end
+        if not (after < end and after < Position.end(written[0]) and written[1] <= end.version):
+            reason = (
+                f"rows of versions {written[0]} to {written[1]} do not belong between {place(after)} and {place(end)}"
+            )
+            raise SinkRejected(self._name, reason)
+        nothing = self._end is None and self._versions is None and end.closes_version
+        return None if nothing else after
+
+    def _write(self, rows: pa.RecordBatch) -> None:
+        with translated(self._name, self._stream.path):
+            self._draft.write(rows)
+
+    def _announce(self, event: ControlEvent) -> None:
+        with translated(self._name, self._stream.path):
+            self._draft.announce(event)
+
+    def _publish(self, after: Position, end: Position) -> None:
+        with translated(self._name, self._stream.path):
+            hidden = self._draft.finish()
+        self._stream.publish(hidden, after, end, self._draft.suffix)
+
+
+def _moved(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced | SinkRejected:
+    """An error for a stream that does not end where this instance left it."""
+    if end is None:
+        return stream.gone("this instance left something there, and it is empty")
+    where = end.version if end.closes_version else place(end)
+    return SinkFenced(name, f"{stream.path} ends with version {where} now")

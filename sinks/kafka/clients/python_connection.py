@@ -1,0 +1,154 @@
+"""How kafka-python connects, and what its errors mean for a sink."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from kafka.errors import BrokerResponseError, IllegalStateError, KafkaError, KafkaTimeoutError
+from kafka.net.compat import KafkaNetClient
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from sinks.kafka.clients.answers import OLDEST_BROKER, error_of, too_old
+from sinks.kafka.clients.port import Connection
+from sinks.kafka.clients.python_login import knock
+from sinks.kafka.clients.security import Tokens, protocol_of, tls_context
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+
+__all__ = ["CLIENT_ERRORS", "arguments_of", "connected", "error_for"]
+
+# What the client raises when something is wrong outside of it.
+CLIENT_ERRORS: Final = (KafkaError, OSError, RuntimeError, ValueError)
+
+# What goes wrong is raised, and told once, in our words: the client says it once for each connection and attempt.
+# Who wants to see that sets the logger's level.
+_client_log = logging.getLogger("kafka")
+if _client_log.level == logging.NOTSET:
+    _client_log.setLevel(logging.CRITICAL)
+
+# They log what goes over the wire when debugging, passwords and tokens too.
+_TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
+
+_CONNECT_MS: Final = 15_000
+_RECONNECT_MS: Final = 2_000
+_TOKENS: Final = "sasl_oauth_token_provider"
+_CODE: Final = re.compile(r"\[Error (\d+)\]")
+
+
+class _Secret(str):
+    """A text that is not shown where its surroundings are printed: the client logs all arguments when debugging."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'...'"
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # the client has no types
+    """Tokens as the client wants them."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def token(self) -> str:
+        """A token that is valid now."""
+        return self._tokens.token()[0]
+
+
+def arguments_of(connection: Connection) -> dict[str, Any]:
+    """What all of kafka-python's clients take of a connection.
+
+    Raises `SinkRejected` for certificates that cannot be used.
+    """
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": list(connection.bootstrap_servers),
+        "client_id": connection.client_id,
+        "security_protocol": protocol_of(connection),
+        "bootstrap_timeout_ms": _CONNECT_MS,
+        "reconnect_backoff_max_ms": _RECONNECT_MS,
+    }
+    sasl = connection.sasl
+    if connection.tls is not None:
+        arguments["ssl_context"] = tls_context(connection.name, connection.tls)
+    if sasl is not None:
+        arguments["sasl_mechanism"] = sasl.mechanism
+    if sasl is not None and sasl.oauth is not None:
+        arguments[_TOKENS] = _Provider(Tokens(connection.name, sasl.oauth, connection.tls))
+    elif sasl is not None:
+        arguments |= {"sasl_plain_username": sasl.username, "sasl_plain_password": _Secret(sasl.password)}
+    return arguments
+
+
+def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> Any:
+    """One of kafka-python's clients, or what it raises; brokers that are too old are refused.
+
+    Raises `SinkError`. What the client leaves behind of itself when it cannot connect, threads and sockets, is closed.
+    """
+    made: list[KafkaNetClient] = []
+
+    def network(**configs: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**configs))
+        return made[-1]
+
+    arguments = arguments_of(connection)
+    if _TOKENS in arguments:
+        # Where there is no token, the client would only say that it cannot connect.
+        arguments[_TOKENS].token()
+    # The client itself would try for `_CONNECT_MS` before it says anything, and then not why.
+    if reasons := knock(connection, arguments):
+        raise _no_broker(connection, reasons)
+    for logger in _TALKATIVE:
+        logging.getLogger(logger).addFilter(_is_fit_for_logs)
+    try:
+        client = make(**arguments, **more, kafka_client=network)
+        version = made[0].get_broker_version()
+    except CLIENT_ERRORS as error:
+        for network_client in made:
+            network_client.close()
+        raise _unreachable(connection, arguments, error) from error
+    if version < OLDEST_BROKER:
+        client.close()
+        raise too_old(connection.name, version)
+    return client
+
+
+def error_for(sink: str, error: BaseException, topic: str | None = None) -> SinkError:
+    """The error that says what kafka-python's `error` means. `topic`: what it was about, if that is known."""
+    if isinstance(error, SinkError):
+        return error
+    cause = _cause(error)
+    text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, BrokerResponseError) and cause.errno is not None:
+        return error_of(sink, cause.errno, text, topic)
+    # What is in the way is said in words only: "Unexpected error in ...: [Error 50] ...".
+    told = _CODE.search(str(cause))
+    if told is not None:
+        return error_of(sink, int(told[1]), text, topic)
+    if isinstance(cause, ValueError):
+        return SinkRejected(sink, text, "Check the sink's options.")
+    return SinkUnavailable(sink, f"a broker cannot be reached, or does not answer as it should ({text})")
+
+
+def _unreachable(connection: Connection, arguments: Mapping[str, Any], error: Exception) -> SinkError:
+    """What keeps us from the brokers: the client only says that it had no luck."""
+    if not isinstance(error, KafkaTimeoutError):
+        return error_for(connection.name, error)
+    otherwise = f"something answers, but not as a broker that is up and wants {protocol_of(connection)}"
+    return _no_broker(connection, knock(connection, arguments) or [otherwise])
+
+
+def _no_broker(connection: Connection, reasons: Sequence[str]) -> SinkUnavailable:
+    return SinkUnavailable(connection.name, f"no broker can be reached ({'; '.join(reasons)})")
+
+
+def _is_fit_for_logs(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.INFO
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What an error was raised for, where it carries that: an earlier error of the same producer."""
+    if isinstance(error, KafkaError) and not isinstance(error, BrokerResponseError | IllegalStateError):
+        for argument in error.args:
+            if isinstance(argument, KafkaError):
+                return _cause(argument)
+    return error

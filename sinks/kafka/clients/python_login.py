@@ -1,0 +1,121 @@
+"""Asks brokers whether they let us in, because kafka-python does not tell why they do not.
+
+A broker that refuses a login says so and hangs up. The client mostly sees no more than that somebody hung up, and tries
+on for as long as it is given; of a certificate that it does not trust it only says that it has no connection.
+"""
+
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kafka.net.sasl import get_sasl_mechanism
+
+from sinks.kafka.clients.answers import error_of
+from sinks.kafka.clients.port import Connection
+from tailer.errors import SinkRejected
+
+__all__ = ["knock"]
+
+_ONE_S: Final = 3.0
+_ALL_S: Final = 9.0
+_LARGEST: Final = 2**20
+_HANDSHAKE: Final = (17, 1)  # a request's kind and its version
+_AUTHENTICATE: Final = (36, 0)
+
+
+def knock(connection: Connection, arguments: Mapping[str, Any]) -> list[str]:
+    """Why brokers cannot be reached, one line for each; none as soon as one of them lets us in.
+
+    `arguments`: kafka-python's. Raises `SinkRejected` for a refused login, and a certificate that is not to be trusted.
+    """
+    reasons: list[str] = []
+    deadline = time.monotonic() + _ALL_S
+    for server in connection.bootstrap_servers:
+        if time.monotonic() > deadline:
+            break
+        host, _, port = server.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _ONE_S) as plain:
+                _enter(connection, arguments, plain, host)
+        except ssl.SSLCertVerificationError as error:
+            reason = f"{server}: its certificate is not to be trusted: {error.verify_message}"
+            remedy = "Check tls_ca_file, and that the certificate has the name of the server."
+            raise SinkRejected(connection.name, reason, remedy) from None
+        except (OSError, ValueError, struct.error) as error:
+            reasons.append(f"{server}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return []
+    return reasons
+
+
+def _enter(connection: Connection, arguments: Mapping[str, Any], plain: socket.socket, host: str) -> None:
+    context: ssl.SSLContext | None = arguments.get("ssl_context")
+    if context is not None:
+        with context.wrap_socket(plain, server_hostname=host) as secure:
+            _log_in(connection, arguments, secure, host)
+    else:
+        _log_in(connection, arguments, plain, host)
+
+
+def _log_in(connection: Connection, arguments: Mapping[str, Any], broker: socket.socket, host: str) -> None:
+    if connection.sasl is None:
+        return
+    name = connection.sasl.mechanism
+    answer = _Answer(_ask(broker, _HANDSHAKE, struct.pack(">h", len(name)) + name.encode()))
+    code = answer.number(">h")
+    if code:
+        offered = ", ".join(answer.text() for _ in range(answer.number(">i")))
+        raise error_of(connection.name, code, f"{name}; they have {offered or 'none'}")
+    mechanism = get_sasl_mechanism(name)(host=host, **arguments)
+    while not mechanism.is_done():
+        token = mechanism.auth_bytes()
+        answer = _Answer(_ask(broker, _AUTHENTICATE, struct.pack(">i", len(token)) + token))
+        code, text = answer.number(">h"), answer.text()
+        if code:
+            raise error_of(connection.name, code, text)
+        mechanism.receive(answer.piece(answer.number(">i")))
+
+
+def _ask(broker: socket.socket, kind: tuple[int, int], body: bytes) -> bytes:
+    # Kind, version, a number for the answer to bear, and no name of the client.
+    request = struct.pack(">hhih", *kind, 0, -1) + body
+    broker.sendall(struct.pack(">i", len(request)) + request)
+    (size,) = struct.unpack(">i", _read(broker, 4))
+    if not 4 <= size <= _LARGEST:
+        raise ValueError("answers, but not as a broker")
+    return _read(broker, size)[4:]
+
+
+def _read(broker: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = broker.recv(size - len(data))
+        if not more:
+            raise ConnectionError("hangs up")
+        data += more
+    return data
+
+
+class _Answer:
+    """The fields of an answer, read one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: str) -> int:
+        """A number as `struct` has it."""
+        (value,) = struct.unpack(form, self.piece(struct.calcsize(form)))
+        return int(value)
+
+    def piece(self, size: int) -> bytes:
+        """So many bytes; none where there is nothing (-1)."""
+        start, self._at = self._at, self._at + max(0, size)
+        return self._data[start : self._at]
+
+    def text(self) -> str:
+        """A text behind its length."""
+        return self.piece(self.number(">h")).decode(errors="replace")

@@ -1,0 +1,75 @@
+"""Net changes of a range of versions: what became of its rows from before the range to after it.
+
+| existed before | exists after | what is left |
+|---|---|---|
+| no | no | nothing |
+| no | yes | its last insert |
+| yes | no | its first delete |
+| yes | yes | its first preimage and its last postimage, or nothing where they are equal |
+
+All versions of the range are planned and compared (`tailer.changelog.carryovers.refine_range`) before the first row is
+delivered; rows then come in the order of their versions, each with its own version and time. Memory is bounded but for
+the plans.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from tailer.changelog.carryovers import PairingCounts, check_key, refine_range
+from tailer.changelog.comparison import compare
+from tailer.changelog.rules import PairingRules
+from tailer.changelog.spill.bitmaps import Selections
+from tailer.engine.port import Engine
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position
+from tailer.table_log import TableLog
+
+__all__ = ["NetChanges", "net_changes"]
+
+
+class NetChanges:
+    """An engine that runs, of each version of a range, what `plans` say of it."""
+
+    def __init__(self, engine: Engine, plans: Sequence[ChangePlan]) -> None:
+        self._engine = engine
+        self._plans = {plan.version: plan for plan in plans}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`."""
+        return self._engine.key
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`."""
+        async with self._engine.run(self._plans[plan.version], after) as batches:
+            yield batches
+
+
+@asynccontextmanager
+async def net_changes(
+    table: TableLog,
+    versions: range,
+    engine: Engine,
+    rules: PairingRules,
+    shape: Callable[[ChangePlan], ChangePlan],
+    report: Callable[[ChangePlan, PairingCounts], None],
+) -> AsyncIterator[NetChanges]:
+    """An engine for the net changes of `versions`, which the table has.
+
+    `shape`: what makes of a plan one for the columns that are wanted. `report` is told once, with the last plan.
+
+    Raises what reading the log and `tailer.changelog.carryovers.refine_range` raise.
+    """
+    plans: list[ChangePlan] = []
+    await table.seek(versions.start)
+    while len(plans) < len(versions) and (plan := await table.next_plan()) is not None:
+        plans.append(shape(plan))
+    with Selections() as selections:
+        net: tuple[ChangePlan, ...] = ()
+        if plans:
+            if rules.compute_updates:
+                check_key(plans[-1], rules)
+            net, counts = await compare(lambda matches: refine_range(plans, rules, matches, selections))
+            report(plans[-1], counts)
+        yield NetChanges(engine, net)

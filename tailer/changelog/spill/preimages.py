@@ -1,0 +1,154 @@
+"""Preimages put right before their postimages, however far apart the two lie in files, in bounded memory.
+
+Preimages are read in the order of their files and written to disk as runs, each sorted by the rank of the postimage it
+belongs to: the how-manieth of the version it is. A batch of postimages has consecutive ranks, so of each run it needs
+one slice. Both images of an update have the position of the postimage, and come in one batch.
+"""
+
+import shutil
+import tempfile
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changelog.spill.directory import scratch_folder
+from tailer.errors import ScratchUnavailable
+from tailer.events import ChangeBatch
+from tailer.read.row_bitmaps import Bitmaps, positions_of, span
+
+__all__ = ["RUN_BYTES", "Preimages"]
+
+RUN_BYTES: Final = 16 * 2**20
+_RANK: Final = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A file of preimages, with the ranks of their postimages, which ascend, as the last column."""
+
+    path: str
+
+    def between(self, first: int, end: int) -> pa.RecordBatch:
+        """The preimages of the postimages with ranks `first` to `end`.
+
+        The file is mapped no longer than they are in use: what stays mapped stays in memory.
+        """
+        try:
+            with pa.memory_map(self.path) as source:
+                rows = pa.ipc.open_file(source).get_batch(0)
+        except OSError as error:
+            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        ranks = rows[_RANK]
+        start, stop = (bisect_left(range(len(ranks)), rank, key=lambda at: ranks[at].as_py()) for rank in (first, end))
+        return rows.slice(start, stop - start)
+
+
+class Preimages:
+    """Keeps preimages until the block is left. Raises `ScratchUnavailable` where the disk does not take them."""
+
+    def __init__(self, run_bytes: int = RUN_BYTES) -> None:
+        self._run_bytes = run_bytes
+        self._folder: Path | None = None
+        self._runs: list[_Run] = []
+        self._postimages: Bitmaps = {}
+        self._before: dict[int, int] = {}
+        self._row_bytes = 0  # of the widest run, on average
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runs.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keep(self, rows: Iterable[pa.RecordBatch], ranks: Iterator[pa.RecordBatch], postimages: Bitmaps) -> None:
+        """Take in all preimages, in any order, with as many `ranks`; `postimages`: their rows, by task index."""
+        self._postimages = postimages
+        before = 0
+        for task in sorted(postimages):
+            self._before[task] = before
+            before += len(postimages[task])
+        told = _Ranks(ranks)
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for batch in rows:
+            waiting.append(batch.append_column(_RANK, told.take(batch.num_rows)))
+            size += batch.nbytes
+            if size >= self._run_bytes:
+                self._write(waiting)
+                waiting, size = [], 0
+        if waiting:
+            self._write(waiting)
+
+    def joined(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
+        """`batch` with the preimage of each postimage before it, in pieces with about as many bytes of preimages."""
+        postimages = self._postimages.get(batch.task)
+        if postimages is None or len(batch) == 0:
+            yield batch
+            return
+        first = batch.row_index[0].as_py()
+        rank = self._before[batch.task] + (postimages.rank(first - 1) if first > 0 else 0)
+        updated = positions_of(postimages & span(first, batch.last_row + 1))
+        places = pc.indices_nonzero(pc.is_in(batch.row_index, value_set=updated)).to_pylist()
+        step = max(1, self._run_bytes // max(1, self._row_bytes))
+        start = 0
+        for at in range(0, len(places), step):
+            some, end = places[at : at + step], len(batch) if at + step >= len(places) else places[at + step]
+            yield self._with_images(batch.slice(start, end - start), [place - start for place in some], rank + at)
+            start = end
+        if start < len(batch):
+            yield batch.slice(start, len(batch) - start)
+
+    def _with_images(self, batch: ChangeBatch, places: Sequence[int], rank: int) -> ChangeBatch:
+        """`batch` with preimages before the rows at `places`, the first of which is a postimage with `rank`."""
+        rows = pa.concat_batches([batch.rows, self._between(rank, rank + len(places))])
+        # Every row twice its index, a preimage one less than the row it stands before.
+        keys = [*range(0, 2 * len(batch), 2), *(2 * place - 1 for place in places)]
+        order = pc.sort_indices(pa.array(keys, pa.int64()))
+        positions = pa.concat_arrays([batch.row_index, batch.row_index.take(pa.array(places, pa.int64()))])
+        return replace(batch, rows=rows.take(order), row_index=positions.take(order))
+
+    def _between(self, first: int, end: int) -> pa.RecordBatch:
+        """The preimages of the postimages with ranks `first` to `end`, in their order."""
+        rows = pa.concat_batches([run.between(first, end) for run in self._runs])
+        return rows.take(pc.sort_indices(rows[_RANK])).drop_columns([_RANK])
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        rows = pa.concat_batches(batches)
+        self._row_bytes = max(self._row_bytes, rows.nbytes // len(rows))
+        rows = rows.take(pc.sort_indices(rows[_RANK]))
+        try:
+            if self._folder is None:
+                self._folder = scratch_folder()
+            path = str(self._folder / f"{len(self._runs)}.arrow")
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+                writer.write_batch(rows)
+            self._runs.append(_Run(path))
+        except OSError as error:
+            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+
+
+class _Ranks:
+    """A stream of ranks, taken as many at a time as there are rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest = pa.array([], pa.int64())
+
+    def take(self, count: int) -> pa.Array:
+        while len(self._rest) < count:
+            self._rest = pa.concat_arrays([self._rest, next(self._batches)[_RANK]])
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        return taken

@@ -1,0 +1,400 @@
+"""The configuration: TOML and the environment in, checked settings out, before the first byte of I/O.
+
+::
+
+    state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
+    drain_s = 30                  # after SIGTERM or Ctrl-C: how long a transaction may take to finish
+    metrics = "127.0.0.1:9464"    # where to serve metrics to Prometheus; default: nowhere
+    engine = "local"              # who makes the rows: this process; "spark": its executors; "auto": they, where a
+                                  # version is large
+
+    [spark]                       # for the other engines
+    master = "local[*]"           # the cluster to start a driver for
+    remote = "sc://HOST:15002"    # instead of master: a Spark Connect server
+
+    [spark.conf]                  # any of Spark's settings
+    "spark.executor.memory" = "4g"
+
+    [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
+    table = "/data/orders"        # the folder that contains _delta_log
+    start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
+                                  # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
+    columns = ["id", "amount"]    # default: all
+    carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
+    compute_updates = false       # make a delete and an insert of one row the two images of an update
+    key = ["id"]                  # what tells rows apart for that; default: row tracking, where the table has it
+    skip_unchanged = false        # leave out updates that change nothing
+    row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
+    on_schema_change = "evolve"   # tell the sink and go on; or "fail": stop before the version
+    on_data_loss = "fail"         # stop; or go on behind what is lost, the sink being told of the gap:
+                                  # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
+    poll_interval_s = 1.0         # how long a new version may go unnoticed at most
+    write = "driver"              # who writes to the sink: this process; with engine = "spark" also "executors", to
+                                  # kafka and delta
+    shards = 4                    # into how many streams executors divide what they write to kafka, at most 1024
+
+    [pipelines.orders.catalog]    # only where a catalog hands out the table's commits (catalogManaged)
+    kind = "unity"                # Unity Catalog; its options:
+    uri = "http://127.0.0.1:8080" # the server
+    table = "main.sales.orders"   # what the catalog calls the table
+    token_file = "token"          # or `token`, in the environment; default: none is sent
+
+    [pipelines.orders.sink]
+    kind = "delta"                # an installed kind; the other keys are that sink's options
+    path = "/data/orders_changes"
+    adopt = false                 # true: also a table or folder that is not ours; delta and files
+
+Paths are relative to the file's folder; `~` is the home folder. `TAILER_DRAIN_S=5` or
+`TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to
+case, `-` and `.` in a pipeline's name as `_`. That is the place for secrets. A value that reads as JSON is
+taken as JSON, so a sink option that is text but looks like a number needs quotes (`'"12345"'`). Spark's settings
+have dots and capitals and come as one object: `TAILER_SPARK__CONF='{"spark.hadoop.fs.s3a.secret.key": "..."}'`, each of
+them over the file's.
+
+`examine` finds all that is wrong at once, as `tailer check` prints it; `load` gives settings or fails.
+"""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tailer.changelog.rules import PairingRules
+from tailer.config.file import (
+    MISSING,
+    CatalogShape,
+    FileShape,
+    Key,
+    PipelineShape,
+    Problem,
+    Reading,
+    SinkShape,
+    SparkShape,
+    read_file,
+)
+from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
+from tailer.config.sink_kinds import configure_sink
+from tailer.config.spark import check_writers, spark_settings
+from tailer.delta.catalog.port import CommitCatalog
+from tailer.errors import ConfigError
+from tailer.pipeline.policy import Policy
+from tailer.sink import AtLeastOnceSink, Sink
+from tailer.start import Start
+from tailer.stores.folders import Folder, foreign_entry, holds_table, table_around
+
+__all__ = ["Findings", "PipelineSettings", "Settings", "examine", "load", "local_folder"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
+
+    `shards`: into how many streams the rows are divided where executors write them to a sink that `distributes`.
+    """
+
+    name: str
+    table: Path
+    start: Start
+    policy: Policy
+    pairing: PairingRules
+    poll_interval_s: float
+    sink_kind: str
+    sink_options: Mapping[str, Any] = field(repr=False)
+    catalog_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    write: Writers = Writers.DRIVER
+    shards: int = DEFAULT_SHARDS
+
+    @property
+    def target(self) -> Path | None:
+        """The folder the sink writes, where it has one."""
+        path = self.sink_options.get("path")
+        return Path(path) if isinstance(path, str) else None
+
+    def make_sink(self) -> Sink | AtLeastOnceSink:
+        """The sink; no I/O. Raises `ConfigError`."""
+        return configure_sink(self.name, self.sink_kind, self.sink_options)
+
+    def make_catalog(self) -> CommitCatalog | None:
+        """The catalog that manages the table, if there is one; no I/O. Raises `ConfigError`."""
+        return None if self.catalog_options is None else _unity_catalog(self.catalog_options)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds, `metrics` is host and port."""
+
+    path: Path
+    state_table: Path | None
+    drain_s: float
+    pipelines: tuple[PipelineSettings, ...]
+    metrics: tuple[str, int] | None = None
+    engine: EngineKind = EngineKind.LOCAL
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What there is to say about a configuration: its pipelines' names; `settings`, or all that is wrong.
+
+    `sound`: the pipelines with which nothing is wrong.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    settings: Settings | None
+    problems: tuple[Problem, ...]
+    sound: tuple[PipelineSettings, ...] = ()
+
+
+def load(path: Path) -> Settings:
+    """The checked settings of the file at `path`.
+
+    Raises an `ExceptionGroup` with a `ConfigError` for every problem.
+    """
+    findings = examine(path)
+    if findings.settings is None:
+        raise ExceptionGroup(f"{path} cannot be used", [problem.error for problem in findings.problems])
+    return findings.settings
+
+
+def examine(path: Path) -> Findings:
+    """Read the file at `path` and check all of it. No table is read and nothing is written; links are followed."""
+    reading = read_file(path)
+    checks = _Checks(path, reading.problems)
+    settings = checks.settings(reading)
+    faulty = {problem.pipeline for problem in checks.problems}
+    sound = tuple(each for each in settings.pipelines if each.name not in faulty)
+    return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems), sound)
+
+
+_FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
+
+
+def local_folder(text: str, beside: Path, where: str) -> Path:
+    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
+
+    A file URI is the path in it, as Hadoop reads it: what looks like an escape is not one.
+    """
+    if not text:
+        raise ConfigError(where, "is empty", "Give the path of a folder.")
+    uri = _FILE_URI.fullmatch(text)
+    text = uri[1] if uri is not None else text
+    if "://" in text:
+        # The rest of an address may hold a secret.
+        raise ConfigError(where, f"{text.partition('://')[0]}:// is not a local path", "Give a folder of this machine.")
+    return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
+
+
+class _Checks:
+    """From shape to settings; collects what is wrong, so that one problem does not hide the next."""
+
+    def __init__(self, path: Path, problems: list[Problem]) -> None:
+        self.path = path
+        self.problems = problems
+
+    def settings(self, reading: Reading) -> Settings:
+        """The settings that were read, without the pipelines that cannot be."""
+        file, unsound = reading.file or FileShape(), reading.unsound.get((), frozenset())
+        state_table = None
+        if file.state_table is not None:
+            state_table = self._attempt(("state_table",), self._folder(file.state_table))
+        if reading.file is not None and not file.pipelines and "pipelines" not in unsound:
+            self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
+        stateless = reading.file is not None and file.state_table is None and "state_table" not in unsound
+        engine = None if reading.file is None or "engine" in unsound else file.engine
+        spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
+        shapes = reading.pipelines.items()
+        keys = {name: reading.unsound.get(("pipelines", name), frozenset()) for name in reading.pipelines}
+        candidates = [self._pipeline(name, shape, keys[name], stateless, engine) for name, shape in shapes]
+        pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
+        metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
+        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
+        self._overlaps(settings)
+        self._check_state_folder(settings)
+        return settings
+
+    def _pipeline(
+        self, name: str, shape: PipelineShape, unsound: Collection[str], stateless: bool, engine: EngineKind | None
+    ) -> PipelineSettings | None:
+        """The settings of a pipeline, as far as they are sound; None without a table or a sink."""
+        key = ("pipelines", name)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
+            self._problem(key, "is not a name for a pipeline", remedy)
+        if len(set(shape.columns)) < len(shape.columns):
+            self._problem((*key, "columns"), "names a column twice", "Name each column once.")
+        if "columns" in shape.model_fields_set and not shape.columns:
+            self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
+        table = None if "table" in unsound else self._attempt((*key, "table"), self._folder(shape.table))
+        start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
+        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
+        pairing = PairingRules()
+        if not {"key", "columns", "compute_updates"} & set(unsound):
+            pairing = self._pairing(key, shape, made.demands.key if isinstance(made, Sink) else ())
+        catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
+        if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
+            check_writers(engine, key, shape, made, self._problem)
+        if table is None or options is None:
+            return None
+        policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
+        return PipelineSettings(
+            name,
+            table,
+            start,
+            policy,
+            pairing,
+            shape.poll_interval_s,
+            shape.sink.kind,
+            options,
+            catalog,
+            shape.write,
+            shape.shards,
+        )
+
+    def _pairing(self, key: Key, shape: PipelineShape, demanded: tuple[str, ...]) -> PairingRules:
+        """The rules; a sink that tells rows apart by `demanded` has the pipeline do so, too."""
+        if len(set(shape.key)) < len(shape.key):
+            self._problem((*key, "key"), "names a column twice", "Name each column once.")
+        for where, column in [(("key",), each) for each in shape.key] + [(("sink", "key"), each) for each in demanded]:
+            if shape.columns and column not in shape.columns:
+                remedy = "Add it there: rows are told by it."
+                self._problem((*key, *where), f"{column!r} is not one of columns", remedy)
+        if shape.key and not (shape.compute_updates or demanded):
+            self._problem((*key, "key"), "is of no use without compute_updates", "Add compute_updates = true.")
+        if demanded and shape.key and tuple(shape.key) != demanded:
+            reason = f"is another one than the sink's: {', '.join(demanded)}"
+            self._problem((*key, "key"), reason, "Leave it out here: the sink's is taken for both.")
+        if demanded and "compute_updates" in shape.model_fields_set and not shape.compute_updates:
+            reason = "is false, and the sink has a key: its readers need to know which images are of one row"
+            self._problem((*key, "compute_updates"), reason, "Leave it out, or leave out the sink's key.")
+        updates = shape.compute_updates or bool(demanded)
+        key = demanded or tuple(shape.key)
+        return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
+
+    def _sink(
+        self, name: str, shape: SinkShape, stateless: bool
+    ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
+        """The sink, None where it does not take its options; and these, made absolute, if all paths can be."""
+        key, options = ("pipelines", name, "sink"), shape.options
+        refused: set[str] = set()
+        for option, file in options.items():
+            if (option == "path" or (option.endswith("_file") and file)) and isinstance(file, str):
+                place = self._attempt((*key, option), self._folder(file))
+                if place is None:
+                    refused.add(option)
+                else:
+                    options[option] = str(place)
+        try:
+            sink = configure_sink(name, shape.kind, options)
+        except (ConfigError, ExceptionGroup) as error:
+            for fault in [error] if isinstance(error, ConfigError) else error.exceptions:
+                if not isinstance(fault, ConfigError):
+                    raise
+                # A sink puts the option at fault behind its name.
+                option = fault.where.removeprefix(name).removeprefix(".")
+                if option not in refused:
+                    self._problem((*key, option) if option else key, fault.reason, fault.remedy)
+            return None, None if refused else options
+        if refused:
+            return None, None
+        if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and stateless:
+            reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
+            self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
+        return sink, options
+
+    def _catalog(self, name: str, shape: CatalogShape) -> dict[str, Any]:
+        """The catalog's options, made absolute."""
+        key, options = ("pipelines", name, "catalog"), shape.options
+        if shape.kind != "unity":
+            self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
+            return options
+        if isinstance(file := options.get("token_file"), str) and file:
+            options["token_file"] = str(self._folder(file)())
+        try:
+            _unity_catalog(options)
+        except ConfigError as error:
+            self._problem((*key, error.where) if error.where else key, error.reason, error.remedy)
+        return options
+
+    def _overlaps(self, settings: Settings) -> None:
+        """A written folder must not be, contain or lie in another: a VACUUM of the outer deletes the inner.
+
+        Links are followed: what counts is the folder, not how its path is spelled. One pipeline may follow what another
+        writes, and several may follow one table.
+        """
+        read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
+        written = list(_written(settings))
+        found = {path: Folder.at(path) for _, path in (*read, *written)}
+        for index, (key, path) in enumerate(written):
+            for other_key, other in [*read, *written[:index]]:
+                chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
+                inside, around = found[path].lies_in(found[other]), found[other].lies_in(found[path])
+                spelled = "" if path == other else f" ({other})"
+                if inside and around and not chained:
+                    reason = f"{path} is {'.'.join(other_key)}{spelled} too"
+                    self._problem(key, reason, "Give it a folder of its own.")
+                    break
+                if inside != around:
+                    reason = f"{path} and {'.'.join(other_key)} ({other}) lie one inside the other"
+                    self._problem(key, reason, "Give it a folder of its own.")
+                    break
+
+    def _check_state_folder(self, settings: Settings) -> None:
+        """Where there is no state table yet, one must not be made among what is somebody else's."""
+        path = settings.state_table
+        if path is None or holds_table(path):
+            return
+        remedy = "Give it a folder of its own, which may be one that does not exist yet."
+        try:
+            entry = foreign_entry(path)
+        except OSError as error:
+            self._problem(("state_table",), f"{path} cannot be used: {error.strerror}", remedy)
+            return
+        if entry is not None:
+            self._problem(("state_table",), f"{path} holds {entry!r}, and no state table", remedy)
+        elif table := table_around(path):
+            reason = f"{path} lies in that of the Delta table {table}, whose VACUUM deletes what is there"
+            self._problem(("state_table",), reason, remedy)
+
+    def _folder(self, text: str) -> Callable[[], Path]:
+        return lambda: local_folder(text, self.path.parent, "")
+
+    def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
+        """What `work` gives; its `ConfigError` becomes a problem at `key`."""
+        try:
+            return work()
+        except ConfigError as error:
+            self._problem(key, error.reason, error.remedy)
+            return None
+
+    def _problem(self, key: Key, reason: str, remedy: str) -> None:
+        self.problems.append(Problem.at(self.path, key, reason, remedy))
+
+
+def _unity_catalog(options: Mapping[str, Any]) -> CommitCatalog:
+    try:
+        from tailer.delta.catalog.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
+    except ImportError as error:
+        remedy = "Install its client: pip install 'lake-tailer[unity]'."
+        raise ConfigError("", f"Unity Catalog cannot be asked: {error}", remedy) from error
+    return UnityCatalog.configure(options)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')
+    return host.strip("[]"), int(port)
+
+
+def _written(settings: Settings) -> Iterator[tuple[Key, Path]]:
+    if settings.state_table is not None:
+        yield ("state_table",), settings.state_table
+    for pipeline in settings.pipelines:
+        if pipeline.target is not None:
+            yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

@@ -1,0 +1,108 @@
+"""What a configuration says about Spark, checked before Spark is started, and in Spark's own words.
+
+Knows what Spark calls its settings, which extra brings what, and which pipelines executors can write. PySpark is looked
+for, not imported.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any, Final
+
+from tailer.config.file import Key, PipelineShape, SparkShape
+from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
+from tailer.pipeline.policy import OnDataLoss
+from tailer.sink import AtLeastOnceSink, Sink
+
+__all__ = ["Report", "check_writers", "spark_settings"]
+
+# Spark's own Delta writer writes these, whatever our sink can do.
+SPARK_WRITES: Final = "delta"
+CONNECT_NEEDS: Final = ("grpc", "pandas")
+# Settings that have a key of their own: one place for each.
+OWN_KEYS: Final = {"spark.master": "master", "spark.remote": "remote"}
+
+Report = Callable[[Key, str, str], None]
+
+
+def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> SparkSettings:
+    """The settings of Spark. What is wrong with them, or cannot be had here, goes to `report`."""
+    key = ("spark",)
+    if shape.master is not None and shape.remote is not None:
+        report((*key, "remote"), "excludes master", "Keep one: a Connect server has its own master.")
+    if shape.master is not None and not shape.master.strip():
+        report((*key, "master"), "is empty", f'Leave it out for "{LOCAL_MASTER}", or name a cluster.')
+    if shape.remote is not None and not _is_remote(shape.remote):
+        report((*key, "remote"), "is not an address of Spark Connect", 'Give "sc://HOST:PORT".')
+    conf = dict(_conf(shape.conf, report))
+    if engine is not EngineKind.LOCAL:
+        _check_installed(shape, report)
+    return SparkSettings(shape.master or LOCAL_MASTER, shape.remote, conf)
+
+
+def check_writers(
+    engine: EngineKind, key: Key, shape: PipelineShape, sink: Sink | AtLeastOnceSink | None, report: Report
+) -> None:
+    """Whether what a pipeline says of its writers can be done; what cannot goes to `report`.
+
+    `sink`: the pipeline's, None where it could not be configured.
+    """
+    names_shards = "shards" in shape.model_fields_set
+    if shape.write is Writers.DRIVER:
+        if names_shards:
+            report((*key, "shards"), "is of no use where the driver writes", 'Add write = "executors".')
+        return
+    if shape.on_data_loss is not OnDataLoss.FAIL:
+        reason = f'is "{shape.on_data_loss}", and where executors write nobody can tell a gap at its place'
+        report((*key, "on_data_loss"), reason, 'Leave it out, or set write = "driver".')
+    if engine is not EngineKind.SPARK:
+        report((*key, "write"), f'is "executors", and engine is "{engine}"', 'Set engine = "spark" at the top.')
+    if shape.sink.kind == SPARK_WRITES:
+        if names_shards:
+            reason = f"is of no use for a {SPARK_WRITES} sink: Spark commits what all executors wrote at once"
+            report((*key, "shards"), reason, "Leave it out.")
+    elif sink is not None and not (isinstance(sink, Sink) and sink.distributes):
+        reason = f'is "executors", and a {shape.sink.kind} sink is written by one process'
+        remedy = 'Leave it out; executors write to sinks of kind = "delta" and kind = "kafka".'
+        report((*key, "write"), reason, remedy)
+
+
+def _is_remote(text: str) -> bool:
+    scheme, _, rest = text.partition("://")
+    return scheme == "sc" and bool(rest.partition("/")[0])
+
+
+def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]:
+    for name, value in _flat(table):
+        key = ("spark", "conf", name)
+        text = _text(value)
+        if not name.startswith("spark."):
+            report(key, "is not a setting of Spark", "Their names begin with 'spark.' and have capitals.")
+        elif name in OWN_KEYS:
+            report(key, "has a key of its own", f"Set {OWN_KEYS[name]} in the table [spark].")
+        elif text is None:
+            report(key, "must be text, a number or a boolean", "")
+        else:
+            yield name, text
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    # A name without quotes is read as tables in tables, because of its dots.
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def _check_installed(shape: SparkShape, report: Report) -> None:
+    if find_spec("pyspark") is None:
+        report(("engine",), "PySpark is not installed", "Install it: pip install 'lake-tailer[spark]'.")
+    elif shape.remote is not None and (missing := [name for name in CONNECT_NEEDS if find_spec(name) is None]):
+        remedy = "Install it: pip install 'lake-tailer[spark-connect]'."
+        report(("spark", "remote"), f"Spark Connect needs {' and '.join(missing)}", remedy)

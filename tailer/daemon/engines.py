@@ -1,0 +1,98 @@
+"""The engines of a process: what a configuration says about where rows are made.
+
+With `engine = "auto"` only large versions go to executors, and Spark is not even started before there is one. What the
+bound is worth was measured once, on a busy machine (`tests/bench/test_spark.py`): a job takes 0.4 s before its first
+row, and the driver spends 3.8 ms of its processor on each MB that executors send it, where one thread reads a MB of
+local files in 5.5 ms. So below 256 MB threads were always sooner; above it executors should be, where the daemon has
+one core, or where reading takes longer than from a local disk. With `write = "executors"` rows do not come to the
+driver at all.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from anyio import CancelScope, to_thread
+
+from tailer.changelog.carryovers import PairingCounts
+from tailer.changelog.engine import PairingEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import EngineKind, SparkSettings
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
+from tailer.errors import ConfigError
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position
+
+if TYPE_CHECKING:
+    from tailer.spark.shared_session import SharedSpark
+
+__all__ = ["SPARK_BYTES", "Engines", "SizedEngine", "open_engines"]
+
+SPARK_BYTES: Final = 256 * 2**20  # of files: a version from which on executors are worth their while
+
+Report = Callable[[ChangePlan, PairingCounts], None]
+
+
+class SizedEngine:
+    """Runs plans that read fewer than `from_bytes` of files on `small`, all others on `large`."""
+
+    def __init__(self, small: Engine, large: Engine, from_bytes: int = SPARK_BYTES) -> None:
+        self._small = small
+        self._large = large
+        self._from_bytes = from_bytes
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`; both have one."""
+        return self._small.key
+
+    def run(
+        self, plan: ChangePlan, after: Position | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`."""
+        return (self._small if plan.size_bytes < self._from_bytes else self._large).run(plan, after)
+
+
+class Engines:
+    """What pipelines of one process share. `spark`: None where there is no need of it."""
+
+    def __init__(self, kind: EngineKind, spark: "SharedSpark | None") -> None:
+        self._kind = kind
+        self._local = LocalEngine()
+        self.spark: Final = spark
+
+    def for_pipeline(self, rules: PairingRules, report: Report) -> Engine:
+        """The engine of one pipeline."""
+        local = PairingEngine(self._local, rules, report)
+        if self.spark is None:
+            return local
+        from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415 - PySpark is an extra
+
+        remote = PairingEngine(SparkEngine(self.spark.executors), rules, report)
+        return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
+
+
+@asynccontextmanager
+async def open_engines(kind: EngineKind, settings: SparkSettings, *, delta: bool = False) -> AsyncIterator[Engines]:
+    """The engines, closed when the block is left. `delta`: whether Spark is to write to Delta tables.
+
+    Raises `ConfigError` where PySpark is needed and not installed.
+    """
+    spark = None if kind is EngineKind.LOCAL else _shared(settings, delta)
+    try:
+        yield Engines(kind, spark)
+    finally:
+        if spark is not None:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(spark.close)
+
+
+def _shared(settings: SparkSettings, delta: bool) -> "SharedSpark":
+    try:
+        from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415
+        from tailer.spark.write.delta_session import with_delta  # noqa: PLC0415 - PySpark is an extra
+    except ImportError as error:
+        remedy = "Install it: pip install 'lake-tailer[spark]'."
+        raise ConfigError("engine", f"PySpark cannot be loaded: {error}", remedy) from error
+    return SharedSpark(with_delta(settings) if delta else settings)

@@ -1,0 +1,268 @@
+"""Pipelines in one task group, and signals turned into a drain: what `tailer run` and `tailer tail` share.
+
+A pipeline that stops with an error takes nobody else with it: the others go on, and when the last has ended
+the errors are raised together. SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that
+are not done after `drain_s` are cancelled, and so they are at once by a second signal; either way nothing is
+half committed (invariant 1), and the next run delivers what was not (invariant 2).
+
+Messages go to standard error, since standard output belongs to the stdout sink.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskStatus
+
+from tailer.changelog.report import PairingReport
+from tailer.config.placement import Writers
+from tailer.config.settings import PipelineSettings, Settings
+from tailer.daemon.engines import Engines, open_engines
+from tailer.daemon.monitor import Monitor
+from tailer.delta.table import DeltaTableLog
+from tailer.engine.background import background
+from tailer.engine.port import Engine
+from tailer.errors import ConfigError, TailerError
+from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.retention import VacuumWatch
+from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.wakeup import LocalWake
+from tailer.progress.recorded import Recorded
+from tailer.progress.state_table import StateTable
+from tailer.shards.resharding import Layout, UndividedSink
+from tailer.shards.worker import make_sink
+from tailer.sink import Sink
+from tailer.stores.local import LocalStore
+
+__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "open_table", "run_all", "serve"]
+
+CLOSE_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Drainable(Protocol):
+    """What can be run and asked to stop: a pipeline."""
+
+    async def run(self) -> None:
+        """Work until the end, an error, or `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Make `run` return after the transaction it is in."""
+        ...
+
+
+async def serve(settings: Settings) -> None:
+    """Run every pipeline of `settings` until all have ended or a signal came and they are drained.
+
+    Raises an `ExceptionGroup` of what stopped pipelines, each with a note that names its pipeline.
+    """
+    sinks: list[Sink] = []
+    statuses = {each.name: PipelineStatus(each.name, not _is_written_by_spark(each)) for each in settings.pipelines}
+    async with _monitored(settings, list(statuses.values())):
+        try:
+            delta = any(map(_is_written_by_spark, settings.pipelines))
+            async with open_engines(settings.engine, settings.spark, delta=delta) as engines:
+                pipelines: dict[str, Drainable] = {}
+                for each in settings.pipelines:
+                    sinks.append(open_sink(settings, each))
+                    status = statuses[each.name]
+                    pipelines[each.name] = _Reporting(_pipeline(each, sinks[-1], engines, status), status)
+                failures = await run_all(pipelines, settings.drain_s)
+        finally:
+            await close_sinks(sinks)
+    for name, error in failures.items():
+        error.add_note(name)
+    if failures:
+        raise ExceptionGroup("pipelines stopped", list(failures.values()))
+
+
+def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
+    """The pipeline's sink, with its progress in the state table if it cannot keep it; no I/O yet."""
+    sink = pipeline.make_sink()
+    if isinstance(sink, Sink):
+        return sink
+    assert settings.state_table is not None, "checked by tailer.config.settings"
+    return Recorded(sink, StateTable(LocalStore(settings.state_table)))
+
+
+def open_table(settings: PipelineSettings) -> DeltaTableLog:
+    """The log of the pipeline's table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
+    return DeltaTableLog(LocalStore(settings.table), catalog=settings.make_catalog())
+
+
+def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:
+    """Who keeps the number of the pipeline's shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
+    return Layout(settings.name, open_table(settings), sink, lambda: make_sink(settings))
+
+
+async def close_sinks(sinks: Sequence[Sink]) -> None:
+    """Close every sink, also while being cancelled; one that does not answer is left after `CLOSE_S`."""
+    with anyio.move_on_after(CLOSE_S, shield=True):
+        for sink in sinks:
+            try:
+                await sink.aclose()
+            except TailerError as error:
+                _log.warning("%s", error)
+
+
+async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[str, Exception]:
+    """Run pipelines, given by name, until all have ended; what stopped those that failed, by name.
+
+    After SIGTERM or SIGINT they have `drain_s` seconds to finish; a second signal cancels them.
+    """
+    runs = _Runs(pipelines, drain_s)
+    async with anyio.create_task_group() as group:
+        await group.start(runs.obey_signals)
+        await runs.run()
+        group.cancel_scope.cancel()
+    return runs.failures
+
+
+class _Runs:
+    def __init__(self, pipelines: Mapping[str, Drainable], drain_s: float) -> None:
+        self.failures: dict[str, Exception] = {}
+        self._running = dict(pipelines)
+        self._drain_s = drain_s
+        self._scope = anyio.CancelScope()
+
+    async def run(self) -> None:
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                for name, pipeline in self._running.items():
+                    group.start_soon(self._run_one, name, pipeline)
+        if self._scope.cancelled_caught:
+            _log.info("cancelled %s; the next run delivers what was not committed", self._names())
+
+    async def obey_signals(self, *, task_status: TaskStatus[None]) -> None:
+        """The first signal starts the drain and its deadline, the second ends it."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
+            task_status.started()
+            draining = False
+            async for number in signals:
+                if draining:
+                    self._scope.cancel()
+                    continue
+                draining = True
+                self._scope.deadline = anyio.current_time() + self._drain_s
+                word = signal.Signals(number).name
+                _log.info("%s: draining %s, %g s at most", word, self._names(), self._drain_s)
+                for pipeline in self._running.values():
+                    pipeline.stop()
+
+    async def _run_one(self, name: str, pipeline: Drainable) -> None:
+        try:
+            await pipeline.run()
+        except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised when all have ended
+            self.failures[name] = error
+            if len(self._running) > 1:
+                bug = None if isinstance(error, TailerError) else error
+                _log.error("%s stopped: %s; the others go on", name, error, exc_info=bug)
+        del self._running[name]
+
+    def _names(self) -> str:
+        return ", ".join(self._running)
+
+
+class _Reporting:
+    """A pipeline whose status says whether it runs."""
+
+    def __init__(self, pipeline: Drainable, status: PipelineStatus) -> None:
+        self._pipeline = pipeline
+        self._status = status
+
+    async def run(self) -> None:
+        self._status.note_start()
+        try:
+            await self._pipeline.run()
+        finally:
+            self._status.note_stop()
+
+    def stop(self) -> None:
+        self._pipeline.stop()
+
+
+@asynccontextmanager
+async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> AsyncIterator[None]:
+    """Answer monitoring where the settings say. Raises `ConfigError` where that is not possible."""
+    if settings.metrics is None:
+        yield
+        return
+    host, port = settings.metrics
+    monitor = Monitor(statuses)
+    try:
+        port, stop = await to_thread.run_sync(monitor.serve, host, port)
+    except OSError as error:
+        reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
+        remedy = "Give an address of this machine that is free."
+        raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
+    _log.info("metrics on http://%s:%d/metrics and health on its /livez and /readyz", host, port)
+    try:
+        async with background() as group:
+            group.start_soon(monitor.beat)
+            yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(stop)
+
+
+def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:
+    if sink.distributes:
+        if settings.write is Writers.EXECUTORS:
+            return _sharded(settings, engines, status)
+        sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
+    engine = engines.for_pipeline(settings.pairing, PairingReport(settings.name).note)
+    if _is_written_by_spark(settings):
+        return _appending(settings, sink, engines, engine, status)
+    return Pipeline(
+        settings.name,
+        open_table(settings),
+        sink,
+        engine,
+        LocalWake(settings.table / "_delta_log"),
+        settings.start,
+        policy=settings.policy,
+        limits=Limits(poll_interval_s=settings.poll_interval_s),
+        vacuum_watch=VacuumWatch(settings.name),
+        status=status,
+    )
+
+
+def _sharded(settings: PipelineSettings, engines: Engines, status: PipelineStatus) -> Drainable:
+    from tailer.spark.write.sharded_pipeline import ShardedPipeline  # noqa: PLC0415 - PySpark is an extra
+
+    assert engines.spark is not None, "checked by tailer.config.settings"
+    wake = LocalWake(settings.table / "_delta_log")
+    return ShardedPipeline(settings, open_table(settings), engines.spark.executors, wake, status=status)
+
+
+def _is_written_by_spark(settings: PipelineSettings) -> bool:
+    return settings.write is Writers.EXECUTORS and settings.sink_kind == "delta"
+
+
+def _appending(
+    settings: PipelineSettings, sink: Sink, engines: Engines, engine: Engine, status: PipelineStatus
+) -> Drainable:
+    from tailer.spark.write.delta_pipeline import delta_pipeline  # noqa: PLC0415 - PySpark is an extra
+
+    assert engines.spark is not None, "checked by tailer.config.settings"
+    wake = LocalWake(settings.table / "_delta_log")
+    return delta_pipeline(settings, open_table(settings), sink, engines.spark.session, engine, wake, status=status)
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """One line an event, as plain text with UTC time: ours from `level` on, those of libraries if they are warnings."""
+    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    stream = logging.StreamHandler()
+    stream.setFormatter(formatter)
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[stream], force=True)
+    for ours in ("tailer", "sinks"):
+        logging.getLogger(ours).setLevel(level)

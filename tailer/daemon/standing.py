@@ -1,0 +1,75 @@
+"""How far the pipelines of a configuration are, as their sinks tell it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailer.config.settings import PipelineSettings, Settings
+from tailer.daemon.serve import close_sinks, open_layout, open_sink, open_table
+from tailer.delta.table import DeltaTableLog
+from tailer.errors import TailerError
+from tailer.plan import Position
+from tailer.progress.lookup import app_id_of, find_progress
+from tailer.shards.resharding import stream_names
+from tailer.sink import Progress, Sink
+
+__all__ = ["Standing", "standing_of", "survey"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far one pipeline is: what its sink has (None: nothing yet), and the newest version of its table."""
+
+    pipeline: str
+    table: Path
+    app_id: str
+    position: Position | None
+    latest: int
+
+    @property
+    def lag(self) -> int | None:
+        """Versions that are not delivered completely; None before the first delivery."""
+        if self.position is None:
+            return None
+        return self.latest - self.position.version + (not self.position.closes_version)
+
+
+async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
+    """Ask every table and sink of `settings`: where pipelines are, and what stood in the way of knowing.
+
+    An error bears a note that names its pipeline.
+    """
+    standings: list[Standing] = []
+    errors: list[Exception] = []
+    for pipeline in settings.pipelines:
+        try:
+            standings.append(await standing_of(settings, pipeline))
+        except TailerError as error:
+            error.add_note(pipeline.name)
+            errors.append(error)
+    return standings, errors
+
+
+async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standing:
+    """Ask the table and the sink of one pipeline. Raises what the two raise."""
+    log = open_table(pipeline)
+    table_id = await log.table_id()
+    sink = open_sink(settings, pipeline)
+    try:
+        progress = await _progress(pipeline, log, table_id, sink)
+    finally:
+        await close_sinks([sink])
+    if progress is None:
+        app_id = app_id_of(pipeline.name, table_id)
+        return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())
+    return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
+
+
+async def _progress(pipeline: PipelineSettings, log: DeltaTableLog, table_id: str, sink: Sink) -> Progress | None:
+    """What `sink` has; of a pipeline that is divided into shards, that of the one that is furthest behind."""
+    shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
+    found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
+    return min(found, key=_place)
+
+
+def _place(progress: Progress | None) -> Position:
+    return Position.opening(-1) if progress is None else progress.position

@@ -1,0 +1,228 @@
+"""Unity Catalog as the `CommitCatalog` of a table, over its Delta API (`/delta/v1`, Unity Catalog 0.5 and later).
+
+One request tells all: `loadTable` gives the table's id and location, its latest version, and every commit up to it that
+is not published, at one moment. The name is not trusted to mean the same table for ever: the answer must be for the
+location that is followed, and for the id that was answered first.
+
+A connection lives for one question, so there is nothing to close and nothing that goes stale between two polls. The
+token comes from the environment (as an option of the pipeline) or from a file, which is read for every question, so
+that it can be renewed. It is in no message: what the catalog says in its own words is not repeated.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import quote, unquote, urlsplit
+
+import anyio
+import httpx2
+import msgspec
+
+from tailer.delta.catalog.port import RatifiedCommits, StagedCommit
+from tailer.errors import ConfigError, StorageUnavailable, TableReplaced
+from tailer.stores.local import in_thread
+
+__all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
+
+ANSWER_WITHIN_S: Final = 20.0
+_STEP_WITHIN_S: Final = 10.0  # to connect, and between two pieces of an answer
+
+_API: Final = "/api/2.1/unity-catalog"
+_OPTIONS: Final = frozenset({"uri", "table", "token", "token_file"})
+_MANAGED: Final = "MANAGED"
+_UNKNOWN: Final = frozenset({"NoSuchCatalogException", "NoSuchSchemaException", "NoSuchTableException"})
+
+
+class _Commit(msgspec.Struct, rename="kebab"):
+    version: int
+    timestamp: int
+    file_name: str
+
+
+class _Table(msgspec.Struct, rename="kebab"):
+    table_type: str
+    table_uuid: str
+    location: str
+
+
+class _Answer(msgspec.Struct, rename="kebab"):
+    metadata: _Table
+    commits: list[_Commit] | None = None
+    latest_table_version: int | None = None
+
+
+class _Fault(msgspec.Struct):
+    type: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    error: _Fault
+
+
+class UnityCatalog:
+    """The table `table` (`catalog.schema.name`) of the Unity Catalog server at `uri`."""
+
+    def __init__(self, uri: str, table: str, token: str | None = None, token_file: Path | None = None) -> None:
+        self._uri = uri.rstrip("/")
+        self._table = table
+        self._token = token
+        self._token_file = token_file
+        self._id: str | None = None
+        catalog, schema, name = (quote(part, safe="") for part in table.split("."))
+        api = self._uri if urlsplit(self._uri).path else self._uri + _API
+        self._url = f"{api}/delta/v1/catalogs/{catalog}/schemas/{schema}/tables/{name}"
+        self._client: httpx2.AsyncClient | None = None
+
+    @classmethod
+    def configure(cls, options: Mapping[str, Any]) -> Self:
+        """The catalog of a pipeline's `catalog` option, without its `kind`; no I/O.
+
+        Raises `ConfigError` whose `where` is the option at fault.
+        """
+        for name in options:
+            if name not in _OPTIONS:
+                raise ConfigError(name, "is no option of a unity catalog", f"Options: {', '.join(sorted(_OPTIONS))}.")
+        uri = _checked_uri(_text(options, "uri", "Give the server's address, such as http://127.0.0.1:8080."))
+        table = _text(options, "table", "Give the table's full name, such as main.sales.orders.")
+        if table.count(".") != 2 or not all(table.split(".")):
+            raise ConfigError("table", f"{table!r} is not a full name", "Give catalog.schema.table.")
+        token = _text(options, "token", "Leave it out, or set it in the environment.") if "token" in options else None
+        file = _text(options, "token_file", "Give the path of a file.") if "token_file" in options else None
+        if token is not None and file is not None:
+            raise ConfigError("token_file", "is given beside token", "Give one of them.")
+        if token is not None and not _fits_header(token):
+            raise ConfigError("token", "is not a token: it is empty or holds blanks", "Set it again.")
+        return cls(uri, table, token, None if file is None else Path(file))
+
+    async def ratified(self, location: str) -> RatifiedCommits:
+        """See `CommitCatalog.ratified`."""
+        answer = await self._load()
+        table, latest = answer.metadata, answer.latest_table_version
+        if table.table_type != _MANAGED or latest is None or latest < 0:
+            reason = "the catalog does not manage its commits"
+            raise self._wrong(reason, "Leave `catalog` out of the pipeline: the table's own log says all.")
+        if self._id is not None and table.table_uuid != self._id:
+            raise TableReplaced(location, latest, self._id, table.table_uuid)
+        if not await in_thread(_same_place, table.location, location):
+            reason = f"the catalog has it at {table.location}, and the pipeline follows {location}"
+            raise self._wrong(reason, "Make the pipeline's `table` and its catalog's `table` one.")
+        self._id = table.table_uuid
+        commits = sorted(answer.commits or (), key=lambda commit: commit.version)
+        try:
+            return RatifiedCommits(latest, tuple(StagedCommit(c.version, c.file_name, c.timestamp) for c in commits))
+        except ValueError as error:
+            raise self._unavailable(f"its answer contradicts itself: {error}") from error
+
+    async def _load(self) -> _Answer:
+        headers = {"Accept": "application/json"}
+        if (token := await self._read_token()) is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        if self._client is None:
+            self._client = await in_thread(_new_client)
+        try:
+            with anyio.fail_after(ANSWER_WITHIN_S):
+                response = await self._client.get(self._url, headers=headers)
+        except (httpx2.TimeoutException, TimeoutError) as error:
+            raise self._unavailable("no answer in time") from error
+        except httpx2.HTTPError as error:
+            raise self._unavailable(str(error) or type(error).__name__) from error
+        if response.status_code != 200:
+            raise self._refused(response, token is not None)
+        try:
+            return msgspec.json.decode(response.content, type=_Answer)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._unavailable("its answer is not one of the Delta API") from error
+
+    async def _read_token(self) -> str | None:
+        if self._token_file is None:
+            return self._token
+        try:
+            token = (await in_thread(self._token_file.read_text)).strip()
+        except (OSError, UnicodeDecodeError):
+            raise self._wrong(
+                f"the token file {self._token_file} cannot be read", "Check it, and who may read it."
+            ) from None
+        if not _fits_header(token):
+            raise self._wrong(f"the token file {self._token_file} holds no token", "Write the token into it, alone.")
+        return token
+
+    def _refused(self, response: httpx2.Response, had_token: bool) -> ConfigError | StorageUnavailable:
+        """What an answer that is not the table's means for us."""
+        status, kind = response.status_code, _fault(response.content)
+        if status >= 500 or status in (408, 429):
+            return self._unavailable(f"it answers {status} {kind}".rstrip())
+        match status:
+            case 401 if had_token:
+                return self._wrong("the catalog does not accept the token", "Renew it: it may have expired.")
+            case 401:
+                return self._wrong("the catalog asks for a token", "Give `token_file`, or `token` in the environment.")
+            case 403:
+                return self._wrong("the catalog does not let us read it", "Grant USE CATALOG, USE SCHEMA and SELECT.")
+            case 404 if kind in _UNKNOWN:
+                return self._wrong("the catalog knows no such table", "Check the name: catalog.schema.table.")
+            case 404:
+                reason = f"there is no Delta API at {self._uri}"
+                return self._wrong(reason, "Check `uri`; Unity Catalog has that API from version 0.5 on.")
+        remedy = "Check `uri`, and that the table is a Delta table managed by the catalog."
+        return self._wrong(f"the catalog answers {status} {kind}".rstrip(), remedy)
+
+    def _wrong(self, reason: str, remedy: str) -> ConfigError:
+        return ConfigError(f"{self._table} in {self._uri}", reason, remedy)
+
+    def _unavailable(self, reason: str) -> StorageUnavailable:
+        return StorageUnavailable(f"the catalog at {self._uri}", reason)
+
+
+def _new_client() -> httpx2.AsyncClient:
+    """Blocks: it reads the system's certificates."""
+    alone = httpx2.Limits(max_keepalive_connections=0)
+    return httpx2.AsyncClient(timeout=_STEP_WITHIN_S, limits=alone, follow_redirects=False)
+
+
+def _fault(content: bytes) -> str:
+    """The kind of error that the API names; empty where something else answered."""
+    try:
+        kind = msgspec.json.decode(content, type=_Refusal).error.type
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return kind if kind.isidentifier() and len(kind) < 64 else ""
+
+
+def _text(options: Mapping[str, Any], name: str, remedy: str) -> str:
+    value = options.get(name)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(name, "is missing" if name not in options else "must be text", remedy)
+    return value
+
+
+def _checked_uri(uri: str) -> str:
+    remedy = "Give one such as https://catalog.example or http://127.0.0.1:8080."
+    try:
+        parts = urlsplit(uri)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ConfigError("uri", "is not an address", remedy) from None
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("uri", "holds a user or a password", "Take it out; give `token_file`.")
+    if not sound or parts.query or parts.fragment:
+        raise ConfigError("uri", "is not an address", remedy)
+    return uri
+
+
+def _fits_header(token: str) -> bool:
+    return token.isascii() and token.isprintable() and bool(token) and " " not in token
+
+
+def _same_place(location: str, ours: str) -> bool:
+    """Whether two locations are one folder. Catalogs write `file:` and `s3a:` where we write paths and `s3:`."""
+    return _place(location) == _place(ours)
+
+
+def _place(location: str) -> str:
+    if location.startswith("file:"):
+        location = unquote(urlsplit(location).path)
+    scheme, mark, rest = location.partition("://")
+    if not mark:
+        return os.path.realpath(location)
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest.rstrip('/')}"

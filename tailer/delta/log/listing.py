@@ -1,0 +1,243 @@
+"""The files of a `_delta_log`: their names, and the segment of them that makes up a state.
+
+Names follow PROTOCOL.md ("File Types"); everything else in the folder (checksums, hidden files, staged commits, other
+tools' leftovers) is not ours to read. Log compaction files are recognised and left out: they drop `cdc` and
+`commitInfo` actions, so they can never stand for the commits they cover.
+
+`LogSegment` guarantees, checked when it is made:
+  1. commits are strictly consecutive;
+  2. they begin right after the checkpoint, or at version 0 where there is none;
+  3. the checkpoint is whole: one file, or all parts of a multi-part one, all of one version;
+  4. the segment ends at `version`, so that state there can be built from nothing else.
+
+A log may be long: `list_recent` lists it from about the checkpoint on that `_last_checkpoint` names. Such a listing is
+the end of the log as it is, and refuses every question about what came before.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby, pairwise
+from typing import Final, Self
+
+from tailer.delta.checkpoints.hint import read_last_checkpoint
+from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.stores.local import ObjectMeta, ObjectStore, in_thread
+
+__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name", "list_log", "list_recent"]
+
+LOG: Final = "_delta_log"
+
+
+class LogFileKind(IntEnum):
+    """Kinds of log files; of two checkpoints of one version the greater kind is preferred."""
+
+    COMMIT = 0
+    CHECKPOINT = 1
+    CHECKPOINT_PART = 2
+    CHECKPOINT_V2 = 3
+
+
+_UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_NAMES: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
+    (LogFileKind.COMMIT, re.compile(r"([0-9]{20})\.json")),
+    (LogFileKind.CHECKPOINT, re.compile(r"([0-9]{20})\.checkpoint\.parquet")),
+    (LogFileKind.CHECKPOINT_PART, re.compile(r"([0-9]{20})\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet")),
+    (LogFileKind.CHECKPOINT_V2, re.compile(rf"([0-9]{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),
+)
+
+
+def commit_name(version: int) -> str:
+    """The object name of a version's commit file."""
+    return f"{LOG}/{version:020d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """A file of the log that we read: a commit or (a part of) a checkpoint."""
+
+    version: int
+    kind: LogFileKind
+    name: str
+    modified_ms: int
+    part: int = 1
+    parts: int = 1
+    size_bytes: int = 0
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """The file as the listing had it."""
+        return ObjectMeta(self.name, self.size_bytes, self.modified_ms)
+
+    @classmethod
+    def parse(cls, meta: ObjectMeta) -> Self | None:
+        """What the file's name says, or None for a file that is not for us."""
+        base = meta.name.rpartition("/")[2]
+        for kind, pattern in _NAMES:
+            match = pattern.fullmatch(base)
+            if match:
+                numbers = [int(group) for group in match.groups()]
+                part, parts = numbers[1:] if kind is LogFileKind.CHECKPOINT_PART else (1, 1)
+                return cls(numbers[0], kind, meta.name, meta.modified_ms, part, parts, meta.size_bytes)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """The files that make up the state at `version`: a checkpoint (none, one file or all its parts), then commits."""
+
+    table: str
+    version: int
+    checkpoint: tuple[LogPath, ...]
+    commits: tuple[LogPath, ...]
+
+    def __post_init__(self) -> None:
+        expected = self.checkpoint[0].version + 1 if self.checkpoint else 0
+        for part, path in enumerate(self.checkpoint, start=1):
+            if path.version != expected - 1 or path.part != part or path.parts != len(self.checkpoint):
+                raise ValueError(f"{path.name} does not belong to the checkpoint of version {expected - 1}")
+        for path in self.commits:
+            if path.version != expected:
+                raise VersionGone(self.table, expected, self.commits[0].version, self.commits[-1].version)
+            expected += 1
+        if expected != self.version + 1:
+            raise VersionGone(self.table, expected, None, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """One listing of the log, ordered: what is there to begin from. `since`: the first version that was looked for.
+
+    Where that is not 0, versions before `since` and states without a checkpoint in the listing are not known, which is
+    not to say that they are gone: asking for them is a `ValueError`.
+    """
+
+    table: str
+    commits: tuple[LogPath, ...]
+    checkpoints: tuple[tuple[LogPath, ...], ...]
+    since: int = 0
+
+    @classmethod
+    def of(cls, table: str, objects: Iterable[ObjectMeta], since: int = 0) -> Self:
+        """Sort a folder's objects out. Incomplete multi-part checkpoints are left out.
+
+        Raises `NotATable` where neither a commit nor a checkpoint is there.
+        """
+        paths = [path for path in map(LogPath.parse, objects) if path is not None]
+        commits = sorted((p for p in paths if p.kind is LogFileKind.COMMIT), key=lambda p: p.version)
+        checkpoints = _whole_checkpoints([p for p in paths if p.kind is not LogFileKind.COMMIT])
+        if not commits and not checkpoints:
+            raise NotATable(table)
+        return cls(table, tuple(commits), checkpoints, since)
+
+    @property
+    def latest(self) -> int:
+        """The newest version there is."""
+        return max([path.version for path in self.commits[-1:]] + [files[0].version for files in self.checkpoints[-1:]])
+
+    @property
+    def earliest(self) -> int:
+        """The first version whose changes can be read: state at it is known and its commit is there.
+
+        Raises `VersionGone` where no commit is left.
+        """
+        self._check_known(0)
+        roots = {0} | {offset + files[0].version for files in self.checkpoints for offset in (0, 1)}
+        starts = [path.version for path in self.commits if path.version in roots]
+        if not starts:
+            first = self.commits[0].version if self.commits else self.latest
+            raise VersionGone(self.table, 0, first, self.latest)
+        return starts[0]
+
+    def segment(self, version: int, without: Collection[str] = ()) -> LogSegment:
+        """The files that make up the state at `version`, from the nearest checkpoint with no file named in `without`.
+
+        Raises `VersionAhead` beyond the latest version and `VersionGone` where files of it are missing.
+        """
+        if version > self.latest:
+            raise VersionAhead(self.table, version, self.latest)
+        usable = (
+            files
+            for files in reversed(self.checkpoints)
+            if files[0].version <= version and not any(path.name in without for path in files)
+        )
+        checkpoint = next(usable, ())
+        if not checkpoint:
+            self._check_known(0)
+        after = checkpoint[0].version if checkpoint else -1
+        commits = tuple(path for path in self.commits if after < path.version <= version)
+        return LogSegment(self.table, version, checkpoint, commits)
+
+    @property
+    def gaps(self) -> frozenset[tuple[int, int]]:
+        """Where commits are missing: between which two versions, the one after the latest included."""
+        versions = [*(path.version for path in self.commits), self.latest + 1]
+        return frozenset((low, high) for low, high in pairwise(versions) if high != low + 1)
+
+    def check_contiguous(self, first: int) -> None:
+        """Raise `VersionGone` if a commit is missing from `first` to the latest version."""
+        self._check_known(first)
+        there = {path.version for path in self.commits}
+        for expected in range(first, self.latest + 1):
+            if expected not in there:
+                earliest = self.commits[0].version if self.commits else None
+                raise VersionGone(self.table, expected, earliest, self.latest)
+
+    def _check_known(self, version: int) -> None:
+        if self.since and version < self.since:
+            raise ValueError(f"the log of {self.table} was listed from version {self.since} on, not from {version}")
+
+
+async def list_log(store: ObjectStore) -> LogListing:
+    """What is in the log now. Raises `NotATable`, `StorageUnavailable`."""
+    return await _list_since(store, 0)
+
+
+async def list_recent(store: ObjectStore, behind: int, version: int | None = None) -> LogListing:
+    """What is in the log now, as far back as state at `version` (None: the latest) and later ones takes.
+
+    The listing holds the commits of `behind` versions before the checkpoint it begins with, for their times. It is the
+    whole log where `_last_checkpoint` is missing, broken, later than `version`, or names a checkpoint that is not there
+    or not whole. Raises `NotATable`, `StorageUnavailable`.
+    """
+    hint = await read_last_checkpoint(store)
+    if hint is not None and (version is None or hint <= version):
+        with suppress(NotATable):
+            listing = await _list_since(store, max(hint - behind, 0))
+            if any(files[0].version == hint for files in listing.checkpoints):
+                return listing
+    return await list_log(store)
+
+
+async def _list_since(store: ObjectStore, since: int) -> LogListing:
+    """List the log from a version on.
+
+    A folder is not listed in one instant: a later commit may be seen where an earlier one, made during the listing, was
+    not. So a gap counts only when the next listing has it too.
+    """
+    start_after = commit_name(since - 1) if since else ""
+    gaps: frozenset[tuple[int, int]] = frozenset()
+    while True:
+        listing = await in_thread(LogListing.of, store.uri, await store.list(LOG, start_after), since)
+        if listing.gaps <= gaps:
+            return listing
+        gaps = listing.gaps
+
+
+def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], ...]:
+    """Checkpoints by version; where a version has several, the preferred one last."""
+    whole: list[tuple[LogPath, ...]] = []
+    single = [path for path in paths if path.kind is not LogFileKind.CHECKPOINT_PART]
+    whole.extend((path,) for path in single)
+    several = sorted((p for p in paths if p.kind is LogFileKind.CHECKPOINT_PART), key=_part_order)
+    for (_, parts), group in groupby(several, key=lambda path: (path.version, path.parts)):
+        files = tuple(group)
+        if [path.part for path in files] == list(range(1, parts + 1)):
+            whole.append(files)
+    return tuple(sorted(whole, key=lambda files: (files[0].version, files[0].kind, len(files), files[0].name)))
+
+
+def _part_order(path: LogPath) -> tuple[int, int, int]:
+    return path.version, path.parts, path.part

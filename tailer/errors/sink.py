@@ -1,0 +1,51 @@
+"""Errors of sinks."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tailer.errors.general import Retry, TailerError
+
+__all__ = ["CommitUnknown", "SinkError", "SinkFenced", "SinkRejected", "SinkUnavailable"]
+
+
+@dataclass(eq=False)
+class SinkError(TailerError):
+    """The sink named `sink` failed."""
+
+    sink: str
+    reason: str
+    exit_code: ClassVar[int] = 4
+    sentence: ClassVar[str] = "sink {sink}: {reason}"
+
+
+@dataclass(eq=False)
+class SinkUnavailable(SinkError):
+    """The destination did not answer."""
+
+    retry: ClassVar[Retry] = Retry.ASK
+    next_step: ClassVar[str] = "Check that the destination is up and reachable, and that its disk is not full."
+
+
+@dataclass(eq=False)
+class CommitUnknown(SinkError):
+    """A commit was sent and its answer was lost."""
+
+    retry: ClassVar[Retry] = Retry.ASK
+    sentence: ClassVar[str] = "sink {sink}: whether the commit took place is unknown: {reason}"
+
+
+@dataclass(eq=False)
+class SinkRejected(SinkError):
+    """The destination refuses what it was given, and will again."""
+
+    remedy: str = ""
+    next_step: ClassVar[str] = "{remedy}"
+
+
+@dataclass(eq=False)
+class SinkFenced(SinkError):
+    """Another instance writes for the same app_id."""
+
+    retry: ClassVar[Retry] = Retry.NEVER
+    sentence: ClassVar[str] = "sink {sink}: another instance took over: {reason}"
+    next_step: ClassVar[str] = "Run one instance per pipeline."

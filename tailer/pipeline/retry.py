@@ -1,0 +1,102 @@
+"""Sessions, one after the other, until one comes to its end: what a pipeline does about errors, whoever writes rows.
+
+A session begins with what the sink says. One that fails with an error that may pass is tried again, with pauses that
+get longer, until `Limits.retry_for_s` have passed without any success; success is what the session says it is.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from tailer.errors import Retry, TailerError
+from tailer.pipeline.status import PipelineStatus
+
+__all__ = ["Attempts"]
+
+_log = logging.getLogger(__name__)
+_RETRIED: Final = (Retry.TIMED, Retry.ASK)
+
+
+class Attempts:
+    """Runs sessions of the pipeline `name`, and gives up after `retry_for_s` seconds without success.
+
+    `status`: where to note what became of them.
+    """
+
+    def __init__(self, name: str, retry_for_s: float, status: PipelineStatus | None = None) -> None:
+        self._name = name
+        self._status = status or PipelineStatus(name)
+        self._retry_for_s = retry_for_s
+        self._stopping = anyio.Event()
+        self._succeeded = False
+        self._failing_since = 0.0
+
+    def is_stopping(self) -> bool:
+        """Whether no other session is to begin, and the one under way is to end soon."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Begin no other session."""
+        self._stopping.set()
+        self._status.note_drain()
+
+    def note_success(self) -> None:
+        """The session under way got somewhere."""
+        self._succeeded = True
+        self._status.note_success()
+
+    async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
+        """Run sessions until one returns True, or `stop`; one that returns False is followed by another at once.
+
+        Raises the `TailerError` that a person must look at, or that did not pass in time.
+        """
+        done = False
+        while not (done or self.is_stopping()):
+            retrying = AsyncRetrying(
+                retry=retry_if_exception(self._may_pass),
+                wait=wait_random_exponential(multiplier=0.5, max=30.0),
+                stop=self._gives_up,
+                sleep=self._pause,
+                before_sleep=self._report,
+                reraise=True,
+            )
+            done = await retrying(self._attempt, session)
+
+    async def _attempt(self, session: Callable[[], Awaitable[bool]]) -> bool:
+        """One session; False asks for a fresh streak of attempts."""
+        if self.is_stopping():
+            return True
+        self._succeeded = False
+        try:
+            return await session()
+        except TailerError as error:
+            self._status.note_error()
+            if not self._succeeded or not self._may_pass(error):
+                raise
+            _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
+            self._status.note_retry()
+            return False
+        except Exception:
+            self._status.note_error()
+            raise
+
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, TailerError) and error.retry in _RETRIED and not self.is_stopping()
+
+    def _gives_up(self, state: RetryCallState) -> bool:
+        if state.attempt_number == 1:
+            self._failing_since = time.monotonic()
+        return time.monotonic() - self._failing_since >= self._retry_for_s
+
+    def _report(self, state: RetryCallState) -> None:
+        self._status.note_retry()
+        error = state.outcome.exception() if state.outcome is not None else None
+        _log.warning("%s: %s; trying again in %.1f s", self._name, error, state.upcoming_sleep)
+
+    async def _pause(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._stopping.wait()

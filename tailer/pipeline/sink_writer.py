@@ -1,0 +1,248 @@
+"""The sink's side of a pipeline's session: at most one open transaction, how full it is, and what its rows look like.
+
+The schema of the rows is announced to the sink wherever it changes (`SchemaChange`): at the first row that has the new
+one, or at the end of a version that changed the schema but no row. That place is the same in every run, and it is
+committed together with what stands before and behind it, so a sink gets the event exactly once, as it does rows.
+
+A table that a commit turned into another one (REPLACE TABLE) goes on under another `app_id`. The transaction that is
+open is committed first; then the sink is asked what it has of the new one: older progress is from a time when the table
+was that one before, progress of this version or later is another instance's.
+"""
+
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+import pyarrow as pa
+
+from tailer.engine.port import Engine
+from tailer.engine.prefetch import Arrivals, arriving
+from tailer.errors import CommitUnknown, SinkFenced
+from tailer.events import ChangeBatch, Gap, SchemaChange
+from tailer.plan import TASKS, ChangePlan, Position, output_schema
+from tailer.progress.lookup import app_id_of
+from tailer.progress.recorded import Recorded
+from tailer.schema.changes import describe_changes
+from tailer.sink import Demands, Progress, Sink, SinkTransaction
+
+__all__ = ["Delivery", "Limits"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much shares one sink transaction, and how long to wait for what.
+
+    A transaction is closed when any of `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds` is
+    reached. `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: how
+    long a commit may take before its outcome counts as unknown. `retry_for_s`: how long after a failure to try again
+    without any success before giving up. `max_quiet_s`: how long to wait for rows before what there is of a transaction
+    is committed; None: for any time.
+    """
+
+    max_versions: int = 1000
+    max_rows: int = 1_000_000
+    max_bytes: int = 256 * 2**20
+    max_seconds: float = 5.0
+    poll_interval_s: float = 1.0
+    commit_deadline_s: float = 120.0
+    retry_for_s: float = 600.0
+    max_quiet_s: float | None = None
+
+    def within(self, demands: Demands) -> "Limits":
+        """These limits, or lower ones where a sink asks for that."""
+        rows, size = demands.max_rows or self.max_rows, demands.max_bytes or self.max_bytes
+        max_rows, max_bytes = min(rows, self.max_rows), min(size, self.max_bytes)
+        return replace(self, max_rows=max_rows, max_bytes=max_bytes, max_quiet_s=demands.max_quiet_s)
+
+
+class Delivery:
+    """Delivers for the pipeline `name` to `sink`, going on from `progress`.
+
+    `confirm`: may object to a commit, before it, by raising.
+    `committed`: called after each commit, with the number of its rows.
+    `table_id`: the id under which progress was committed last, None where there is none yet.
+    `schema` is what the sink takes rows to look like at this point of the stream (as in `ChangeTask.schema`); None
+    where it has been told nothing yet.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        progress: Progress | None,
+        limits: Limits,
+        confirm: Callable[[], Awaitable[None]],
+        committed: Callable[[int], None],
+    ) -> None:
+        self._name = name
+        self._sink = sink
+        self._limits = limits
+        self._confirm = confirm
+        self._committed = committed
+        self.table_id = None if progress is None else progress.app_id.removeprefix(f"{name}/")
+        self._stack = AsyncExitStack()
+        self._transaction: SinkTransaction | None = None
+        self._position: Position | None = None
+        self._versions = self._rows = self._bytes = 0
+        self._since = 0.0
+        self.schema: pa.Schema | None = None
+
+    async def __aenter__(self) -> "Delivery":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.__aexit__(*error)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def batches(
+        self, engine: Engine, plan: ChangePlan, after: Position | None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """What `engine` makes of `plan` behind `after`; where that takes long, what is open is committed meanwhile."""
+        if self._limits.max_quiet_s is None:
+            async with engine.run(plan, after) as batches:
+                yield batches
+        else:
+            async with arriving(engine, plan, after) as arrivals, aclosing(self._patiently(arrivals)) as patient:
+                yield patient
+
+    async def _patiently(self, arrivals: Arrivals) -> AsyncGenerator[ChangeBatch, None]:
+        batch: ChangeBatch | None = None
+        while True:
+            with anyio.move_on_after(self._limits.max_quiet_s) as waiting:
+                batch = await arrivals.next()
+            if waiting.cancelled_caught:
+                if self.may_commit:
+                    await self.commit()
+                batch = await arrivals.next()
+            if batch is None:
+                return
+            yield batch
+
+    async def write(self, batch: ChangeBatch, plan: ChangePlan) -> None:
+        """Write a batch of `plan`; commit behind it where the sink can and the transaction is due."""
+        task = plan.tasks[(batch.task - plan.tasks[0].index) % TASKS]
+        transaction = await self._turn_to(task.schema, plan)
+        await transaction.write(batch)
+        self._position = Position(batch.version, batch.task, batch.last_row)
+        self._rows += len(batch)
+        self._bytes += batch.size_bytes
+        if self._is_due and self.may_commit:
+            await self.commit()
+
+    async def close_version(self, plan: ChangePlan) -> None:
+        """Note that nothing of the plan's version is left; commit if the transaction is due."""
+        await self._turn_to(plan.schema, plan)
+        self._position = Position.end(plan.version)
+        self._versions += 1
+        if self._is_due:
+            await self.commit()
+
+    async def skip(self, gap: Gap, schema: pa.Schema) -> None:
+        """Tell the sink of `gap`, behind which rows have `schema`.
+
+        Commits what stands before it, and the gap itself unless a snapshot follows: with that it goes together.
+        """
+        await self.commit()
+        self.schema = schema
+        transaction = await self._open(gap.table_id, gap.version, schema)
+        await transaction.announce(gap)
+        if not gap.snapshot:
+            self._position = Position.end(gap.version)
+            await self.commit()
+
+    async def salvage(self) -> bool:
+        """Before an error ends the session, commit what can be; False where whole versions are given up with it."""
+        if self.may_commit:
+            await self.commit()
+        return self._transaction is None or self._versions == 0
+
+    async def commit(self) -> None:
+        """Make what is open visible, with its progress. Not cancelled once begun; late is unknown, not failed."""
+        if self._transaction is None or self._position is None or self.table_id is None:
+            return
+        await self._confirm()
+        progress = Progress(app_id_of(self._name, self.table_id), self._position)
+        try:
+            with anyio.CancelScope(shield=True), anyio.fail_after(self._limits.commit_deadline_s):
+                await self._transaction.commit(progress)
+        except TimeoutError as error:
+            reason = f"no answer within {self._limits.commit_deadline_s:g} s"
+            raise CommitUnknown(self._sink.name, reason) from error
+        self._transaction = None
+        self._committed(self._rows)
+        await self._stack.aclose()
+        _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
+        self._position = None
+
+    @property
+    def holds_versions(self) -> bool:
+        """Whether whole versions wait for the commit of what is open, and are given up without it."""
+        given_up = not isinstance(self._sink, Recorded)
+        return given_up and self._transaction is not None and self._versions > 0
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the sink can store the place that was reached."""
+        at, sink = self._position, self._sink
+        if at is None:
+            return False
+        return at.closes_version or (sink.splits_snapshots if at.in_snapshot else sink.splits_versions)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the transaction is as large, or as old, as it should get."""
+        return (
+            self._versions >= self._limits.max_versions
+            or self._rows >= self._limits.max_rows
+            or self._bytes >= self._limits.max_bytes
+            or time.monotonic() - self._since >= self._limits.max_seconds
+        )
+
+    async def _turn_to(self, schema: pa.Schema, plan: ChangePlan) -> SinkTransaction:
+        """The transaction for rows of `schema`, of which the sink knows."""
+        before = schema if self.schema is None else self.schema
+        changes = () if schema is before else describe_changes(before, schema)
+        if changes and self._position is not None and self._position.closes_version:
+            # Whatever the sink has to say to the change, the versions before it are delivered.
+            await self.commit()
+        transaction = await self._open(plan.table_id, plan.version, before)
+        self.schema = schema
+        if changes:
+            _log.info("%s: version %d changes the schema: %s", self._name, plan.version, "; ".join(changes))
+            rows_before, rows = output_schema(before), output_schema(schema)
+            event = SchemaChange(plan.table_id, plan.version, plan.timestamp_ms, rows_before, rows, changes)
+            await transaction.announce(event)
+        return transaction
+
+    async def _open(self, table_id: str, version: int, schema: pa.Schema) -> SinkTransaction:
+        """The open transaction of the table's app_id, or a new one that begins with rows of `schema`."""
+        app_id = app_id_of(self._name, table_id)
+        if table_id != self.table_id:
+            await self.commit()
+            if self.table_id is not None:
+                await self._take_over(app_id, version, schema)
+            self.table_id = table_id
+        if self._transaction is None:
+            self._versions = self._rows = self._bytes = 0
+            self._since = time.monotonic()
+            begun = self._sink.begin(app_id, output_schema(schema))
+            self._transaction = await self._stack.enter_async_context(begun)
+        return self._transaction
+
+    async def _take_over(self, app_id: str, version: int, schema: pa.Schema) -> None:
+        """Go on under `app_id` from `version` on."""
+        found = await self._sink.progress(app_id)
+        if found is not None and found.position.version >= version:
+            raise SinkFenced(self._sink.name, f"{app_id} is at version {found.position.version} already")
+        if self._sink.distributes:
+            # Ours before it is set: another attempt at the same shard may be about to do the same.
+            async with self._sink.begin(app_id, output_schema(schema)):
+                pass
+        if self._sink.distributes or found is not None:
+            await self._sink.reset(Progress(app_id, Position.end(version - 1)))
+        _log.info("%s: version %d makes it another table; going on as %s", self._name, version, app_id)

@@ -1,0 +1,115 @@
+"""Wake-ups: what ends a pipeline's wait for the next version.
+
+A wake-up carries no data. The timer is the truth; a notification from the file system only shortens the wait, so a
+lost, late or spurious one costs time and never a row.
+"""
+
+import logging
+import re
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import anyio
+from anyio import CapacityLimiter, from_thread, to_thread
+from watchfiles import Change, watch
+
+from tailer.engine.background import background
+
+__all__ = ["LocalWake", "TimerWake", "Wake"]
+
+_log = logging.getLogger(__name__)
+_COMMIT: Final = re.compile(r"\d{20}\.json")
+
+
+class Wake(Protocol):
+    """Waits for news of one table. Entered by the pipeline for as long as it runs."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
+
+    def ring(self) -> None:
+        """End the current wait, or the next one."""
+        ...
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return after `timeout_s` seconds at the latest, sooner if there may be news."""
+        ...
+
+
+class TimerWake:
+    """Nothing but the timer, and `ring`."""
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None
+
+    def ring(self) -> None:
+        """See `Wake.ring`."""
+        self._rung.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """See `Wake.wait`."""
+        with anyio.move_on_after(timeout_s):
+            await self._rung.wait()
+        if self._rung.is_set():
+            self._rung = anyio.Event()
+
+
+class LocalWake(TimerWake):
+    """The timer, shortened by the operating system's notice of a new commit file in `log_dir`."""
+
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__()
+        self._log_dir = log_dir
+        self._left = threading.Event()
+        self._behind = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        group = await self._behind.enter_async_context(background())
+        group.start_soon(self._watch)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._left.set()
+        return await self._behind.__aexit__(kind, error, trace)
+
+    async def _watch(self) -> None:
+        # A thread for as long as we watch, and so not one of those that all pipelines share.
+        await to_thread.run_sync(self._listen, limiter=CapacityLimiter(1))
+
+    def _listen(self) -> None:
+        try:
+            # A step is how long to wait for the rest of a burst, and how often to look whether we have left; commits
+            # are single files, so it is short.
+            news = watch(
+                self._log_dir,
+                watch_filter=_is_commit,
+                recursive=False,
+                step=10,
+                debounce=20,
+                rust_timeout=0,
+                stop_event=self._left,
+            )
+            for _ in news:
+                from_thread.run_sync(self.ring)
+        except (OSError, RuntimeError) as error:  # the library has a RuntimeError of its own for inotify's refusals
+            _log.warning("%s: no notification of new commits (%s); the timer serves alone", self._log_dir, error)
+
+
+def _is_commit(change: Change, path: str) -> bool:
+    return change is not Change.deleted and _COMMIT.fullmatch(Path(path).name) is not None

@@ -1,0 +1,150 @@
+"""Writing to a Delta log: a commit, which exactly one writer wins, and a checkpoint of a table without files.
+
+A commit is the creation of a version's file by put-if-absent (PROTOCOL.md, "Delta Log Entries"). It has no state of
+its own: the caller knows which version comes next and what to do when another writer was faster. The one thing that
+only the writer can know is settled here: whether a put whose answer was lost, or that the store's client repeated by
+itself, was ours. Every commit carries an id of its own for that, in `commitInfo.txnId`, and is read back when in doubt.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum
+from tailer.delta.log.actions import Commit, Metadata, Protocol, Txn, parse_commit
+from tailer.delta.log.listing import LOG, commit_name
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable
+from tailer.stores.local import ObjectStore, StoredObject, in_thread
+
+__all__ = ["Action", "checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
+
+Action = Mapping[str, Any]
+
+_ENGINE: Final = "lake-tailer"
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def checkpoint_name(version: int) -> str:
+    """The object name of a version's classic checkpoint."""
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+async def read_commit(store: ObjectStore, version: int) -> Commit:
+    """A version's commit file. Raises `ObjectNotFound`, `StorageUnavailable`, `LogCorrupt`."""
+    name = commit_name(version)
+
+    def decode(stored: StoredObject) -> Commit:
+        return parse_commit(stored.data, store.uri, name, version, stored.meta.modified_ms)
+
+    return await store.read(name, decode)
+
+
+async def write_commit(store: ObjectStore, version: int, actions: Sequence[Action], operation: str) -> None:
+    """Make `actions`, JSON-ready and without `commitInfo`, version `version` of the table, all of them or none.
+
+    Raises `ObjectAlreadyExists` where another writer made that version: nothing of ours took place. Raises
+    `StorageUnavailable` where nothing took place for another reason, or where the outcome cannot be told: read the log
+    anew before the next attempt.
+    """
+    write_id = str(uuid.uuid4())
+    provenance = {
+        "timestamp": now_ms(),
+        "operation": operation,
+        "operationParameters": {},
+        "isBlindAppend": True,
+        "engineInfo": _ENGINE,
+        "txnId": write_id,
+    }
+    lines = [msgspec.json.encode(action) for action in ({"commitInfo": provenance}, *actions)]
+    try:
+        await store.put_if_absent(commit_name(version), b"\n".join(lines) + b"\n")
+    except (ObjectAlreadyExists, StorageUnavailable) as error:
+        try:
+            found = await read_commit(store, version)
+        except ObjectNotFound:
+            raise error from None
+        if found.info is None or found.info.txn_id != write_id:
+            raise ObjectAlreadyExists(f"{store.uri}/{commit_name(version)}") from error
+
+
+async def write_checkpoint(
+    store: ObjectStore, version: int, protocol: Protocol, metadata: Metadata, txns: Iterable[Txn]
+) -> None:
+    """Write the classic checkpoint of a table without files at `version`, then point `_last_checkpoint` to it.
+
+    PROTOCOL.md, "Checkpoints" and "Last Checkpoint File". Writing it again, or by several writers, does no harm.
+    """
+    actions = [{"protocol": _fields(protocol)}, {"metaData": _fields(metadata)}]
+    actions += [{"txn": _fields(txn)} for txn in txns]
+    data = await in_thread(_parquet, actions)
+    await store.put(checkpoint_name(version), data)
+    hint = {"version": version, "size": len(actions), "sizeInBytes": len(data), "numOfAddFiles": 0}
+    checksum = json_checksum(msgspec.json.encode(hint))
+    await store.put(LAST_CHECKPOINT, msgspec.json.encode({**hint, "checksum": checksum}))
+
+
+def _fields(action: msgspec.Struct) -> dict[str, Any]:
+    """All fields of an action by their names in the log, defaults included."""
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(action)}
+    values = {names[name]: value for name, value in msgspec.structs.asdict(action).items()}
+    return {name: _fields(value) if isinstance(value, msgspec.Struct) else value for name, value in values.items()}
+
+
+def _parquet(actions: list[Action]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(actions, schema=_CHECKPOINT), sink, write_page_checksum=True)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_FORMAT: Final = pa.struct([("provider", pa.string()), ("options", _TEXTS)])
+# The columns readers look for, files' included though there are none. Columns a reader does not find are null to it.
+_CHECKPOINT: Final = pa.schema(
+    {
+        "txn": pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+                "tags": _TEXTS,
+            }
+        ),
+        "remove": pa.struct(
+            {
+                "path": pa.string(),
+                "deletionTimestamp": pa.int64(),
+                "dataChange": pa.bool_(),
+                "extendedFileMetadata": pa.bool_(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+            }
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "description": pa.string(),
+                "format": _FORMAT,
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _TEXTS,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "protocol": pa.struct({"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()}),
+    }
+)

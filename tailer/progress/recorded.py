@@ -1,0 +1,71 @@
+"""The adapter that every destination without transactions needs: rows are flushed, then progress is recorded."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.events import ChangeBatch, ControlEvent
+from tailer.sink import AtLeastOnceSink, Demands, Progress, ProgressStore, SinkTransaction
+
+__all__ = ["Recorded"]
+
+
+class Recorded:
+    """An `AtLeastOnceSink` with its progress in a `ProgressStore`: rows are flushed, then progress is recorded."""
+
+    splits_versions: Final = True
+    splits_snapshots: Final = True
+    demands: Final = Demands()
+    distributes: Final = False
+
+    def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
+        self._sink = sink
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        """The wrapped sink's name."""
+        return self._sink.name
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What the store recorded."""
+        return await self._store.progress(app_id)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """What the store recorded."""
+        return await self._store.has_delivered(pipeline)
+
+    async def reset(self, progress: Progress) -> None:
+        """Record `progress`."""
+        await self._store.progress(progress.app_id)
+        await self._store.record(progress)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        """A transaction in name only: rows are handed over at once."""
+        yield _RecordedTransaction(self._sink, self._store)
+
+    async def aclose(self) -> None:
+        """Close sink and store."""
+        try:
+            await self._sink.aclose()
+        finally:
+            await self._store.aclose()
+
+
+class _RecordedTransaction:
+    def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
+        self._sink = sink
+        self._store = store
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self._sink.write(batch)
+
+    async def announce(self, event: ControlEvent) -> None:
+        await self._sink.announce(event)
+
+    async def commit(self, progress: Progress) -> None:
+        await self._sink.flush()
+        await self._store.record(progress)

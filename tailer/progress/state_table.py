@@ -1,0 +1,310 @@
+"""A small Delta table without data whose log keeps the progress of sinks that cannot keep it themselves.
+
+Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers"), as in the `delta` sink, so any Delta reader can ask
+for it. What an app_id has is written as four of them in one commit:
+
+    txn(app_id)            the last version that is closed; everything up to it is done
+    txn(app_id "#task")    END, or the task that was reached in the version after that one
+    txn(app_id "#row")     END, or the row that was reached in that task
+    txn(app_id "#writer")  a random number that stands for the instance that wrote them
+
+So `Position.end(7)` is (7, END, END), and a place inside version 8, or inside the snapshot of version 8, is (7, task,
+row): task numbers tell snapshots apart (`tailer.plan`). At the very start of version 0 the closed version is -1. The
+four carry one `lastUpdated`; where they do not, they were not written together and mean nothing: `LogCorrupt`.
+
+Who may write (invariant 6): a commit is made at exactly the next version of the log we know, where our txns are what
+this instance saw last. Is that version taken, the log is read on: another app_id's commit moves ours one version
+further, one with our app_id is `SinkFenced`, unless the writer was this instance: then it is a put that had been given
+up for lost and arrived late.
+
+The log stays small: every `CHECKPOINT_EVERY` commits a checkpoint is written, then whatever is older than the
+checkpoint before it is deleted. Two generations are kept, for readers that have just begun with the older one and for
+a checkpoint that turns out to be broken. A writer that slept through both could create a version that was deleted
+before it, which no reader will ever look at; so after each commit the log is read on, and ours must be part of it.
+"""
+
+import json
+import logging
+import secrets
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import to_builtins
+
+from tailer.delta.checkpoints.checkpoint import read_state
+from tailer.delta.log.actions import Commit, Metadata, Protocol, Txn
+from tailer.delta.log.listing import LOG, LogPath, LogSegment, commit_name, list_log
+from tailer.errors import (
+    LogCorrupt,
+    NotATable,
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    SinkFenced,
+    SinkRejected,
+    SinkUnavailable,
+    StorageError,
+    StorageRefused,
+    StorageUnavailable,
+    UnsupportedFeature,
+    VersionAhead,
+    VersionGone,
+)
+from tailer.plan import END, Position
+from tailer.progress.delta_commit import now_ms, read_commit, write_checkpoint, write_commit
+from tailer.sink import Progress, pipeline_of
+from tailer.stores.local import ObjectStore, OpenObject
+
+__all__ = ["CHECKPOINT_EVERY", "StateTable"]
+
+_logger = logging.getLogger(__name__)
+
+CHECKPOINT_EVERY: Final = 50
+_ATTEMPTS: Final = 5
+_PROTOCOL: Final = Protocol(1, 2)
+# The table property that says that a table is one of ours, and how progress is written in it.
+_FORMAT: Final = "lakeTailer.progress"
+_FORMAT_VERSION: Final = "1"
+_RETENTION: Final = "delta.settransactionretentionduration"
+# Delta readers refuse a table without columns. There are never rows.
+_SCHEMA: Final = {
+    "type": "struct",
+    "fields": [{"name": "app_id", "type": "string", "nullable": True, "metadata": {}}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The table's state at `version`, and the version of its newest checkpoint (-1: none)."""
+
+    version: int = -1
+    checkpoint: int = -1
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: Mapping[str, Txn] = field(default_factory=dict)
+
+    def of(self, app_id: str) -> "_Txns":
+        """The txns of an app_id."""
+        return tuple(self.txns.get(name) for name in _names(app_id))
+
+
+_Txns = tuple[Txn | None, ...]
+
+
+class StateTable:
+    """A `ProgressStore` in the Delta table at the root of `store`, which the first `record` creates.
+
+    Several instances, in one process or many, may share a table for different app_ids.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._writer = secrets.randbits(63)
+        self._log: _Log | None = None
+        self._seen: dict[str, _Txns] = {}
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """What was recorded last for `app_id`, read anew; None if nothing was, or there is no table yet.
+
+        Raises `NotATable` for another kind of table, `LogCorrupt`, `VersionGone` or `UnsupportedFeature` for a log
+        that cannot be trusted, `SinkRejected` where progress that was there is gone, `StorageUnavailable`.
+        """
+        self._log = await self._read(None)
+        found = (self._log or _Log()).of(app_id)
+        if not any(found) and any(self._seen.get(app_id, ())):
+            raise self._gone(f"it has nothing of {app_id}")
+        self._seen[app_id] = found
+        position = self._decode(app_id, self._seen[app_id])
+        return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Whether anything was recorded for `pipeline`, in whichever table. Raises as `progress` does."""
+        self._log = await self._read(None)
+        return any(pipeline_of(app_id) == pipeline for app_id in (self._log or _Log()).txns)
+
+    async def record(self, progress: Progress) -> None:
+        """Replace what is recorded, in one commit.
+
+        Raises `SinkFenced` where another instance has recorded for the app_id since it was read, `SinkRejected` where
+        the store cannot be written or the table is gone, and `SinkUnavailable` where it did not answer: ask then
+        what was recorded.
+        """
+        app_id = progress.app_id
+        if app_id not in self._seen:
+            await self.progress(app_id)
+        try:
+            log = self._log or await self._create()
+            ours = _encode(progress, self._writer)
+            while log.of(app_id) != ours:
+                if not any(log.of(app_id)) and any(self._seen[app_id]):
+                    raise self._gone(f"it has nothing of {app_id}")
+                if log.of(app_id) != self._seen[app_id] and not self._wrote(log.of(app_id)):
+                    raise SinkFenced(self._store.uri, f"{app_id} was recorded by another instance")
+                log = self._log = await self._add(log, ours)
+        except StorageUnavailable as error:
+            raise SinkUnavailable(self._store.uri, str(error)) from error
+        except (VersionAhead, VersionGone) as error:
+            raise self._gone(str(error)) from error
+        except StorageRefused as error:
+            raise SinkRejected(self._store.uri, f"progress cannot be kept: {error}", error.hint) from error
+        self._seen[app_id] = ours
+        if log.version - log.checkpoint >= CHECKPOINT_EVERY:
+            await self._shorten(log)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    async def _add(self, log: _Log, txns: _Txns) -> _Log:
+        """Try to commit `txns` as the next version; the log as it is afterwards, with them or not."""
+        try:
+            # Where the table is gone, a commit would be the only one in a new log.
+            await self._store.stat(commit_name(log.version))
+        except ObjectNotFound:
+            return await self._read_on(log)
+        actions = [{"txn": to_builtins(txn)} for txn in txns]
+        with suppress(ObjectAlreadyExists):
+            await write_commit(self._store, log.version + 1, actions, "RECORD PROGRESS")
+        return await self._read_on(log)
+
+    async def _create(self) -> _Log:
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "name": "progress",
+            "description": "Progress of lake-tailer: txn actions in the log, no data",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(_SCHEMA),
+            "partitionColumns": [],
+            "configuration": {_FORMAT: _FORMAT_VERSION},
+            "createdTime": now_ms(),
+        }
+        with suppress(ObjectAlreadyExists):
+            await write_commit(
+                self._store, 0, [{"protocol": to_builtins(_PROTOCOL)}, {"metaData": metadata}], "CREATE TABLE"
+            )
+        return await self._read_on(_Log())
+
+    async def _read_on(self, known: _Log) -> _Log:
+        log = await self._read(known)
+        if log is None:
+            raise self._gone("there is no log any more")
+        return log
+
+    def _gone(self, found: str) -> SinkRejected:
+        """An error for a table that is not the one any more in which this instance recorded."""
+        remedy = "Put the state table back. To begin anew, from the pipeline's start on, start again."
+        return SinkRejected(self._store.uri, f"the state table was deleted or replaced while in use: {found}", remedy)
+
+    async def _read(self, known: _Log | None) -> _Log | None:
+        """The state at the newest version, from what is `known` if that still counts; None where there is no log."""
+        for _ in range(_ATTEMPTS):
+            objects = await self._store.list(LOG)
+            visible = [meta for meta in objects if not meta.name.rpartition("/")[2].startswith(".")]
+            if not visible:
+                return None
+            listing = await list_log(self._store)
+            # Others may write so fast that what was listed is deleted before it is read.
+            with suppress(ObjectNotFound):
+                return await self._replay(known, listing.segment(listing.latest))
+        raise StorageUnavailable(f"{self._store.uri}/{LOG}", "files are listed but cannot be read")
+
+    async def _replay(self, known: _Log | None, segment: LogSegment) -> _Log:
+        checkpoint = segment.checkpoint[0].version if segment.checkpoint else -1
+        if known is not None and known.version > segment.version:
+            raise VersionAhead(self._store.uri, known.version, segment.version)
+        if known is None or known.version < checkpoint:
+            known = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
+        for path in segment.commits:
+            if path.version > known.version:
+                known = self._advance(known, await read_commit(self._store, path.version))
+        return self._checked(replace(known, checkpoint=checkpoint))
+
+    async def _read_checkpoint(self, segment: LogSegment) -> _Log:
+        txns: dict[str, Txn] = {}
+        for path in segment.checkpoint:
+            for txn in await self._store.scan(path.name, partial(_read_txns, self._store.uri, path)):
+                txns[txn.app_id] = txn
+        protocol, metadata = await read_state(self._store, segment)
+        version = segment.checkpoint[0].version
+        return _Log(version, version, protocol, metadata, txns)
+
+    def _advance(self, log: _Log, commit: Commit) -> _Log:
+        if commit.adds or commit.removes or commit.cdcs:
+            raise NotATable(self._store.uri, f"version {commit.version} holds data, so it is not for keeping progress")
+        return _Log(
+            commit.version,
+            log.checkpoint,
+            commit.protocol or log.protocol,
+            commit.metadata or log.metadata,
+            {**log.txns, **{txn.app_id: txn for txn in commit.txns}},
+        )
+
+    def _checked(self, log: _Log) -> _Log:
+        """The log itself, if it is one of ours and written as we write it."""
+        uri = self._store.uri
+        if log.protocol is None or log.metadata is None:
+            raise LogCorrupt(uri, LOG, "no protocol or metaData action", log.version)
+        if _FORMAT not in log.metadata.configuration:
+            raise NotATable(uri, "it is a Delta table, but not one that keeps lake-tailer's progress")
+        if any(name.lower() == _RETENTION for name in log.metadata.configuration):
+            # Any writer of a checkpoint, or any reader, may then drop our txns by their age: progress would be lost.
+            reason = "progress would be forgotten; unset it with ALTER TABLE ... UNSET TBLPROPERTIES"
+            raise UnsupportedFeature(uri, "delta.setTransactionRetentionDuration", log.version, reason)
+        if log.protocol != _PROTOCOL or log.metadata.configuration[_FORMAT] != _FORMAT_VERSION:
+            feature = f"protocol {log.protocol}, {_FORMAT} {log.metadata.configuration[_FORMAT]}"
+            raise UnsupportedFeature(uri, feature, log.version, "progress is not written so")
+        return log
+
+    def _decode(self, app_id: str, txns: _Txns) -> Position | None:
+        if not any(txns):
+            return None
+        if not _are_together(txns):
+            raise LogCorrupt(self._store.uri, LOG, f"the txns of {app_id} were not written together")
+        closed, task, row, _ = (txn.version for txn in txns if txn is not None)
+        return Position.end(closed) if task == END else Position(closed + 1, task, row)
+
+    def _wrote(self, txns: _Txns) -> bool:
+        return _are_together(txns) and txns[-1] is not None and txns[-1].version == self._writer
+
+    async def _shorten(self, log: _Log) -> None:
+        """Write a checkpoint, then delete what came before the one before it. Failing at it is no harm."""
+        if log.protocol is None or log.metadata is None:
+            return
+        try:
+            await write_checkpoint(self._store, log.version, log.protocol, log.metadata, log.txns.values())
+            self._log = replace(log, checkpoint=log.version)
+            for meta in await self._store.list(LOG):
+                path = LogPath.parse(meta)
+                if path is not None and path.version < log.checkpoint:
+                    await self._store.delete(path.name)
+        except StorageError as error:
+            _logger.warning("%s: the log of the state table was not shortened: %s", self._store.uri, error)
+
+
+def _names(app_id: str) -> tuple[str, ...]:
+    return app_id, f"{app_id}#task", f"{app_id}#row", f"{app_id}#writer"
+
+
+def _are_together(txns: _Txns) -> bool:
+    return len({txn and txn.last_updated for txn in txns}) == 1
+
+
+def _encode(progress: Progress, writer: int) -> _Txns:
+    at, updated_ms = progress.position, now_ms()
+    place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
+    return tuple(
+        Txn(name, value, updated_ms) for name, value in zip(_names(progress.app_id), (*place, writer), strict=True)
+    )
+
+
+def _read_txns(table: str, path: LogPath, opened: OpenObject) -> list[Txn]:
+    try:
+        column = pq.ParquetFile(opened.file, page_checksum_verification=True).read(columns=["txn"])["txn"]
+        found = column.filter(column.is_valid()).to_pylist()
+        return [Txn(value["appId"], value["version"], value["lastUpdated"]) for value in found]
+    except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
+        raise LogCorrupt(table, path.name, f"unreadable checkpoint: {error}", path.version) from error

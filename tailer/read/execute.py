@@ -1,0 +1,314 @@
+"""`execute`: a task becomes change rows. One synchronous function for worker threads, Spark executors and readers.
+
+Rows stream: a row group is read in batches of about `BATCH_BYTES`, so a file of any size passes through in bounded
+memory (invariant 7); `tailer.read.batch_sizes` finds out how many rows that may be. Row positions are counted over the
+whole file, across row groups, and selected by the task's deletion vectors; row groups in which nothing is selected are
+not read. The same task always yields the same rows in the same order (invariant 4), and a row that cannot be read as
+what the table says it is stops the task (invariant 5).
+
+A task may be executed in parts. Which part a row group belongs to is told from the rows before it and the file's size
+alone, so whoever makes the parts need not have read the footer.
+
+Columns are found by field id or physical name; one that a file does not have is null, as it was added to the table
+later. Partition columns come from the log, never from the file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from tailer.delta import deletion_vector
+from tailer.errors import (
+    ChangesUnavailable,
+    DataCorrupt,
+    FileVacuumed,
+    ScratchUnavailable,
+    StorageRefused,
+    StorageUnavailable,
+)
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
+from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, decode_batches
+from tailer.read.int96 import Int96
+from tailer.read.legacy_datetimes import OldCalendar
+from tailer.read.projection import Projection
+from tailer.read.row_bitmaps import positions_of, span
+from tailer.stores.folders import is_lasting
+
+__all__ = ["BATCH_BYTES", "execute", "row_groups"]
+
+_BUFFER_BYTES: Final = 2**20
+
+
+def execute(
+    task: ChangeTask, after_row: int = -1, through_row: int = END, first_byte: int = 0, end_byte: int = END
+) -> Iterator[ChangeBatch]:
+    """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
+
+    Of these only those of row groups with their middle in the bytes from `first_byte` to before `end_byte`, where rows
+    are taken to be equally long and the file to be as long as the log says.
+
+    Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
+    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path,
+    `UnsupportedFeature` for values in the calendar of old Spark.
+    """
+    _check_local(task)
+    with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+        counts = _counts(task, file)
+        selection = _Selection(task, file.metadata.num_rows)
+        int96 = Int96.of(file)
+        projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task), int96)
+        decoded = file if int96 is None else int96.reopened(source, **_READER)
+        stamps = _stamps(task, min(file.metadata.num_rows, MAX_ROWS))
+        position = 0
+        for group, rows in enumerate(counts):
+            wanted = range(max(position, after_row + 1), min(position + rows, through_row + 1))
+            middle = (2 * position + rows) * max(task.size_bytes, 0) // max(2 * file.metadata.num_rows, 1)
+            if wanted and first_byte <= middle < end_byte and selection.touches(file, group, position, rows):
+                batches = decode_batches(decoded, source, group, projection.columns)
+                group_rows = range(position, position + rows)
+                for batch, first in _counted(task, batches, group, group_rows):
+                    if first >= wanted.stop:
+                        break
+                    yield from _chosen(task, batch, first, selection, projection, stamps, wanted)
+            position += rows
+
+
+def row_groups(task: ChangeTask) -> list[int]:
+    """How many rows each row group of the task's file has. Raises as `execute` does."""
+    _check_local(task)
+    with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+        return _counts(task, file)
+
+
+def _check_local(task: ChangeTask) -> None:
+    """Raise unless every file of the task is one of this machine: any other name would mean one in our own folder."""
+    for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
+        if uri is not None and not uri.startswith("/"):
+            raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
+
+
+def _counts(task: ChangeTask, file: pq.ParquetFile) -> list[int]:
+    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if sum(counts) != file.metadata.num_rows or min(counts, default=0) < 0:
+        reason = f"its row groups have {counts} rows, its footer says {file.metadata.num_rows}"
+        raise DataCorrupt(task.table, task.version, task.uri, reason)
+    return counts
+
+
+# Without Arrow's extension types a column is what Parquet stores: JSON is text, a UUID is bytes. Checksums, which Spark
+# writes, turn a changed byte from a wrong row into an error.
+_READER: Final = {
+    "coerce_int96_timestamp_unit": "us",
+    "buffer_size": _BUFFER_BYTES,
+    "pre_buffer": False,
+    "arrow_extensions_enabled": False,
+    "page_checksum_verification": True,
+}
+
+
+def _counted(
+    task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, rows: range
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The batches of a row group whose rows have the positions `rows`, each with that of its first row."""
+    position = rows.start
+    for batch in batches:
+        yield batch, position
+        position += batch.num_rows
+    if position != rows.stop:
+        raise _short(task, group, rows.stop - position)
+
+
+def _chosen(
+    task: ChangeTask,
+    batch: pa.RecordBatch,
+    position: int,
+    selection: "_Selection",
+    projection: Projection,
+    stamps: Sequence[pa.Array],
+    wanted: range,
+) -> Iterator[ChangeBatch]:
+    """Those rows of a batch that are selected, if any."""
+    types = selection.change_types(batch)
+    indices = selection.pick(types, position, wanted)
+    if len(indices) > 0:
+        columns = [*projection.apply(batch, position), selection.labels(types, position)]
+        columns += [stamp.slice(0, batch.num_rows) for stamp in stamps]
+        # Taken from the table's own types: some of those that files have cannot be taken from.
+        rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
+        chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
+        yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
+
+
+def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
+    return DataCorrupt(task.table, task.version, task.uri, f"row group {group} lacks {missing} of its rows")
+
+
+@cache
+def _counting() -> pa.Array:
+    return pa.array(range(MAX_ROWS), pa.int64())
+
+
+def _stamps(task: ChangeTask, count: int) -> tuple[pa.Array, pa.Array]:
+    """The last two of the metadata columns, for as many rows as a batch may have."""
+    timestamp = pa.scalar(task.timestamp_ms * 1000, METADATA_FIELDS[-1].type)
+    return pa.repeat(_int64(task.version), count), pa.repeat(timestamp, count)
+
+
+@cache
+def _repeated(kind: ChangeType) -> pa.Array:
+    # Once for all files: given plain text, Arrow looks for `dateutil`, which costs more than opening a small file.
+    return pa.repeat(pa.scalar(kind.value, pa.string()), MAX_ROWS)
+
+
+class _Selection:
+    """Which rows of the file the task is about, and what they are called."""
+
+    def __init__(self, task: ChangeTask, num_rows: int) -> None:
+        self._task = task
+        self._refinement = task.refinement or Refinement()
+        self._include = self._load(task.include, num_rows)
+        exclude, dropped = self._load(task.exclude, num_rows), self._found(self._refinement.dropped, num_rows)
+        self._exclude = exclude | dropped if exclude is not None and dropped is not None else exclude or dropped
+        self._updated = self._found(self._refinement.updated, num_rows)
+        constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
+        self._constant = None if task.kind in _CDC else _repeated(constant)
+
+    def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
+        """Whether any row of a row group is selected, without reading all its columns."""
+        end = position + rows
+        some = self._include is not None or self._marks(self._exclude, position, end)
+        if some and len(self._kept(position, end)) == 0:
+            return False
+        if self._constant is not None:
+            return True
+        for batch in file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False):
+            if len(self._by_type(self.change_types(batch))) > 0:
+                return True
+            rows -= batch.num_rows
+        if rows != 0:
+            raise _short(self._task, group, rows)
+        return False
+
+    def pick(self, types: pa.Array, position: int, wanted: range) -> pa.Array:
+        """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
+        end = min(position + len(types), wanted.stop)
+        first = min(max(position, wanted.start), end)
+        if first == position and self._include is None and not self._marks(self._exclude, first, end):
+            kept = _counting().slice(0, end - position)
+        elif self._include is not None and not self._marks(self._include, first, end):
+            return _counting().slice(0, 0)
+        else:
+            kept = _indices(self._kept(first, end), position)
+        if self._constant is not None:
+            return kept
+        fitting = self._by_type(types)
+        return fitting if len(kept) == len(types) else fitting.filter(pc.is_in(fitting, value_set=kept))
+
+    def change_types(self, batch: pa.RecordBatch) -> pa.Array:
+        """The change type of every row of the batch, as the file has it."""
+        if self._constant is None:
+            return batch.column(CHANGE_TYPE).cast(pa.string())
+        return self._constant.slice(0, batch.num_rows)
+
+    def labels(self, types: pa.Array, position: int) -> pa.Array:
+        """What rows with these change types, the first of which is at `position`, are called."""
+        if self._refinement.exactly:
+            types = _replaced(types, _PLAIN)
+        end = position + len(types)
+        if self._updated is None or not self._marks(self._updated, position, end):
+            return types
+        marked = _indices(self._updated & span(position, end), position)
+        updated = pc.is_in(_counting().slice(0, len(types)), value_set=marked)
+        return pc.if_else(updated, _replaced(types, _IMAGES), types)
+
+    def _kept(self, first: int, end: int) -> BitMap64:
+        kept = span(first, end)
+        if self._include is not None:
+            kept &= self._include
+        if self._exclude is not None:
+            kept -= self._exclude
+        return kept
+
+    def _by_type(self, types: pa.Array) -> pa.Array:
+        if types.null_count:
+            raise DataCorrupt(
+                self._task.table, self._task.version, self._task.uri, f"{CHANGE_TYPE} is null in some row"
+            )
+        deletes = pc.equal(types, _DELETE)
+        mask = deletes if self._task.kind is TaskKind.CDC_DELETES else pc.invert(deletes)
+        return pc.indices_nonzero(mask).cast(pa.int64())
+
+    def _marks(self, bitmap: BitMap64 | None, first: int, end: int) -> bool:
+        return bitmap is not None and bitmap.range_cardinality(first, end) > 0
+
+    def _found(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
+        """What was found out about the rows. That it is gone from where it was kept says nothing of the table."""
+        try:
+            return self._load(ref, num_rows)
+        except FileVacuumed as error:
+            raise ScratchUnavailable(error.path, "what was found out about a version is gone") from error
+
+    def _load(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
+        if ref is None:
+            return None
+        with _translated(self._task, ref.uri or self._task.uri):
+            bitmap = deletion_vector.load(ref, self._task, _read_slice)
+        if len(bitmap) > 0 and bitmap.max() >= num_rows:
+            reason = f"its deletion vector marks row {bitmap.max()}, the file has {num_rows} rows"
+            raise DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
+        return bitmap
+
+
+_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+_DELETE: Final = pa.scalar(ChangeType.DELETE.value)
+_PLAIN: Final = {ChangeType.UPDATE_PREIMAGE: ChangeType.DELETE, ChangeType.UPDATE_POSTIMAGE: ChangeType.INSERT}
+_IMAGES: Final = {plain: image for image, plain in _PLAIN.items()}
+
+
+def _replaced(types: pa.Array, names: Mapping[ChangeType, ChangeType]) -> pa.Array:
+    for name, other in names.items():
+        types = pc.if_else(pc.equal(types, pa.scalar(name.value)), pa.scalar(other.value), types)
+    return types
+
+
+def _indices(positions: BitMap64, start: int) -> pa.Array:
+    """Positions as indices relative to `start`."""
+    return pc.subtract(positions_of(positions), _int64(start))
+
+
+def _int64(value: int) -> pa.Scalar:
+    # Given a plain number, Arrow looks for numpy first, every time; where there is none that takes longer than the sum.
+    return pa.scalar(value, pa.int64())
+
+
+def _read_slice(uri: str, offset: int, length: int) -> bytes:
+    with pa.OSFile(uri) as file:
+        size = file.size()
+        if offset >= size:
+            return b""
+        file.seek(offset)
+        data: bytes = file.read(min(length, size - offset))
+        return data
+
+
+@contextmanager
+def _translated(task: ChangeTask, path: str) -> Iterator[None]:
+    """Say in our own terms what went wrong while reading `path`."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileVacuumed(task.table, task.version, path) from None
+    except (pa.ArrowException, UnicodeError) as error:
+        raise DataCorrupt(task.table, task.version, path, str(error)) from error
+    except OSError as error:
+        # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
+        if error.errno is None:
+            raise DataCorrupt(task.table, task.version, path, str(error)) from error
+        raise (StorageRefused if is_lasting(error) else StorageUnavailable)(path, str(error)) from error

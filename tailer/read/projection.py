@@ -1,0 +1,241 @@
+"""From a Parquet file's columns to the table's: found by field id or physical name, cast where nothing can be lost.
+
+A file may be older than the table's schema: columns it lacks are null, and values of narrower types are cast up, on
+every level of nesting (PROTOCOL.md, "Type Widening"). A column whose type in the file is not one that reads as the
+table's type stops the task (invariant 5); what reads as what is in `_reads_as`.
+
+Row ids are put together from what the file holds and from what the log says of it (PROTOCOL.md, "Row Tracking").
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.delta.partition_values import partition_scalar
+from tailer.errors import DataCorrupt
+from tailer.events import CHANGE_TYPE, ROW_ID
+from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
+from tailer.read.int96 import Int96
+from tailer.read.legacy_datetimes import OldCalendar
+from tailer.schema.columns import FIELD_ID, physical_name, widens
+
+__all__ = ["Projection"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Consecutive rows of the file: where they begin, how many they are, their columns by name."""
+
+    position: int
+    count: int
+    columns: Mapping[str, pa.Array]
+
+
+_Column = Callable[[_Rows], pa.Array]
+_Corrupt = Callable[[str], DataCorrupt]
+_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+
+
+class Projection:
+    """The way from batches of one file to the task's columns.
+
+    `columns` are the columns of the file it needs, `schema` is that of the change rows.
+    Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
+    """
+
+    def __init__(
+        self, task: ChangeTask, file: pa.Schema, calendar: OldCalendar | None = None, int96: Int96 | None = None
+    ) -> None:
+        self._task = task
+        self._calendar = calendar
+        self._int96 = int96
+        values = dict(task.partition_values)
+        there = _Fields(file, self._corrupt)
+        self._sources: list[_Column] = []
+        self.columns: list[str] = []
+        self.schema = output_schema(task.schema)
+        if task.kind in _CDC:
+            if file.names.count(CHANGE_TYPE) != 1 or not _reads_as(file.field(CHANGE_TYPE).type, pa.string()):
+                raise self._corrupt(f"a change file must have one {CHANGE_TYPE} column, of text")
+            self.columns.append(CHANGE_TYPE)
+        for field, bare in zip(task.schema, self.schema, strict=False):
+            name = physical_name(field)
+            if field.metadata and ROW_TRACKING in field.metadata:
+                self._sources.append(self._tracked(bare, there))
+            elif name in values:
+                value = partition_scalar(values[name], bare.type, task.table, task.version, task.uri)
+                self._sources.append(_constant(value))
+            else:
+                self._sources.append(self._column(field, bare.type, there))
+        self._wanted = tuple(self.columns)
+        if not self.columns:
+            # Row counts come from batches, and a batch needs a column to have rows.
+            self.columns.extend(file.names[:1])
+
+    def apply(self, batch: pa.RecordBatch, position: int) -> list[pa.Array]:
+        """The task's columns for the rows of `batch`, the first of which is at `position` in the file.
+
+        Raises `UnsupportedFeature` for values in a calendar that is not ours (`calendar`).
+        """
+        if self._int96 is not None:
+            batch = self._int96.decoded(batch, self._wanted)
+        if self._calendar is not None:
+            self._calendar.check(batch, self._wanted)
+        rows = _Rows(position, batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True)))
+        return [source(rows) for source in self._sources]
+
+    def _column(self, field: pa.Field, bare: pa.DataType, there: "_Fields") -> _Column:
+        found = there.find(field)
+        if found is None or pa.types.is_null(field.type):
+            return _constant(pa.scalar(None, bare))
+        self.columns.append(found.name)
+        return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
+
+    def _tracked(self, field: pa.Field, there: "_Fields") -> _Column:
+        """One of the columns of row tracking: what the file says of a row, else what the log says of the file."""
+        tracking = (None if self._task.kind in _CDC else self._task.tracking) or RowTracking()
+        if field.name == ROW_ID:
+            name, first = tracking.id_column, tracking.base_row_id
+            told = _constant(pa.scalar(None, pa.int64())) if first is None else _numbered(first)
+        else:
+            name = tracking.version_column
+            told = _constant(pa.scalar(tracking.default_row_commit_version, pa.int64()))
+        if name is None:
+            return told
+        stored = self._column(pa.field(name, pa.int64()), pa.int64(), there)
+        return lambda rows: pc.coalesce(stored(rows), told(rows))
+
+    def _corrupt(self, reason: str) -> DataCorrupt:
+        return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
+
+
+def _constant(value: pa.Scalar) -> _Column:
+    return lambda rows: pa.repeat(value, rows.count)
+
+
+def _numbered(first: int) -> _Column:
+    def column(rows: _Rows) -> pa.Array:
+        positions = pa.array(range(rows.position, rows.position + rows.count), pa.int64())
+        return pc.add_checked(positions, pa.scalar(first, pa.int64()))
+
+    return column
+
+
+def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
+    def column(rows: _Rows) -> pa.Array:
+        array = rows.columns[name]
+        if not array.type.equals(in_file):
+            array = array.cast(in_file)
+        # From physical to logical names: another label for the same buffers.
+        return array if array.type.equals(wanted, check_metadata=True) else array.view(wanted)
+
+    return column
+
+
+class _Fields:
+    """The fields of one level of a file, by what a table may know them by."""
+
+    def __init__(self, fields: Iterable[pa.Field], corrupt: _Corrupt) -> None:
+        self._corrupt = corrupt
+        self._by_id: dict[bytes, list[pa.Field]] = {}
+        self._by_name: dict[str, list[pa.Field]] = {}
+        self._by_folded_name: dict[str, list[pa.Field]] = {}
+        self._found: dict[str, str] = {}
+        for field in fields:
+            self._by_name.setdefault(field.name, []).append(field)
+            self._by_folded_name.setdefault(field.name.lower(), []).append(field)
+            if field.metadata and FIELD_ID in field.metadata:
+                self._by_id.setdefault(field.metadata[FIELD_ID], []).append(field)
+
+    def find(self, field: pa.Field) -> pa.Field | None:
+        """The one that is `field`: by field id where the table says so, else by physical name; None: there is none.
+
+        Spark resolves names without regard to case, so a file whose only match differs in case has the column. No two
+        columns of a table are one in a file.
+        """
+        name, wanted_id = physical_name(field), (field.metadata or {}).get(FIELD_ID)
+        if wanted_id is None:
+            found = self._by_name.get(name) or self._by_folded_name.get(name.lower(), [])
+        elif self._by_name and not self._by_id:
+            raise self._corrupt(f"no field ids, by which the table knows column {field.name}")
+        else:
+            found = self._by_id.get(wanted_id, [])
+            found = self._by_name[found[0].name] if len(found) == 1 else found  # rows have their columns by name
+        if len(found) > 1:
+            raise self._corrupt(f"several columns may be {field.name}: {', '.join(match.name for match in found)}")
+        if not found:
+            return None
+        other = self._found.setdefault(found[0].name, field.name)
+        if other != field.name:
+            raise self._corrupt(f"column {found[0].name} is both {other} and {field.name}")
+        return found[0]
+
+
+def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Corrupt) -> pa.DataType:
+    """`wanted` with the names its fields have in the file, so that a cast can match them.
+
+    Raises unless values of `found` read as `wanted`, on every level.
+    """
+    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
+        there = _Fields(found, corrupt)
+        fields = []
+        for field in wanted:
+            match, name = there.find(field), f"{path}.{field.name}"
+            if match is None:
+                fields.append(pa.field(physical_name(field), field.type))
+            else:
+                fields.append(pa.field(match.name, _as_in_file(field.type, match.type, name, corrupt)))
+        return pa.struct(fields)
+    if pa.types.is_list(wanted) and _is_list(found):
+        element = _as_in_file(wanted.value_type, found.value_type, f"{path}.element", corrupt)
+        return pa.list_(pa.field("element", element))
+    if pa.types.is_map(wanted) and pa.types.is_map(found):
+        key = _as_in_file(wanted.key_type, found.key_type, f"{path}.key", corrupt)
+        return pa.map_(key, _as_in_file(wanted.item_type, found.item_type, f"{path}.value", corrupt))
+    if not _reads_as(found, wanted):
+        raise corrupt(f"column {path} is {found} in the file, {wanted} in the table")
+    return wanted
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a checked cast from `found` to `wanted` keeps every value what it is."""
+    if found.equals(wanted) or pa.types.is_null(found) or pa.types.is_null(wanted):
+        return True
+    if pa.types.is_dictionary(found):
+        return _reads_as(found.value_type, wanted)
+    return widens(found, wanted) or any(of(found) and to(wanted) for of, to in _CASTS)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    fixed = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
+    return bool(fixed or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_small_unsigned(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_unsigned_integer(kind) and kind.bit_width < 64)
+
+
+# Besides what widens. Delta has no unsigned types: a table converted from Parquet has the next wider one, and
+# decimal(20,0) for the widest. Integers and decimals are checked by the cast. Text without its annotation is bytes in
+# the file, and is checked to be UTF-8.
+_CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_unsigned_integer, pa.types.is_decimal),
+    (_is_small_unsigned, pa.types.is_float64),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_timestamp, pa.types.is_timestamp),
+    (_is_text, _is_text),
+    (_is_bytes, _is_text),
+    (_is_bytes, _is_bytes),
+)

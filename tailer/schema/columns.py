@@ -1,0 +1,138 @@
+"""Columns of a table over time, whatever its format: names in files, types that widen, rows read as they were.
+
+The Arrow schema of a table has logical names in table order. Each field's metadata says what the column is called in
+files (`PHYSICAL_NAME`), its Parquet field id (`FIELD_ID`), and which column it is (`COLUMN_ID`), on every level of
+nesting, where the table format says so.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = [
+    "COLUMN_ID",
+    "FIELD_ID",
+    "PHYSICAL_NAME",
+    "column_id",
+    "dropped_column",
+    "is_absent",
+    "physical_name",
+    "restated",
+    "restates",
+    "widens",
+]
+
+
+PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
+FIELD_ID: Final = b"PARQUET:field_id"
+COLUMN_ID: Final = b"tailer.column"  # what `tailer.schema.identity` found of a field
+_ABSENT: Final = "tailer.absent: "  # begins a physical name that no file has
+_NO_ID: Final = b"-1"
+
+
+def dropped_column(before: pa.Schema, after: pa.Schema) -> str | None:
+    """A column, or a field of one, that `before` has and `after` has not, whatever it is called there."""
+    kept = _columns(pa.struct(list(after)))
+    return next((name for path, name in _columns(pa.struct(list(before))).items() if path not in kept), None)
+
+
+def column_id(field: pa.Field) -> str:
+    """The field's identity over time: as `tailer.schema.identity` found it, else its physical name."""
+    told = (field.metadata or {}).get(COLUMN_ID)
+    return physical_name(field) if told is None else str(told.decode())
+
+
+def is_absent(field: pa.Field) -> bool:
+    """Whether `restated` put the field there, for rows that did not have it."""
+    return physical_name(field).startswith(_ABSENT)
+
+
+def physical_name(field: pa.Field) -> str:
+    """What the column is called in data files and in partition values."""
+    mapped = (field.metadata or {}).get(PHYSICAL_NAME)
+    return field.name if mapped is None else str(mapped.decode())
+
+
+def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
+    """`after`, for reading rows of the table when its columns were `before`: those it did not have then are null.
+
+    A file may have values for them, from a time when the table had them before. Columns are read as the table had them
+    then, by their physical names and field ids. The result is `after` itself where that is the same.
+    """
+    fields = [_restated(old, field) for old, field in _by_identity(before, after)]
+    found = pa.schema(fields)
+    return after if found.equals(after, check_metadata=True) else found
+
+
+def restates(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether every value of `before` has a meaning as `after`: columns, on every level, stay, widen, come or go.
+
+    The rows of a schema are a struct of its fields.
+    """
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        pairs = _by_identity(before, after)
+        return all(old is None or restates(old.type, field.type) for old, field in pairs)
+    if pa.types.is_list(before) and pa.types.is_list(after):
+        return restates(before.value_type, after.value_type)
+    if pa.types.is_map(before) and pa.types.is_map(after):
+        return restates(before.key_type, after.key_type) and restates(before.item_type, after.item_type)
+    return before.equals(after) or pa.types.is_null(before) or widens(before, after)
+
+
+def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether a table may change a column from `narrow` to `wide` and keep its files (PROTOCOL.md, "Type Widening").
+
+    Every value of the one is then a value of the other. Nested types change in their parts, not themselves.
+    """
+    if pa.types.is_signed_integer(narrow):
+        if pa.types.is_decimal(wide):
+            return bool(wide.scale >= 0 and wide.precision - wide.scale >= (20 if narrow.bit_width == 64 else 10))
+        if pa.types.is_float64(wide):
+            return bool(narrow.bit_width < 64)
+        return bool(pa.types.is_signed_integer(wide) and narrow.bit_width < wide.bit_width)
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide):
+        scale = wide.scale - narrow.scale
+        return bool(0 <= scale <= wide.precision - narrow.precision)
+    dates = pa.types.is_date32(narrow) and pa.types.is_timestamp(wide) and wide.tz is None
+    return bool(dates or (pa.types.is_float32(narrow) and pa.types.is_float64(wide)))
+
+
+def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[tuple[pa.Field | None, pa.Field]]:
+    """Each field of `after` with the one of `before` that it is, if any."""
+    old = {column_id(each): each for each in before if not is_absent(each)}
+    return ((old.get(column_id(each)), each) for each in after)
+
+
+def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
+    metadata = dict(after.metadata or {})
+    if before is None:
+        metadata |= {PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
+        return after.with_metadata(metadata | ({FIELD_ID: _NO_ID} if FIELD_ID in metadata else {}))
+    stored, number = physical_name(before), (before.metadata or {}).get(FIELD_ID)
+    if stored != after.name or PHYSICAL_NAME in metadata:
+        metadata[PHYSICAL_NAME] = stored.encode()
+    metadata.pop(FIELD_ID, None)
+    metadata |= {} if number is None else {FIELD_ID: number}
+    return after.with_type(_restated_type(before.type, after.type)).with_metadata(metadata or None)
+
+
+def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        return pa.struct([_restated(old, field) for old, field in _by_identity(before, after)])
+    if pa.types.is_list(before) and pa.types.is_list(after):
+        return pa.list_(after.value_field.with_type(_restated_type(before.value_type, after.value_type)))
+    if pa.types.is_map(before) and pa.types.is_map(after):
+        value = after.item_field.with_type(_restated_type(before.item_type, after.item_type))
+        return pa.map_(_restated_type(before.key_type, after.key_type), value)
+    return after
+
+
+def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") -> dict[tuple[str, ...], str]:
+    """All fields on all levels: the path of identities that tells each, and what to call it in a message."""
+    found: dict[tuple[str, ...], str] = {}
+    for field in (kind.field(index) for index in range(kind.num_fields)):
+        if not is_absent(field):
+            path, name = (*above, column_id(field)), f"{shown}.{field.name}".lstrip(".")
+            found |= {path: name, **_columns(field.type, path, name)}
+    return found

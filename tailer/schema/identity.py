@@ -1,0 +1,149 @@
+"""Which column is which over the versions of a table (PROTOCOL.md, "Column Mapping").
+
+A column is known by its physical name, whatever it is called, and in id mode by its field id as well. Two schemas alone
+do not tell everything: a table that stops mapping its columns keeps them under new physical names, and what a name
+meant before may be another column. So the schemas of consecutive versions are followed from the oldest on.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pyarrow as pa
+
+from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name
+
+__all__ = ["identified", "is_mapped", "united"]
+
+_Path = tuple[str, ...]
+
+
+def identified(schemas: Iterable[pa.Schema]) -> list[pa.Schema]:
+    """Schemas of consecutive versions of a table, oldest first, with the identity of each field on every level.
+
+    A field is the one of its physical name in any schema before, unless both have field ids, and these differ. A table
+    that stops mapping its columns has its files rewritten: where names and types stay what they are, each field is the
+    one of its name; else only those that never had another physical name are known again.
+    """
+    identities = _Identities()
+    found: list[pa.Schema] = []
+    for schema in schemas:
+        if found and is_mapped(found[-1]) and not is_mapped(schema):
+            identities.turn_to_names(found[-1], alike=_plain(found[-1]).equals(_plain(schema)))
+        found.append(pa.schema(identities.of(list(schema))))
+    return found
+
+
+def is_mapped(schema: pa.Schema) -> bool:
+    """Whether the table of that schema maps its columns."""
+    return any(PHYSICAL_NAME in (each.metadata or {}) and not is_absent(each) for each in schema)
+
+
+def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Every column and nested field that any of the identified `schemas` has, oldest first, each in its latest form.
+
+    Names that several columns had in turn are told apart by what is put behind them.
+    """
+    found = pa.struct([])
+    for schema in schemas:
+        found = _united_type(found, pa.struct(list(schema)))
+    return pa.schema(list(found))
+
+
+@dataclass(slots=True)
+class _Identities:
+    """Which field of a schema is which of those before. `known`: identity and field id, if any, by physical names."""
+
+    known: dict[_Path, tuple[bytes, bytes | None]] = field(default_factory=dict)
+    fresh: Iterator[int] = field(default_factory=count)
+
+    def turn_to_names(self, before: pa.Schema, *, alike: bool) -> None:
+        """From now on, fields are known by the logical names that they had in `before`, an identified schema.
+
+        `alike`: whether that holds for all of them, or only for those whose physical name is the same.
+        """
+        named = dict(_named(pa.struct(list(before))))
+        self.known = {path: one for path, one in named.items() if alike or self.known.get(path, (b"",))[0] == one[0]}
+
+    def of(self, fields: Iterable[pa.Field], above: _Path = ()) -> list[pa.Field]:
+        """The fields, identified; `above`: the path that leads to them."""
+        return [each if is_absent(each) else self._one(each, (*above, physical_name(each))) for each in fields]
+
+    def _one(self, found: pa.Field, path: _Path) -> pa.Field:
+        metadata = found.metadata or {}
+        number = metadata.get(FIELD_ID)
+        identity, known = self.known.get(path, (b"", None))
+        if not identity or (number is not None and known is not None and number != known):
+            identity = str(next(self.fresh)).encode()
+        self.known[path] = (identity, number or known)
+        return found.with_type(self._type(found.type, path)).with_metadata(metadata | {COLUMN_ID: identity})
+
+    def _type(self, kind: pa.DataType, path: _Path) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct(self.of(kind, path))
+        if pa.types.is_list(kind):
+            return pa.list_(kind.value_field.with_type(self._type(kind.value_type, (*path, "element"))))
+        if pa.types.is_map(kind):
+            value = kind.item_field.with_type(self._type(kind.item_type, (*path, "value")))
+            return pa.map_(self._type(kind.key_type, (*path, "key")), value)
+        return kind
+
+
+def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[bytes, None]]]:
+    """The identities of all fields of an identified type, by their paths of logical names."""
+    if pa.types.is_struct(kind):
+        for each in kind:
+            path = (*above, each.name)
+            if COLUMN_ID in (each.metadata or {}):
+                yield path, (each.metadata[COLUMN_ID], None)
+            yield from _named(each.type, path)
+    elif pa.types.is_list(kind):
+        yield from _named(kind.value_type, (*above, "element"))
+    elif pa.types.is_map(kind):
+        yield from _named(kind.key_type, (*above, "key"))
+        yield from _named(kind.item_type, (*above, "value"))
+
+
+def _plain(schema: pa.Schema) -> pa.DataType:
+    """The names and types of a schema, without what says how they are stored or whether they may be null."""
+    return _plain_type(pa.struct(list(schema)))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _plain_type(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    return kind
+
+
+def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(older) and pa.types.is_struct(newer):
+        known = {column_id(each): each for each in newer if not is_absent(each)}
+        fields: list[pa.Field] = []
+        for each in older:
+            late = known.pop(column_id(each), None)
+            fields.append(each if late is None else late.with_type(_united_type(each.type, late.type)))
+        return pa.struct(_told_apart([*fields, *known.values()]))
+    if pa.types.is_list(older) and pa.types.is_list(newer):
+        return pa.list_(newer.value_field.with_type(_united_type(older.value_type, newer.value_type)))
+    if pa.types.is_map(older) and pa.types.is_map(newer):
+        value = newer.item_field.with_type(_united_type(older.item_type, newer.item_type))
+        return pa.map_(_united_type(older.key_type, newer.key_type), value)
+    return newer
+
+
+def _told_apart(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    """The fields, of which no two have one name, whatever the case of its letters."""
+    taken: set[str] = set()
+    found: list[pa.Field] = []
+    for each in fields:
+        name = each.name
+        if name.lower() in taken:
+            name = next(other for number in count(2) if (other := f"{each.name} {number}").lower() not in taken)
+        taken.add(name.lower())
+        metadata = {PHYSICAL_NAME: physical_name(each).encode()} | (each.metadata or {})
+        found.append(each if name == each.name else each.with_name(name).with_metadata(metadata))
+    return found

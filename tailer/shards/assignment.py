@@ -1,0 +1,142 @@
+"""Which rows are of which shard, where a pipeline is delivered by several writers side by side.
+
+A shard is a pipeline of its own, over the same versions, whose engine leaves out the rows of all others. Where the sink
+tells rows apart by a key, all rows of a key are in one shard, which has them in order: `KeyShards`. Else a shard has
+whole tasks: `TaskShards`; it reads nothing of the other tasks, unless rows have to be compared.
+
+Rows are divided the same way in every process, by every version of every library, for as long as a pipeline has so many
+shards: by CRC-32 of a text that is made here, of numbers as Arrow lays them down. A number has one text whatever the
+width of its type, so a column of keys may be widened.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio import to_thread
+
+from tailer.engine.port import Engine
+from tailer.errors import ConfigError, did_you_mean
+from tailer.events import ChangeBatch
+from tailer.plan import TASKS, ChangePlan, Position
+
+__all__ = ["KeyShards", "TaskShards", "shard_numbers"]
+
+_NAN: Final = pa.scalar(0x7FF8000000000000, pa.int64())
+_NO_VALUE: Final = pa.scalar(b"n", pa.binary())
+_VALUE: Final = pa.scalar(b"v", pa.binary())
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+_BETWEEN: Final = pa.scalar(b"\x1f", pa.binary())
+
+
+class TaskShards:
+    """Runs on `engine` the tasks whose number in the plan is of `shard`, of `shards`."""
+
+    def __init__(self, engine: Engine, shard: int, shards: int) -> None:
+        self._engine = engine
+        self._shard = shard
+        self._shards = shards
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`."""
+        return self._engine.key
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`."""
+        # Other rules to read a version give the tasks other numbers, and the same ones within `TASKS`.
+        mine = tuple(task for task in plan.tasks if task.index % TASKS % self._shards == self._shard)
+        async with self._engine.run(replace(plan, tasks=mine), after) as batches:
+            yield batches
+
+
+class KeyShards:
+    """Runs plans on `engine`; leaves out rows whose key (`Engine.key`, not empty) is not of `shard`, of `shards`."""
+
+    def __init__(self, engine: Engine, shard: int, shards: int) -> None:
+        self._engine = engine
+        self._shard = pa.scalar(shard, pa.int32())
+        self._shards = shards
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `Engine.key`."""
+        return self._engine.key
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`. Raises `ConfigError` for a column of the key that is not there, or not of single values."""
+        self._check(plan)
+        async with self._engine.run(plan, after) as batches, aclosing(self._some(batches)) as some:
+            yield some
+
+    def _check(self, plan: ChangePlan) -> None:
+        for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
+            for name in self.key:
+                if name not in schema.names:
+                    known = f"The columns of {plan.table} are: {', '.join(schema.names)}."
+                    remedy = f"{known} {did_you_mean(name, schema.names)}".rstrip()
+                    raise ConfigError("key", f"no column {name!r} at version {plan.version}", remedy)
+                kind = schema.field(name).type
+                if pa.types.is_nested(kind):
+                    reason = f"rows cannot be divided into shards by {name!r}, which is of type {kind}"
+                    raise ConfigError("key", reason, 'Choose another key, or let one process write: write = "driver".')
+
+    async def _some(self, batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
+        async for batch in batches:
+            mine = await to_thread.run_sync(self._mine, batch)
+            if len(mine):
+                yield mine
+
+    def _mine(self, batch: ChangeBatch) -> ChangeBatch:
+        columns = [batch.rows.column(name) for name in self.key]
+        mine = pc.equal(shard_numbers(columns, self._shards), self._shard)
+        if mine.true_count == len(batch):
+            return batch
+        rows, row_index = batch.rows.filter(mine), batch.row_index.filter(mine)
+        return ChangeBatch(batch.table_id, batch.version, batch.task, rows, row_index)
+
+
+def shard_numbers(key: list[pa.Array], shards: int) -> pa.Array:
+    """The shard, from 0 to below `shards`, of each row whose key has these columns; int32.
+
+    The columns are of single values, of types that tables have.
+    """
+    texts = pc.binary_join_element_wise(*map(_text, key), _BETWEEN)
+    return pa.array([crc32(text) % shards for text in texts.to_pylist()], pa.int32())
+
+
+def _text(values: pa.Array) -> pa.Array:
+    """Bytes for each value, and for a null; the same for equal values, whatever the width of their types."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    forms = (form for applies, form in _FORMS if applies(values.type))
+    form = next(forms, None)  # none for what is bytes already
+    text = pc.cast(values if form is None else form(values), pa.binary())
+    return pc.fill_null(pc.binary_join_element_wise(_VALUE, text, _NOTHING), _NO_VALUE)
+
+
+def _digits(values: pa.Array) -> pa.Array:
+    return pc.cast(values, pa.string())
+
+
+def _bits(values: pa.Array) -> pa.Array:
+    """Floating point numbers as the digits of their bits; NaN is one value."""
+    wide = pc.cast(values, pa.float64())
+    return _digits(pc.if_else(pc.is_nan(wide), _NAN, wide.view(pa.int64())))
+
+
+# Decimals are the bytes of their unscaled values, dates and moments their numbers.
+_FORMS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...]] = (
+    (pa.types.is_integer, _digits),
+    (pa.types.is_floating, _bits),
+    (pa.types.is_boolean, lambda values: _digits(pc.cast(values, pa.int8()))),
+    (pa.types.is_date32, lambda values: _digits(values.view(pa.int32()))),
+    (pa.types.is_timestamp, lambda values: _digits(values.view(pa.int64()))),
+    (pa.types.is_decimal, lambda values: values.view(pa.binary(values.type.byte_width))),
+)

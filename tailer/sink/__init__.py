@@ -1,0 +1,50 @@
+"""The ports of a destination, and the one adapter every non-transactional destination needs.
+
+A sink is the only authority on which changes it has (invariant 2): the pipeline asks it for `progress`, hands it rows
+and commits rows and progress together (invariant 1). Life of a transaction::
+
+    async with sink.begin(app_id, schema) as transaction:      # leaving without commit aborts
+        await transaction.write(batch)                         # any number of times, in position order
+        await transaction.announce(event)                      # where the columns change, or changes are missing
+        await transaction.commit(Progress(app_id, position))   # all of it becomes visible, or none
+
+A destination that cannot commit rows and progress atomically (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`
+and says so by its type; `Recorded` makes it usable by the pipeline with progress kept in a `ProgressStore`.
+
+Sinks are found through the entry-point group `tailer.sinks`, ours and third parties' alike. An entry names a class
+with a classmethod `configure(name, options)` that validates without any I/O.
+"""
+
+from tailer.sink.app_id import LAYOUT, is_layout, pipeline_of, shard_name, shard_of, table_of
+from tailer.sink.append import Append, Appendable
+from tailer.sink.ports import (
+    AtLeastOnceSink,
+    Demands,
+    FirstStart,
+    Heartbeat,
+    Progress,
+    ProgressStore,
+    Sink,
+    SinkFactory,
+    SinkTransaction,
+)
+
+__all__ = [
+    "LAYOUT",
+    "Append",
+    "Appendable",
+    "AtLeastOnceSink",
+    "Demands",
+    "FirstStart",
+    "Heartbeat",
+    "Progress",
+    "ProgressStore",
+    "Sink",
+    "SinkFactory",
+    "SinkTransaction",
+    "is_layout",
+    "pipeline_of",
+    "shard_name",
+    "shard_of",
+    "table_of",
+]

@@ -1,0 +1,106 @@
+"""The envelope: change rows in a schema that never changes, whatever becomes of the table's columns.
+
+Each row says what happened, where in the stream it stands and what identifies it for ever; the columns of the table are
+a JSON object in `value`. Where they change, a row of `_change_type` `schema_change` says so, before the first row that
+has the new ones; its `value` says how, and what they are from there on::
+
+    {"changes":["column b was renamed to c"],"columns":[{"name":"a","type":"long"},{"name":"c","type":"string"}]}
+
+with types as in a Delta schema: a word, or an object where nested. The JSON of rows is written by the encoding `json`
+(`tailer.encodings`), the same as in the flat messages of sinks.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from tailer.errors import UnsupportedFeature
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, SchemaChange
+from tailer.spark.source.encodings import RowTexts, row_encoding
+
+__all__ = ["ENVELOPE", "EnvelopeRows"]
+
+ENVELOPE: Final = StructType(
+    [
+        StructField("_event_id", StringType()),
+        StructField(CHANGE_TYPE, StringType()),
+        StructField(COMMIT_VERSION, LongType()),
+        StructField(COMMIT_TIMESTAMP, TimestampType()),
+        StructField("_table_id", StringType()),
+        StructField("_task", LongType()),
+        StructField("_row", LongType()),
+        StructField("value", StringType()),
+    ]
+)
+_ARROW: Final = to_arrow_schema(ENVELOPE, timezone="UTC")
+_ENCODING: Final = "json"
+_METADATA: Final = tuple(field.name for field in METADATA_FIELDS)
+
+
+class EnvelopeRows:
+    """Puts change rows into the envelope. It holds nothing: made anywhere, it survives pickle.
+
+    Raises `ConfigError` where the encoding of rows is not installed, when made and when used.
+    """
+
+    def __init__(self) -> None:
+        row_encoding(_ENCODING)
+
+    def batches(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch in the envelope's schema, some at a time to bound memory.
+
+        Raises `UnsupportedFeature` for a value that has no JSON text.
+        """
+        columns = batch.rows.select([name for name in batch.rows.schema.names if name not in _METADATA])
+        begin = 0
+        try:
+            for texts in _texts_of(columns.schema).texts(columns):
+                yield _enveloped(batch.slice(begin, len(texts)), texts)
+                begin += len(texts)
+        except ValueError as error:
+            remedy = 'Leave the column out with the option columns, or read with the option schema = "typed".'
+            raise UnsupportedFeature(batch.table_id, "a JSON text", batch.version, str(error), remedy) from error
+
+    def change(self, event: SchemaChange) -> pa.RecordBatch:
+        """The row that says that the columns change."""
+        columns = from_arrow_schema(pa.schema([field for field in event.after if field.name not in _METADATA]))
+        shown = [{"name": field.name, "type": field.dataType.jsonValue()} for field in columns]
+        text = json.dumps({"changes": event.changes, "columns": shown}, ensure_ascii=False, separators=(",", ":"))
+        values = {
+            "_event_id": f"{event.table_id}/{event.version}/{event.kind}",
+            CHANGE_TYPE: event.kind,
+            COMMIT_VERSION: event.version,
+            COMMIT_TIMESTAMP: event.timestamp_ms * 1000,
+            "_table_id": event.table_id,
+            # A name may have what is no text: what stands for it is, as an escape, legal JSON.
+            "value": text.encode(errors="backslashreplace").decode(),
+        }
+        return pa.RecordBatch.from_arrays([pa.array([values.get(f.name)], f.type) for f in _ARROW], schema=_ARROW)
+
+
+@lru_cache(maxsize=16)
+def _texts_of(schema: pa.Schema) -> RowTexts:
+    return row_encoding(_ENCODING)(schema)
+
+
+def _enveloped(batch: ChangeBatch, texts: pa.Array) -> pa.RecordBatch:
+    rows, count = batch.rows, len(batch)
+    types = rows.column(CHANGE_TYPE)
+    task = pa.scalar(f"{batch.table_id}/{batch.version}/{batch.task}")
+    columns = [
+        pc.binary_join_element_wise(task, batch.row_index.cast(pa.string()), types, "/"),
+        types,
+        rows.column(COMMIT_VERSION),
+        rows.column(COMMIT_TIMESTAMP),
+        pa.repeat(pa.scalar(batch.table_id), count),
+        pa.repeat(pa.scalar(batch.task, pa.int64()), count),
+        batch.row_index,
+        texts,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)

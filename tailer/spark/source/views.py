@@ -1,0 +1,246 @@
+"""What a query sees of a table: which columns, in which form, and which versions it can follow.
+
+A view has two sides. On the driver it turns plans into plans for the wanted columns
+(`tailer.spark.source.plan_cache.View`); on executors it turns the rows of pieces into batches as Spark takes them. Both
+are one object, small enough to travel.
+
+`columns`: those wanted, empty for all. A `TypedView`'s `row_filter` may name others: these are read, and left out
+behind it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tailer.errors import ConfigError
+from tailer.events import ChangeBatch, SchemaChange
+from tailer.plan import ChangePlan, add_row_ids, output_schema, select_columns
+from tailer.schema.columns import physical_name
+from tailer.schema.identity import is_mapped
+from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
+from tailer.spark.source.plan_cache import View
+from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
+
+if TYPE_CHECKING:
+    from tailer.spark.source.filters import RowFilter
+
+__all__ = ["EnvelopeView", "SparkView", "TypedView"]
+
+
+class SparkView(View, Protocol):
+    """A view with its other side."""
+
+    @property
+    def spark_schema(self) -> StructType:
+        """What rows look like."""
+        ...
+
+    def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
+        """Change rows as Spark takes them."""
+        ...
+
+    def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
+        """A schema change, where the form has a place for it."""
+        ...
+
+
+class TypedView:
+    """Rows with the columns of `table`, a schema of the table's.
+
+    `since`: the version from which that schema is. `follows`: whether this ends with the first one behind it that
+    changes it.
+    """
+
+    def __init__(
+        self,
+        table: pa.Schema,
+        columns: Sequence[str],
+        row_filter: "RowFilter | None",
+        *,
+        row_ids: bool = False,
+        since: int,
+        follows: bool = False,
+    ) -> None:
+        self._filter = row_filter
+        self._chosen = bool(columns)
+        self._row_ids = row_ids
+        self._since = since
+        self._follows = follows
+        self._first: int | None = None  # the first version of which it has seen rows
+        wanted = tuple(columns) or tuple(table.names)
+        self._extra = _extra(table, wanted, row_filter)
+        self._read = select_columns(table, (*wanted, *self._extra))
+        self._shown = _with_ids(select_columns(table, wanted), row_ids)
+        if row_filter is not None:
+            row_filter.check(output_schema(_with_ids(self._read, row_ids)))
+
+    @property
+    def spark_schema(self) -> StructType:
+        """See `SparkView.spark_schema`."""
+        return typed_schema(self._shown)
+
+    def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
+        """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
+        own = TypedRows(self._read, self._chosen, self._since)
+        self._check_removal(plan, before)
+        behind = self._follows and plan.version > self._since
+        if behind:
+            own.check_names(plan, plan.schema)
+        if behind and (changes := own.moves_away(before, plan.schema)):
+            raise ReadSchemaLeft(plan.table, plan.version, "; ".join(changes))
+        if self._chosen and plan.tasks and not _share(self._read, plan.schema):
+            reason = f"it has none of the columns {', '.join(self._read.names)}, as they are now"
+            raise ReadSchemaLeft(plan.table, plan.version, reason)
+        plan = own.restate(plan)
+        return plan.with_row_ids() if self._row_ids else plan
+
+    def _check_removal(self, plan: ChangePlan, before: pa.Schema | None) -> None:
+        """Raise `SchemaChanged` where rows on both sides of a removal of column mapping would be read.
+
+        A name may be that of another column before.
+        """
+        removed = before is not None and is_mapped(before) and not is_mapped(plan.schema)
+        if removed and plan.version <= self._since and self._first is not None and self._first < plan.version:
+            reason = f"it removes column mapping, and a name may be another column's in version {self._first}"
+            raise ReadSchemaLeft(plan.table, plan.version, reason)
+        if plan.tasks and (self._first is None or plan.version < self._first):
+            self._first = plan.version
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """See `tailer.spark.source.plan_cache.View.schema`."""
+        return _with_ids(self._read, self._row_ids)
+
+    def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
+        """See `SparkView.rows`."""
+        kept = _kept(batch, self._filter, self._extra)
+        if len(kept):
+            yield TypedRows(self._shown).batches(kept)
+
+    def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
+        """See `SparkView.change`: the columns say it."""
+        return iter(())
+
+
+class EnvelopeView:
+    """Rows as JSON in an envelope that is the same for every version.
+
+    `table`: the table's columns when the query was written. `columns` are those of that time: they stay chosen whatever
+    they are called at a version, and one that a version has not is not in its rows. To the filter, columns of `table`
+    that a version has not are null; it may only name columns that are chosen. `since`: the version of that time.
+    """
+
+    spark_schema = ENVELOPE
+
+    def __init__(
+        self,
+        table: pa.Schema,
+        columns: Sequence[str],
+        row_filter: "RowFilter | None",
+        *,
+        row_ids: bool = False,
+        since: int,
+    ) -> None:
+        if extra := _extra(table, columns, row_filter):
+            remedy = "Add it there, or use schema = typed."
+            raise ConfigError("filter", f"names {extra[0]!r}, which is not one of columns", remedy)
+        self._table = table
+        self._chosen = tuple((physical_name(table.field(column)), column) for column in columns)
+        self._filter = row_filter
+        self._row_ids = row_ids
+        self._since = since
+
+    def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
+        """See `plan_cache.View.plan`. Raises `ConfigError` where columns are not the chosen ones any more."""
+        schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in plan.tasks))}
+        for schema in schemas.values():
+            self._check_chosen(plan, schema)
+        made = {key: self._columns(schema) for key, schema in schemas.items()}
+        tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in plan.tasks)
+        plan = replace(plan, schema=made[id(plan.schema)], tasks=tasks)
+        plan = plan.with_row_ids() if self._row_ids else plan
+        if self._filter is not None:
+            self._check_names(plan, self._filter)
+            self._filter.check(self._filtered(plan.schema))
+        return plan
+
+    def _check_chosen(self, plan: ChangePlan, schema: pa.Schema) -> None:
+        """Raise `ConfigError` where a chosen column is another one by its physical name than by its name.
+
+        That tells nothing where the table stopped to map its columns meanwhile.
+        """
+        older, newer = (self._table, schema) if plan.version > self._since else (schema, self._table)
+        if is_mapped(older) and not is_mapped(newer):
+            stored = {physical_name(field): field.name for field in schema}
+            for key, name in self._chosen:
+                if stored.get(key, name) != name:
+                    reason = f"names {name!r}, and column mapping was removed between version {plan.version} and now"
+                    remedy = "Leave columns out; or read the versions before the removal and behind it by two queries."
+                    raise ConfigError("columns", reason, remedy)
+
+    def _check_names(self, plan: ChangePlan, row_filter: "RowFilter") -> None:
+        """Raise `ConfigError` where the version has another name for a column of the filter: it would seem null."""
+        for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
+            called = {physical_name(field): field.name for field in schema}
+            for name in row_filter.columns(self._table.names):
+                there = called.get(physical_name(self._table.field(name)), name)
+                if there != name and schema.get_field_index(name) < 0:
+                    reason = f"names {name!r}, which version {plan.version} calls {there!r}"
+                    remedy = (
+                        "Use schema = typed, which has one name for it; or give the query an endingVersion before the "
+                        "change, and after that the other name."
+                    )
+                    raise ConfigError("filter", reason, remedy)
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """See `tailer.spark.source.plan_cache.View.schema`."""
+        return _with_ids(self._columns(schema), self._row_ids)
+
+    def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
+        """See `SparkView.rows`."""
+        kept = batch if self._filter is None else self._filter.apply(batch, self._filtered(batch.rows.schema))
+        yield from EnvelopeRows().batches(kept)
+
+    def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
+        """See `SparkView.change`."""
+        yield EnvelopeRows().change(event)
+
+    def _columns(self, schema: pa.Schema) -> pa.Schema:
+        """Those that are chosen, in the order of the choice."""
+        if not self._chosen:
+            return schema
+        known = {physical_name(field): field for field in schema}
+        # A table that was replaced has columns of the same names, and nothing else of the same.
+        found = [known.get(key) or _named(schema, name) for key, name in self._chosen]
+        return pa.schema([field for field in found if field is not None])
+
+    def _filtered(self, rows: pa.Schema) -> pa.Schema:
+        """What the filter may name where rows have these columns."""
+        return pa.schema([*rows, *(field for field in self._table if rows.get_field_index(field.name) < 0)])
+
+
+def _share(some: pa.Schema, others: pa.Schema) -> bool:
+    return not {physical_name(field) for field in some}.isdisjoint({physical_name(field) for field in others})
+
+
+def _named(schema: pa.Schema, name: str) -> pa.Field | None:
+    return schema.field(name) if schema.get_field_index(name) >= 0 else None
+
+
+def _with_ids(schema: pa.Schema, row_ids: bool) -> pa.Schema:
+    return add_row_ids(schema) if row_ids else schema
+
+
+def _extra(table: pa.Schema, wanted: Sequence[str], row_filter: "RowFilter | None") -> tuple[str, ...]:
+    """The columns that only the filter needs."""
+    if row_filter is None or not wanted:
+        return ()
+    return tuple(name for name in row_filter.columns(table.names) if name not in wanted)
+
+
+def _kept(batch: ChangeBatch, row_filter: "RowFilter | None", extra: Sequence[str]) -> ChangeBatch:
+    """The rows that pass, without the columns that only the filter needed."""
+    kept = batch if row_filter is None else row_filter.apply(batch)
+    return replace(kept, rows=kept.rows.drop_columns(list(extra))) if extra else kept

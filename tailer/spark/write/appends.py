@@ -1,0 +1,250 @@
+"""Appends by Spark's own Delta writer of rows that executors make: one job, one commit.
+
+The rows come from a data source of one append (`AppendSource`): Spark asks it for partitions, each some pieces
+(`tailer.spark.splits`), and the writer takes what executors read there. The work travels as the source's option, so
+that the plan is the driver's, whatever it knows of catalogs. The task of the first partition asks the sink whether this
+append is still due (`tailer.sink.Append.check`): by then the writer's transaction is open, so nothing gets in between.
+
+A lost executor, a task that is run again or twice at once: Spark's commit protocol. What an executor raises comes out
+on the driver as what it was; Spark hands over nothing but text, so it is in there between two marks that no row knows.
+"""
+
+import pickle
+import re
+import secrets
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
+from tailer.sink import Append
+from tailer.spark.session import engine_name, first_sentence, is_remote
+from tailer.spark.splits import Compared, Net, Piece, run
+
+__all__ = ["AppendSource", "SpanAppend"]
+
+FORMAT: Final = "tailer_append"
+DESCRIPTION: Final = "lake-tailer: append changes"
+PARTITION_BYTES: Final = 32 * 2**20  # of files whose rows are compared: what one task takes on
+SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError)
+_REFUSALS: Final = (
+    "DeltaAnalysisException",
+    "DELTA_VIOLATE_CONSTRAINT",
+    "DELTA_NOT_NULL_CONSTRAINT",
+    "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
+)
+
+
+class SpanAppend:
+    """One append of the rows of `pieces`, which closes version `last` of its app_id. `sink`: what errors call it."""
+
+    def __init__(self, session: SparkSession, sink: str, append: Append, pieces: Sequence[Piece], last: int) -> None:
+        self._session = session
+        self._sink = sink
+        self._append = append
+        self._last = last
+        self._mark = secrets.token_hex(16)
+        self._work = _Work(append, tuple(_packed(pieces)), self._mark)
+        self._group = f"lake-tailer-{self._mark}"
+
+    def run(self) -> None:
+        """Append; blocks until Spark has committed.
+
+        Raises what executors raise, `SinkFenced` where another instance has committed for the app_id, `SinkRejected`
+        where Spark or the table refuses the rows, and `SinkUnavailable` or `EngineUnavailable` for what may pass, which
+        leave open whether the commit took place. Where the table is at `last` already, nothing happens.
+        """
+        try:
+            self._session.dataSource.register(AppendSource)
+            with _Group(self._session, self._group):
+                self._write()
+        except SPARK_ERRORS as error:
+            raise self._named(error) from error
+
+    def stop(self) -> None:
+        """Make `run` end soon. From any thread, and as often as one likes."""
+        with suppress(*SPARK_ERRORS):
+            if is_remote(self._session):
+                self._session.interruptTag(self._group)
+            else:
+                self._session.sparkContext.cancelJobGroup(self._group)
+
+    def _write(self) -> None:
+        append = self._append
+        rows = self._session.read.format(FORMAT).option("work", _to_text(self._work)).load()
+        writer = rows.write.format("delta").mode("append")
+        for name, value in {
+            "txnAppId": append.app_id,
+            "txnVersion": str(self._last),
+            "userMetadata": append.note,
+            "mergeSchema": str(append.merges).lower(),
+        }.items():
+            writer = writer.option(name, value)
+        # Without a scheme a path would be one of Spark's default file system.
+        writer.save(append.location if "://" in append.location else f"file:{append.location}")
+
+    def _named(self, error: Exception) -> TailerError:
+        text = str(error)
+        found = re.search(f"{self._mark}:([A-Za-z0-9+/=]+):{self._mark}", text)
+        if found is not None:
+            ours: TailerError = pickle.loads(b64decode(found[1]))
+            return ours
+        if "ModuleNotFoundError: No module named" in text:
+            missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
+            remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all machines: see tailer.spark.session."
+            return ConfigError("spark", f"Spark's Python does not have the module {missing!r}", remedy)
+        reason = _raised_in_python(text) or first_sentence(error)
+        if "ConcurrentTransactionException" in text or "DELTA_CONCURRENT_TRANSACTION" in text:
+            return SinkFenced(self._sink, f"another instance committed for {self._append.app_id} at the same time")
+        if "ConcurrentModificationException" in text or "DELTA_CONCURRENT" in text or "ChangedException" in text:
+            return SinkUnavailable(self._sink, reason)
+        if _refuses(error):
+            return SinkRejected(self._sink, reason, "Change the target table, or choose a new path.")
+        return EngineUnavailable(engine_name(self._session), reason)
+
+
+class AppendSource(DataSource):
+    """The rows of one append; see the module's docstring."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._work: _Work = pickle.loads(zlib.decompress(b64decode(options["work"])))
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` calls it."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """What the rows are written as."""
+        return from_arrow_schema(self._work.append.schema)
+
+    def reader(self, schema: StructType) -> "AppendReader":
+        """What makes the rows."""
+        return AppendReader(self._work)
+
+
+class AppendReader(DataSourceReader):
+    """Gives each partition some pieces, and executors their rows."""
+
+    def __init__(self, work: "_Work") -> None:
+        self._work = work
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to executors: their pieces are in the partitions."""
+        return {"_work": replace(self._work, partitions=())}
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each group of pieces."""
+        return [InputPartition((number == 0, group)) for number, group in enumerate(self._work.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition, on an executor."""
+        is_first, pieces = partition.value
+        append = self._work.append
+        wanted = to_arrow_schema(from_arrow_schema(append.schema), timezone="UTC")
+        try:
+            if is_first:
+                append.check()
+            for piece in pieces:
+                for batch in run(piece):
+                    yield _as_spark(append.conform(batch.rows), wanted)
+        except TailerError as error:
+            raise MarkedError(self._work.mark, error) from error
+
+
+class MarkedError(RuntimeError):
+    """An error on its way to the driver, as text."""
+
+    def __init__(self, mark: str, error: TailerError) -> None:
+        super().__init__(f"{error}\n{mark}:{b64encode(pickle.dumps(error)).decode()}:{mark}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What executors have to do. `mark`: what is around an error of ours in Spark's text."""
+
+    append: Append
+    partitions: tuple[tuple[Piece, ...], ...]
+    mark: str
+
+
+class _Group:
+    """Jobs that this thread starts meanwhile belong to a group, by which they can be stopped."""
+
+    def __init__(self, session: SparkSession, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    def __enter__(self) -> None:
+        if is_remote(self._session):
+            self._session.addTag(self._group)
+        else:
+            self._session.sparkContext.setJobGroup(self._group, DESCRIPTION, interruptOnCancel=True)
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(*SPARK_ERRORS):
+            if is_remote(self._session):
+                self._session.removeTag(self._group)
+            else:
+                self._session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def _to_text(work: _Work) -> str:
+    return b64encode(zlib.compress(pickle.dumps(work))).decode()
+
+
+def _as_spark(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The rows in exactly Spark's Arrow schema. Shares memory wherever types agree."""
+    pairs = zip(rows.columns, wanted.types, strict=True)
+    columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _packed(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:
+    """Groups of pieces for a task each: every file that a task writes is one more in the table."""
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        weight = _size_bytes(piece)
+        if group and size + weight > PARTITION_BYTES:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(piece)
+        size += weight
+    yield tuple(group)
+
+
+def _size_bytes(piece: Piece) -> int:
+    match piece:
+        case Compared():
+            return piece.plan.size_bytes
+        case Net():
+            return sum(plan.size_bytes for plan in piece.plans)
+    return PARTITION_BYTES // 2 + 1  # cut to size already: one task each
+
+
+def _refuses(error: Exception) -> bool:
+    """Whether the table or Spark would say the same again."""
+    text = str(error)
+    if isinstance(error, AnalysisException) and "PYTHON_DATA_SOURCE_ERROR" not in text:
+        return True
+    return any(refusal in text for refusal in _REFUSALS)
+
+
+def _raised_in_python(text: str) -> str | None:
+    """What a process of Python says in the last line of its traceback, which Spark's text begins with."""
+    below = text.partition("Traceback (most recent call last):")[2]
+    said = re.search(r"^\w.*$", below, re.MULTILINE)
+    return None if said is None else said[0][:500]

@@ -1,0 +1,84 @@
+"""Spark with Delta: what a session needs so that executors can write to Delta tables.
+
+Spark knows of Delta by two settings and by jars. `with_delta` completes the settings of a configuration; whoever has
+the jars elsewhere names them in `spark.jars`, or has them among Spark's own, and they are not fetched. Where the
+session is not ours to make (Spark Connect, one that runs already) it must have both: `check_delta` says so before
+anything is written.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tailer.config.placement import SparkSettings
+from tailer.errors import ConfigError
+
+__all__ = ["check_delta", "with_delta"]
+
+EXTENSIONS: Final = "spark.sql.extensions"
+CATALOG: Final = "spark.sql.catalog.spark_catalog"
+JARS: Final = ("spark.jars", "spark.jars.packages")
+DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_SCALA: Final = "2.13"
+_IS_DELTA: Final = re.compile(r"delta-spark")
+
+
+def with_delta(settings: SparkSettings) -> SparkSettings:
+    """The settings with what Delta needs, wherever they do not say it themselves. A Connect server has its own."""
+    if settings.remote is not None:
+        return settings
+    conf = dict(settings.conf)
+    extensions = [name for name in conf.get(EXTENSIONS, "").split(",") if name.strip()]
+    if DELTA_EXTENSION not in extensions:
+        conf[EXTENSIONS] = ",".join([*extensions, DELTA_EXTENSION])
+    conf.setdefault(CATALOG, DELTA_CATALOG)
+    if not _has_jars(conf):
+        packages = [name for name in conf.get(JARS[1], "").split(",") if name.strip()]
+        conf[JARS[1]] = ",".join([*packages, delta_package()])
+    return replace(settings, conf=conf)
+
+
+def delta_package() -> str:
+    """The Maven coordinates of Delta for this PySpark."""
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_{_SCALA}:{version('delta-spark')}"
+
+
+def check_delta(session: SparkSession) -> None:
+    """Raise `ConfigError` where the session cannot write to Delta tables, naming the settings. Blocks."""
+    lacking = [
+        f'"{key}" = "{value}"'
+        for key, value in ((EXTENSIONS, DELTA_EXTENSION), (CATALOG, DELTA_CATALOG))
+        if value not in str(session.conf.get(key, ""))
+    ]
+    if lacking:
+        raise _without_delta("Spark was started without Delta's extension", f"Set {' and '.join(lacking)}")
+    try:
+        # Without a path nothing can be loaded; but that is found out by Delta, if it is there.
+        session.read.format("delta").load().schema  # noqa: B018 - Spark Connect asks for it here
+    except (PySparkException, Py4JError) as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error) or "ClassNotFound" in str(error):
+            raise _without_delta("Spark does not have Delta's jars", f'Set "{JARS[1]}" = "{delta_package()}"') from None
+
+
+def _without_delta(reason: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        "spark.conf", reason, f"{remedy} in [spark.conf], or where the session or its server is started."
+    )
+
+
+def _has_jars(conf: Mapping[str, str]) -> bool:
+    """Whether the configuration, or PySpark itself, brings Delta's jars."""
+    if any(_IS_DELTA.search(conf.get(key, "")) for key in JARS):
+        return True
+    own = Path(pyspark.__file__).parent / "jars"
+    return any(_IS_DELTA.match(jar.name) for jar in own.glob("delta-*.jar"))

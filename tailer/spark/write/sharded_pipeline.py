@@ -1,0 +1,258 @@
+"""A pipeline of which executors write the shards: the driver says up to which version, and waits until all are there.
+
+Nothing is delivered here. A span of versions becomes a job with a task for each shard (`tailer.shards.worker`); what
+was delivered the sink knows, shard by shard, whatever becomes of tasks, executors and the driver. Behind a span all
+shards are level. The next one begins at the one that is furthest behind: each goes on from its own place.
+
+A span ends where its files make up `SPAN_BYTES` for each shard: between spans the pipeline can be stopped, and no shard
+gets further ahead of the others than that.
+"""
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import anyio
+from anyio import lowlevel, to_thread
+
+from tailer.changelog.report import PairingReport
+from tailer.config.settings import PipelineSettings
+from tailer.engine.background import background
+from tailer.errors import ConfigError, Retry, TailerError
+from tailer.pipeline.loop import Limits
+from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.retention import VacuumWatch
+from tailer.pipeline.retry import Attempts
+from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.wakeup import Wake
+from tailer.plan import Position
+from tailer.shards.resharding import Layout, layout_id
+from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
+from tailer.sink import Heartbeat, Sink
+from tailer.table_log import TableLog
+
+__all__ = ["Runner", "ShardedPipeline"]
+
+_log = logging.getLogger(__name__)
+
+SPAN_BYTES: Final = 512 * 2**20  # of files, for each shard
+SPAN_VERSIONS: Final = 1000
+
+
+class Results(Iterator[list[bytes]], Protocol):
+    """What comes of items, in their order."""
+
+    def close(self) -> None:
+        """Stop what runs; from any thread."""
+        ...
+
+
+class Runner(Protocol):
+    """What runs work somewhere: `tailer.spark.engine.executors.Executors`."""
+
+    def run(self, work: Callable[[Any], Iterator[bytes]], items: Sequence[Any]) -> Results:
+        """What `work` yields for each item."""
+        ...
+
+
+class ShardedPipeline:
+    """Delivers the changes of `table`, that of `settings`, through `runner`, in `settings.shards` shards.
+
+    `runner` blocks, and may raise `TailerError`: it is asked before every job, in a thread.
+    `until`: the last version to deliver; None: go on until `stop`. Raises `ConfigError` for a sink that one process
+    writes, and for a policy that shards cannot have.
+    """
+
+    def __init__(
+        self,
+        settings: PipelineSettings,
+        table: TableLog,
+        runner: Callable[[], Runner],
+        wake: Wake,
+        limits: Limits | None = None,
+        until: int | None = None,
+        status: PipelineStatus | None = None,
+    ) -> None:
+        if settings.policy.on_data_loss is not OnDataLoss.FAIL:
+            reason = f"is {settings.policy.on_data_loss}, and shards would each go on from another version"
+            raise ConfigError(f"{settings.name}.on_data_loss", reason, 'Leave it out, or set write = "driver".')
+        make_sink(settings)
+        self._settings = settings
+        self._table = table
+        self._runner = runner
+        self._wake = wake
+        self._limits = limits or Limits(poll_interval_s=settings.poll_interval_s)
+        self._until = until
+        self._report = PairingReport(settings.name)
+        self._watch = VacuumWatch(settings.name)
+        self._status = status or PipelineStatus(settings.name)
+        self._attempts = Attempts(settings.name, self._limits.retry_for_s, self._status)
+
+    def stop(self) -> None:
+        """Finish the span under way, all shards of it, and return from `run`."""
+        self._attempts.stop()
+        self._wake.ring()
+
+    async def run(self) -> None:
+        """Deliver until `until` or `stop`. Cancelled, it stops the executors: what they committed stays.
+
+        Raises the `TailerError` that a person must look at, or that did not pass within `Limits.retry_for_s`.
+        """
+        async with self._wake:
+            await self._attempts.run(self._session)
+
+    async def _session(self) -> bool:
+        """Deliver, beginning with what the sink has."""
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            sink = make_sink(settings)
+            stack.push_async_callback(_close, sink)
+            stack.callback(self._watch.forget)
+            layout = Layout(settings.name, self._table, sink, lambda: make_sink(settings))
+            await layout.settle(settings.shards, settings.start)
+            spans = _Spans(self._table, await layout.places(settings.shards), settings.shards, self._until)
+            while not self._attempts.is_stopping():
+                span = await spans.next()
+                if span is not None:
+                    await layout.in_force()  # raises if another instance has claimed it
+                    await self._deliver(span)
+                    spans.done(span)
+                elif spans.at_end:
+                    break
+                else:
+                    await self._wait(sink)
+        return True
+
+    async def _wait(self, sink: Sink) -> None:
+        self._attempts.note_success()
+        if self._table.retention_ms is not None:
+            self._watch.caught_up(self._table.retention_ms)
+        if isinstance(sink, Heartbeat):
+            await sink.beat(layout_id(self._settings.name))
+        await self._wake.wait(self._limits.poll_interval_s)
+
+    async def _deliver(self, span: "_Span") -> None:
+        """A job: all shards up to the end of the span. Raises what stopped one of them."""
+        settings = self._settings
+        if span.oldest_ms is not None and self._table.retention_ms is not None:
+            versions = await self._table.latest() - span.first + 1
+            self._watch.report(versions, span.oldest_ms, self._table.retention_ms)
+        works = [ShardWork(settings, shard, span.last) for shard in range(settings.shards)]
+        run = await to_thread.run_sync(lambda: self._runner().run(deliver_shard, works))
+        self._note([pickle.loads(b"".join(chunks)) for chunks in await _results(run)])
+        _log.info("%s: all shards are delivered up to version %d", settings.name, span.last)
+        self._attempts.note_success()
+
+    def _note(self, reports: Sequence[ShardReport]) -> None:
+        self._status.note_rows(sum(report.rows for report in reports))
+        # Every shard compares all rows of a version, so one of them has all there is to tell.
+        for plan, counts in reports[0].compared:
+            self._report.note(plan, counts)
+        errors = [report.error for report in reports if report.error is not None]
+        if errors:
+            # One that does not pass is what a person must know.
+            raise min(errors, key=_passes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Versions for one job. `oldest_ms`: when the first one was committed, None where that was not asked."""
+
+    first: int
+    last: int
+    oldest_ms: int | None = None
+
+
+class _Spans:
+    """Cuts what is behind `places` into spans; `until`: the last version, None for no end."""
+
+    def __init__(self, table: TableLog, places: Sequence[Position], shards: int, until: int | None) -> None:
+        self._table = table
+        self._until = until
+        self._max_bytes = SPAN_BYTES * shards
+        low = min(places)
+        self._next = low.version + low.closes_version
+        self._snapshot = any(place.in_snapshot for place in places if place.version == self._next)
+        self._sought = False
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is to come."""
+        return self._until is not None and self._next > self._until
+
+    async def next(self) -> _Span | None:
+        """What there is to do by now, None if nothing. Raises what stands in the way of the first version."""
+        if self.at_end:
+            return None
+        if self._snapshot:
+            return _Span(self._next, self._next)
+        if not self._sought:
+            await self._table.seek(self._next)
+            self._sought = True
+        last, size, oldest_ms = self._next - 1, 0, None
+        while last - self._next + 1 < SPAN_VERSIONS and size < self._max_bytes and last != self._until:
+            try:
+                plan = await self._table.next_plan()
+            except TailerError:
+                # The versions before it are delivered; then it is the first.
+                self._sought = False
+                if last < self._next:
+                    raise
+                break
+            if plan is None:
+                break
+            oldest_ms = plan.timestamp_ms if oldest_ms is None else oldest_ms
+            last, size = plan.version, size + plan.size_bytes
+        return None if last < self._next else _Span(self._next, last, oldest_ms)
+
+    def done(self, span: _Span) -> None:
+        """All shards are at the end of it."""
+        self._next, self._snapshot = span.last + 1, False
+
+
+async def _results(run: Results) -> list[list[bytes]]:
+    """Everything that comes; stops `run` when cancelled, and returns when it has stopped."""
+    closing = _Closing(run)
+    async with background() as group:
+        group.start_soon(closing.close_when_cancelled)
+        try:
+            return await to_thread.run_sync(closing.collect)
+        except CancelledError:
+            await lowlevel.checkpoint()  # raises the cancellation that it was closed for
+            raise
+        finally:
+            closing.ended = True
+
+
+class _Closing:
+    def __init__(self, run: Results) -> None:
+        self.ended = False
+        self._run = run
+
+    def collect(self) -> list[list[bytes]]:
+        """Everything. Raises `CancelledError` where `run` was closed."""
+        try:
+            return list(self._run)
+        finally:
+            self._run.close()
+
+    async def close_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if not self.ended:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(self._run.close)
+
+
+def _passes(error: TailerError) -> bool:
+    return error.retry in (Retry.TIMED, Retry.ASK)
+
+
+async def _close(sink: Sink) -> None:
+    with anyio.CancelScope(shield=True):
+        await sink.aclose()

@@ -1,0 +1,159 @@
+"""Writes the pages of `docs/` that follow from the code: `python -m tests.generate_docs`.
+
+`configuration.md` has every setting of the classes that read them. A setting's description is the comment in its line,
+or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from enum import EnumType
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from pydantic_core import PydanticUndefined
+
+from sinks import stdout
+from sinks.delta import sink as delta
+from sinks.files import sink as files
+from sinks.kafka import options as kafka
+from tailer import errors
+from tailer.config.file import FileShape, PipelineShape, SparkShape
+from tailer.errors import TailerError
+
+DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
+
+SECTIONS: Final[tuple[tuple[str, str, type], ...]] = (
+    ("The file", "Keys at the top of the file.", FileShape),
+    ("[pipelines.NAME]", "One table for each pipeline; the name is part of its progress, so keep it.", PipelineShape),
+    ('[pipelines.NAME.sink], kind = "kafka"', "See [kafka.md](kafka.md).", kafka.Options),
+    ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta._Options),
+    ('[pipelines.NAME.sink], kind = "files"', "See [delta.md](delta.md).", files._Options),
+    ('[pipelines.NAME.sink], kind = "stdout"', "It delivers at least once, and needs `state_table`.", stdout._Options),
+    ("[spark]", "For `engine`, see [spark.md](spark.md).", SparkShape),
+)
+
+INTRO: Final = (
+    "`tailer check FILE` checks a file and names everything that is wrong with it. Every key can also be set in the\n"
+    "environment: `TAILER_PIPELINES__ORDERS__SINK__SASL_PASSWORD` is `sasl_password` of the sink of the pipeline\n"
+    "`orders`. The environment wins over the file, and is the place for secrets."
+)
+NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
+
+
+def descriptions(kind: type) -> dict[str, str]:
+    """The comment of each field of a class, in the order of the fields."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines = source.splitlines()
+    found: dict[str, str] = {}
+    (body,) = ast.parse(source).body
+    assert isinstance(body, ast.ClassDef)
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            _, mark, inline = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")
+            above = lines[node.lineno - 2].strip()
+            found[node.target.id] = inline if mark else above.removeprefix("# ") if above.startswith("# ") else ""
+    return found
+
+
+def type_text(kind: Any) -> str:
+    """A type as users write its values."""
+    if kind in (str, int, float, bool):
+        return {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}[kind]
+    if isinstance(kind, EnumType):
+        values: list[Any] = list(kind)
+        return ", ".join(f"`{each.value}`" for each in values)
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{each}`" for each in get_args(kind))
+    if get_origin(kind) is list:
+        return f"list of {type_text(get_args(kind)[0])}s"
+    parts = [
+        each
+        for each in get_args(kind)
+        if (each is not type(None) and isinstance(each, type | EnumType)) or get_origin(each)
+    ]
+    if get_origin(kind) is dict or not parts:
+        return "table"
+    return " or ".join(dict.fromkeys(map(type_text, parts)))
+
+
+def default_text(value: Any) -> str:
+    """A default as users would write it."""
+    if value is None or value in ("", [], {}):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value:,}`" if isinstance(value, int) else f"`{getattr(value, 'value', value)}`"
+
+
+def settings(kind: type) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Each setting of a class: its name, type, default, and whether it is required."""
+    hints = get_type_hints(kind)
+    if hasattr(kind, "model_fields"):
+        for name, field in kind.model_fields.items():
+            required = field.default is PydanticUndefined and field.default_factory is None
+            yield name, field.annotation, None if field.default is PydanticUndefined else field.default, required
+        return
+    defaults = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))  # type: ignore[attr-defined]
+    for name in kind.__struct_fields__:  # type: ignore[attr-defined]
+        default = defaults.get(name)
+        is_factory = type(default).__name__ == "Factory"
+        yield (
+            name,
+            hints[name],
+            None if is_factory else default,
+            name not in defaults or type(default).__name__ == "NODEFAULT",
+        )
+
+
+def configuration() -> str:
+    """The page `configuration.md`."""
+    parts = [
+        NOTE,
+        "# Configuration",
+        INTRO,
+    ]
+    for title, intro, kind in SECTIONS:
+        texts = descriptions(kind)
+        rows = ["| key | values | default | what it is |", "|---|---|---|---|"]
+        for name, annotation, default, required in settings(kind):
+            shown = "required" if required else default_text(default)
+            rows.append(f"| `{name}` | {type_text(annotation)} | {shown} | {texts[name]} |")
+        parts += [f"## {title}", intro, "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def error_classes(kind: type[TailerError]) -> Iterator[type[TailerError]]:
+    """The classes below `kind` in the order of their definition."""
+    for each in kind.__subclasses__():
+        if each.__module__.startswith("tailer."):
+            yield each
+            yield from error_classes(each)
+
+
+def errors_page() -> str:
+    """The page `errors.md`."""
+    tree = inspect.getdoc(errors) or ""
+    parts = [
+        NOTE,
+        "# Errors",
+        "Every error names the thing and the next step. The exit code of a command is that of the gravest error.",
+        f"```text\n{tree[tree.index('TailerError') :].partition(chr(10) * 2)[0].rstrip()}\n```",
+    ]
+    for kind in error_classes(TailerError):
+        about = inspect.getdoc(kind) or ""
+        shown = [f"## {kind.__name__}", " ".join(about.split())]
+        if "__str__" not in kind.__dict__ and "sentence" in kind.__dict__:
+            shown.append(f"Text: `{kind.sentence}`")
+        if kind.next_step and "{remedy}" not in kind.next_step:
+            shown.append(f"Next step: {kind.next_step}")
+        parts += shown
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES: Final = {"configuration.md": configuration, "errors.md": errors_page}
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (DOCS / name).write_text(make())
