@@ -46,8 +46,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_WATCH].close()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test with what it uses, and choose those of the tier."""
+    """Mark every test with what it uses, and choose those of the tier. First of all: xdist reads the groups."""
     for item in items:
         set_markers(item)
         item.add_marker(pytest.mark.xdist_group(group_of(item)))

@@ -72,6 +72,10 @@ class Table:
         self.commit_file(version).write_text("".join(json.dumps(action) + "\n" for action in actions))
         self.commit_file(version).with_name(f".{version:020d}.json.crc").unlink(missing_ok=True)
         self.commit_file(version).with_suffix(".crc").unlink(missing_ok=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let Spark forget what it knows of the files of logs."""
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def told(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> Told:

@@ -1,4 +1,6 @@
-"""Evolving histories with Spark's answers: judged as they are, written to a small archive, and read back.
+"""Tables with Spark's answers: judged as they are, written to a small archive, and read back.
+
+They are evolving histories, and cases that are about one thing each.
 
 An archive holds a table and, for every version of it, Spark's rows and change rows as Arrow files: exact in their
 types, and squeezed well because one version is much like the next. Times of files are part of a table (commits are
@@ -22,9 +24,10 @@ from tests.follow import Followed, follow, plans, snapshot
 from tests.identity import Schema, restate, shared
 from tests.oracle import COME, METADATA, Rows, assert_same, gone_and_come, rows_of, type_name
 
-__all__ = ["HISTORIES", "Told", "judge", "read", "write"]
+__all__ = ["CASES_DATA", "HISTORIES", "Told", "judge", "read", "write"]
 
 HISTORIES: Final = Path(__file__).parent / "histories_data"
+CASES_DATA: Final = Path(__file__).parent / "cases_data"
 
 
 @dataclass(frozen=True)

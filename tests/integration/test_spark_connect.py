@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -26,17 +27,28 @@ from tests.executor_writing import Delivering, rows_of
 from tests.faults.kafka_history import History
 from tests.feeding import placed
 from tests.follow import plans, run_plan
-from tests.golden.test_feeds import expected_table, rows
 from tests.integration.test_kafka_shards import Place
 from tests.kafka.cluster import KafkaCluster
 from tests.oracle import assert_same
+from tests.oracle import rows_of as rows
 from tests.spark import delta_jars
 from tests.spark_cluster import ConnectServer
-from tests.tables import expected_feed, golden_delta
+from tests.written import CASES_DATA, Told, read
 
 pytestmark = pytest.mark.spark_connect
 
-TABLE: Final = "cdf-table-with-dv"
+CASE: Final = CASES_DATA / "unpaired_add_with_vector_via_restore.1.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """A table with deletion vectors, and Spark's feed of it."""
+    return read(CASE, tmp_path_factory.mktemp("told"))
+
+
+def feed_of(told: Told) -> pa.Table:
+    """All change rows, as Spark gives them."""
+    return pa.concat_tables([answer.feed for answer in told.answers.values() if answer.feed])
 
 
 @pytest.fixture(scope="module")
@@ -51,38 +63,35 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         close_session(found)
 
 
-def test_a_batch_is_the_expected_feed(session: SparkSession) -> None:
-    feed = expected_feed(TABLE)
-    frame = session.read.format("tailer").options(startingVersion=feed.first, endingVersion=feed.last)
-    assert_same(rows(frame.load(str(golden_delta(TABLE))).toArrow()), rows(expected_table(TABLE)), TABLE)
+def test_a_batch_is_the_expected_feed(session: SparkSession, told: Told) -> None:
+    frame = session.read.format("tailer").options(startingVersion=0, endingVersion=told.last)
+    assert_same(rows(frame.load(str(told.path)).toArrow()), rows(feed_of(told)), told.title)
 
 
-def test_a_stream_is_the_expected_feed(session: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_is_the_expected_feed(session: SparkSession, told: Told, tmp_path: Path) -> None:
     """In several micro-batches, the second half by another query that takes over."""
-    feed = expected_feed(TABLE)
-    for end in (feed.first, feed.last):
-        frame = session.readStream.format("tailer").options(startingVersion=feed.first, maxRowsPerTrigger=3)
-        changes = frame.option("endingVersion", end).load(str(golden_delta(TABLE)))
+    for end in (2, told.last):
+        frame = session.readStream.format("tailer").options(startingVersion=0, maxRowsPerTrigger=3)
+        changes = frame.option("endingVersion", end).load(str(told.path))
         writer = changes.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
         query.awaitTermination()
         assert query.exception() is None
-    found = pq.read_table(tmp_path / "out").cast(expected_table(TABLE).schema)
-    assert_same(rows(found), rows(expected_table(TABLE)), TABLE)
+    found = pq.read_table(tmp_path / "out").cast(feed_of(told).schema)
+    assert_same(rows(found), rows(feed_of(told)), told.title)
 
 
-def test_the_engine_gives_the_rows_in_their_order(session: SparkSession) -> None:
+def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, told: Told) -> None:
     with closing(Executors(session)) as executors:
         engine = SparkEngine(lambda: executors)
-        for plan in plans(golden_delta(TABLE)):
+        for plan in plans(told.path):
             expected = list(placed(run_plan(plan, LocalEngine()).batches))
             assert list(placed(run_plan(plan, engine).batches)) == expected
 
 
-def test_executors_write_to_delta_what_the_driver_does(session: SparkSession, tmp_path: Path) -> None:
-    feed, source = expected_feed(TABLE), golden_delta(TABLE)
-    delivering = Delivering(source, tmp_path / "target")
-    delivering.by_executors(session, feed.first)
+def test_executors_write_to_delta_what_the_driver_does(session: SparkSession, told: Told, tmp_path: Path) -> None:
+    delivering = Delivering(told.path, tmp_path / "target")
+    delivering.by_executors(session, 2)
     delivering.by_executors(session)
     beside = delivering.into(tmp_path / "beside")
     beside.by_driver()

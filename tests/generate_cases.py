@@ -1,0 +1,90 @@
+"""Write the cases of `cases_data`: `python -m tests.generate_cases [test name ...]`, some minutes for all of them.
+
+It runs the tests of `CASES` with Spark, and keeps every table they have checked, with Spark's answers, so that
+`tests/property/test_written_cases.py` checks it again without Spark. Run it again when a case is new or changed, and
+commit what it writes. Spark names files at random, so the archives differ from run to run.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.evolving import EPOCH, STEP
+from tests.follow import Followed
+from tests.spark_table import Table
+from tests.written import CASES_DATA, judge, write
+
+__all__ = ["CASES", "main"]
+
+CASES: Final = tuple(Path(__file__).parent / "property" / name for name in ("test_cases.py", "test_more_cases.py"))
+# What this module imports is imported before pytest looks at it.
+UNWATCHED: Final = ("-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "--timeout=0")
+DAY_S: Final = 86_400
+
+Versions = list[Followed]
+
+
+class Recorder:
+    """A plugin of pytest: keeps what each test checks."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._test = ""
+        self._checks = 0
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Begin with a test: the archives of its former run go."""
+        name = item.name.removeprefix("test_").replace("[", " ").replace("]", "")
+        self._test, self._checks = name.replace(",", "").replace(" ", "_"), 0
+        for former in CASES_DATA.glob(f"{self._test}.*.tar.xz"):
+            former.unlink()
+
+    def check(self, table: Table, feed_from: int | None, feed_to: int | None, by_spark: bool) -> Versions:
+        """Do what `Table.check` does, and keep the table and the answers."""
+        date_commits(table)
+        told = table.told(feed_from, feed_to, by_spark)
+        versions = judge(told)
+        if told.path.name == "clone with space":  # it names files of another table by their absolute paths
+            return versions
+        self._checks += 1
+        folder = self._scratch / f"{self._test}.{self._checks}"
+        shutil.copytree(told.path, folder / "table")
+        archive = CASES_DATA / f"{folder.name}.tar.xz"
+        write(replace(told, path=folder / "table", title=self._test), archive)
+        print(f"{archive.name}: {archive.stat().st_size} bytes")
+        return versions
+
+
+def date_commits(table: Table) -> None:
+    """Date fresh commits by whole seconds, which is what archives keep. Those that a test has dated stay."""
+    commits = [table.commit_file(version) for version in range(table.latest + 1)]
+    if all(commit.stat().st_mtime > time.time() - DAY_S for commit in commits):
+        for version, commit in enumerate(commits):
+            os.utime(commit, (EPOCH + STEP * version, EPOCH + STEP * version))
+        table.forget()
+
+
+def main() -> None:
+    """Write all cases, or those of the tests whose names are given."""
+
+    def check(table: Table, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> Versions:
+        return recorder.check(table, feed_from, feed_to, by_spark)
+
+    CASES_DATA.mkdir(exist_ok=True)
+    chosen = ["-k", " or ".join(sys.argv[1:])] if sys.argv[1:] else []
+    with tempfile.TemporaryDirectory() as scratch:
+        recorder = Recorder(Path(scratch))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Table, "check", check)
+            sys.exit(pytest.main(["-s", *UNWATCHED, *map(str, CASES), *chosen], [recorder]))
+
+
+if __name__ == "__main__":
+    main()
