@@ -28,7 +28,7 @@ demo: .venv/.synced $(LAKE_TAILER_JARS) java
 
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md how long each takes.
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider
-SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
 	$(PYTEST) --tier test $(SIDE_BY_SIDE)

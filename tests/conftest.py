@@ -12,7 +12,7 @@ from tests.kafka.cluster import KafkaCluster, Listener
 from tests.kafka.proxy import Proxy
 from tests.kafka.secure import SecureKafka, serving_secure
 from tests.spark import build_spark
-from tests.tiers import BY_HAND, TIERS, Watch, group_of, select, set_markers, watching
+from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
 # with the first compiler alone. By default that one has 48 MB for its code: Spark with Delta soon fills them,
@@ -48,10 +48,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test with what it uses, and choose those of the tier. First of all: xdist reads the groups."""
+    """Mark every test with what it uses, and choose those of the tier. First of all: `-m` looks at markers."""
     for item in items:
         set_markers(item)
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if tiers := config.getoption("tier"):
         items[:], left = select(items, tiers)
         config.hook.pytest_deselected(items=left)

@@ -23,7 +23,6 @@ __all__ = [
     "TIERS",
     "UnmarkedError",
     "Watch",
-    "group_of",
     "select",
     "set_markers",
     "tier_of",
@@ -95,15 +94,6 @@ def set_markers(item: pytest.Item) -> None:
 def _reads_tables(item: pytest.Item) -> bool:
     module = getattr(item, "module", None)
     return hasattr(module, "golden") or hasattr(module, "golden_delta")
-
-
-def group_of(item: pytest.Item) -> str:
-    """What a test shares with others: tests of one group run in one process, one after the other.
-
-    One process starts Spark, one starts Kafka; a module's fixtures are made once.
-    """
-    shared = sorted(_names_of(item) & {"spark", "kafka"})
-    return "+".join(shared) if shared else item.nodeid.partition("::")[0]
 
 
 class Watch:
@@ -179,7 +169,7 @@ def using(marker: str) -> None:
 
 
 def select(items: list[pytest.Item], tiers: Iterable[str]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests of some tiers, those that share a server first, and all others."""
+    """The tests of some tiers, those with a server or processes first because they take longest, and all others."""
     wanted = set(tiers)
     chosen = [item for item in items if tier_of(_names_of(item)) in wanted]
     left = [item for item in items if tier_of(_names_of(item)) not in wanted]
