@@ -102,10 +102,9 @@ class Anchor:
 
 
 class TargetTable:
-    """The table at `path`, which may not exist yet. `name` is what errors call the sink.
+    """The table at `path`, which may not exist yet; `name` is what errors call the sink.
 
-    `partition_by`: the columns the table is, or will be, partitioned by; None takes a table as it is. `adopt`: also a
-    table, or a folder, that is not ours.
+    `partition_by`: the columns it is, or will be, partitioned by; None: any. `adopt`: take what is not ours, too.
     """
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
@@ -308,8 +307,8 @@ class TargetTable:
         except Exception as error:
             raise self._failure(error) from error
         if is_there:
-            remedy = f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}"
-            self._reject(f"{self.path} holds rows of versions after {version}; they would be there twice", remedy)
+            reason = f"{self.path} holds rows of versions after {version}; they would be there twice"
+            self._reject(reason, f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}")
 
     def _fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
         """How rows of both schemas go into the table, or a new one; refuse those that do not fit."""
