@@ -56,8 +56,9 @@ Invariants (cited by number in comments)
 4. The same version always yields the same plan, and the same task the same rows in the same order.
 5. Nothing is dropped or coerced silently: an unknown feature, type or row stops with a named error.
 6. At most one instance writes for an `app_id`.
-7. Memory is bounded by batches in flight, not by a file or a snapshot. Of a commit, a plan holds the files that changed
-   rows, with less than 1 KB each; the others pass through a chunk at a time. Comparing takes a bit for each row.
+7. Memory is bounded by batches in flight, not by a file or a snapshot; `batch_sizes` says how large a batch can be. Of
+   a commit, a plan holds the files that changed rows, with less than 1 KB each; the others pass through a chunk at a
+   time. Comparing takes a bit for each row.
 8. `fold(changes of a+1..b) applied to table at a == table at b`, for every table we accept, feed enabled or not.
 
 Words

@@ -2,10 +2,12 @@
 
 The bytes that a row group takes in the file say little about those it decodes to: a dictionary has a text of 300 kB
 once, and ten thousand rows refer to it. So where rows could turn out to be large, a few of them are decoded first;
-after that the page headers tell how large a repeated value can be, and the batches before how large rows are.
+after that the dictionaries tell how large a repeated value can be, and the batches before how large rows are.
 
-One thing is taken on trust, as to find out takes as long as to read: a dictionary of many small values, most of which
-few rows have, is taken to have no large one. Values that do not repeat add up to no more than their row group.
+A batch of several rows decodes to at most 8 MB of numbers and of values of dictionaries. Of other text and binary it
+has about 8 MB, and never more than the row group stores. Two things are found out by no other way than decoding: a list
+is taken to have as many values as the lists of its row group have on average, and a value that is stored by what it has
+in common with the one before (`DELTA_BYTE_ARRAY`) to have at most 128 kB.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,21 +17,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.read.thrift import fields, number
+from tailer.read.thrift import behind, fields, number, zigzag
 
 __all__ = ["BATCH_BYTES", "MAX_ROWS", "decode_batches"]
 
 BATCH_BYTES: Final = 8 * 2**20
 MAX_ROWS: Final = 8192
-_COLUMN_BYTES: Final = 8
-_MOST_BYTES: Final = 16 * 2**20  # that a batch may have where values repeat
-_HEADER_BYTES: Final = 128  # more than a dictionary's page header has
-_OF_ANY_SIZE: Final = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_NUMBER_BYTES: Final = 8
+_DECIMAL_BYTES: Final = 16
+_OF_ANY_SIZE: Final = "BYTE_ARRAY"
 _REFERRING: Final = frozenset(["PLAIN_DICTIONARY", "RLE_DICTIONARY"])
-_REFERENCES: Final = 20
-_SMALL_BYTES: Final = 48
-_PREFIXES: Final = "DELTA_BYTE_ARRAY"  # each value has some of the one before it
-_PREFIXED_BYTES: Final = 2**17  # taken for the largest such value: nothing tells
+_PREFIXES: Final = "DELTA_BYTE_ARRAY"
+_PREFIXED_BYTES: Final = 2**17
+
+_HEADER_BYTES: Final = 128  # more than a dictionary's page header has
+_DICTIONARY_PAGE: Final = 2
+_STRUCT: Final = 12
+_CODECS: Final = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "LZ4": 5, "ZSTD": 6}
+_MAGIC: Final = b"PAR1"
 
 
 def decode_batches(
@@ -38,105 +43,136 @@ def decode_batches(
     """The rows of a row group in batches of about `BATCH_BYTES`, decoded on this thread. `source`: the file's bytes."""
     footer = file.metadata.row_group(group)
     most = _average_rows(footer)
+    width = _fixed_bytes(file, columns)
+    if width is not None:
+        most = min(most, max(BATCH_BYTES // max(width, 1), 1))
     # A list may have a value of the row group as often as it likes.
-    rows = 1 if any(map(pa.types.is_nested, file.schema_arrow.types)) else _safe_rows(footer, most)
+    is_nested = width is None and any(map(pa.types.is_nested, file.schema_arrow.types))
+    rows = most if width is not None else 1 if is_nested else _safe_rows(footer, most)
     is_safe, is_first = rows == most, True
     batches = file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False)
     for batch in batches:
-        if is_safe:
-            yield batch
-            continue
-        if is_first:
+        # The reader looks at its batch size before each batch.
+        if is_first and not is_safe:
             # Not before a batch was decoded: asked about columns, a broken footer ends the process, not just the task.
-            most = min(most, _MOST_BYTES // max(_repeated_bytes(file, source, group, columns), 1)) or 1
-            is_first = False
-        average = max(batch.get_total_buffer_size() // max(batch.num_rows, 1), 1)
-        # The reader looks at this before each batch.
-        file.reader.set_batch_size(min(most, max(BATCH_BYTES // average, 1)))
+            most = min(most, BATCH_BYTES // max(_repeated_bytes(file, source, group, columns, most), 1)) or 1
+            file.reader.set_batch_size(most)
+        elif not is_safe:
+            average = max(batch.get_total_buffer_size() // max(batch.num_rows, 1), 1)
+            file.reader.set_batch_size(min(most, max(BATCH_BYTES // average, 1)))
+        is_first = False
         yield batch
 
 
 def _average_rows(footer: pq.RowGroupMetaData) -> int:
     """Rows a batch, by the average of the row group as it is in the file."""
-    average = max(footer.total_byte_size // max(footer.num_rows, 1), footer.num_columns * _COLUMN_BYTES, 1)
+    average = max(footer.total_byte_size // max(footer.num_rows, 1), footer.num_columns * _NUMBER_BYTES, 1)
     return int(min(max(BATCH_BYTES // average, 1), MAX_ROWS))
+
+
+def _fixed_bytes(file: pq.ParquetFile, columns: Sequence[str]) -> int | None:
+    """The most bytes a row of these columns has by their types alone; None where that depends on the values."""
+    total = 0
+    for leaf in _leaves(file, columns):
+        if leaf.physical_type == _OF_ANY_SIZE or leaf.max_repetition_level > 0:
+            return None
+        total += _value_bytes(leaf)
+    return total
+
+
+def _leaves(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pq.ColumnSchema]:
+    return (leaf for _, leaf in _numbered_leaves(file, columns))
+
+
+def _numbered_leaves(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[tuple[int, pq.ColumnSchema]]:
+    schema, wanted = file.schema, tuple(f"{name}." for name in columns)
+    for index in range(len(schema)):
+        leaf = schema.column(index)
+        if f"{leaf.path}.".startswith(wanted):
+            yield index, leaf
+
+
+def _value_bytes(leaf: pq.ColumnSchema) -> int:
+    """The bytes of a value that is neither text nor binary of any size."""
+    if leaf.physical_type in ("FIXED_LEN_BYTE_ARRAY", "INT96") or leaf.converted_type == "DECIMAL":
+        return int(max(leaf.length, _DECIMAL_BYTES))
+    return _NUMBER_BYTES
 
 
 def _safe_rows(footer: pq.RowGroupMetaData, most: int) -> int:
     """Rows a batch that are few enough even if each had all bytes of the row group; `most` if all are."""
-    rows = _MOST_BYTES // max(footer.total_byte_size, 1)
+    rows = BATCH_BYTES // max(footer.total_byte_size, 1)
     return most if min(footer.num_rows, most) <= rows else max(rows, 1)
 
 
-def _repeated_bytes(file: pq.ParquetFile, source: pa.NativeFile, group: int, columns: Sequence[str]) -> int:
-    """The bytes a row can have by values that the row group has once, and many rows refer to."""
+def _repeated_bytes(file: pq.ParquetFile, source: pa.NativeFile, group: int, columns: Sequence[str], rows: int) -> int:
+    """The most bytes a row can have by fixed-size values and by values that the row group has once.
+
+    Dictionaries that are so small that they do not matter for batches of `rows` rows count as one value.
+    """
     footer = file.metadata.row_group(group)
-    total, unknown = 0, []
-    wanted = tuple(f"{name}." for name in columns)
-    for index in range(len(file.schema)):
-        leaf = file.schema.column(index)
-        if leaf.physical_type not in _OF_ANY_SIZE or not f"{leaf.path}.".startswith(wanted):
-            continue
+    total, dictionaries = 0, []
+    for index, leaf in _numbered_leaves(file, columns):
         chunk = footer.column(index)
         in_row = -(-chunk.num_values // max(footer.num_rows, 1))
-        if _PREFIXES in chunk.encodings:
+        if leaf.physical_type != _OF_ANY_SIZE:
+            total += _value_bytes(leaf) * in_row
+        elif _PREFIXES in chunk.encodings:
             total += _PREFIXED_BYTES * in_row
         elif not _REFERRING.isdisjoint(chunk.encodings):
-            if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
-                total += leaf.length * in_row
-                continue
-            values, size = _dictionary(source, chunk)
-            # Every value of a dictionary is some row's, so only the others can have the largest one again.
-            repeated = min(MAX_ROWS * in_row, max(chunk.num_values - values, 0))
-            if repeated * size > _MOST_BYTES and _may_have_giants(values, size, chunk.num_values):
-                unknown.append((leaf.path, in_row))
-    return total + _largest(source, file.metadata, group, unknown)
+            dictionaries.append(_Dictionary(source, chunk, in_row))
+    for dictionary in sorted(dictionaries, key=lambda found: found.size * found.in_row):
+        is_small = (total + dictionary.size * dictionary.in_row) * rows <= BATCH_BYTES // 2
+        total += (dictionary.size if is_small else dictionary.largest()) * dictionary.in_row
+    return total
 
 
-def _dictionary(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """How many values the dictionary of a column chunk has, and with how many bytes together."""
-    source.seek(chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset)
-    header = source.read(_HEADER_BYTES)
-    values = size = 0
-    for field, _, at in fields(header, 0):
-        if field == 2:  # uncompressed_page_size, zigzag
-            size = number(header, at)[0] >> 1
-        elif field == 7:  # dictionary_page_header, whose first field is num_values
-            values = number(header, at + 1)[0] >> 1
-            return values, max(size - 4 * values, 0)
-    return 0, size
+class _Dictionary:
+    """That of a column chunk, of which a row has about `in_row` values. `size`: the bytes of all its values."""
+
+    def __init__(self, source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, in_row: int) -> None:
+        self.in_row = in_row
+        self.size: int = chunk.total_uncompressed_size
+        self._source = source
+        self._codec = _CODECS.get(chunk.compression, 0)
+        self._values = 0
+        begin = chunk.dictionary_page_offset or chunk.data_page_offset
+        source.seek(begin)
+        header = source.read(_HEADER_BYTES)
+        try:
+            found = {field: at for field, _, at in fields(header, 0)}
+            kind, size, self._stored, values = (
+                number(header, at)[0] >> 1 for at in (found[1], found[2], found[3], found[7] + 1)
+            )
+            self._body = begin + behind(header, 0, _STRUCT)
+        except (IndexError, KeyError):  # the header of another page: no dictionary is where it has to be
+            return
+        if kind == _DICTIONARY_PAGE:
+            self.size, self._values = size, values
+
+    def largest(self) -> int:
+        """The bytes of the largest value. Reads the dictionary as the only data page of a small file."""
+        if self._values == 0:
+            return self.size
+        self._source.seek(self._body)
+        header = _data_page_header(self._values, self.size, self._stored)
+        footer = _footer(self._values, self.size, len(header) + self._stored, self._codec)
+        content = b"".join([_MAGIC, header, self._source.read_buffer(self._stored), footer])
+        values = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(use_threads=False).column(0)
+        return int(pc.max(pc.binary_length(values)).as_py())
 
 
-def _may_have_giants(values: int, size: int, of_rows: int) -> bool:
-    """Whether it is worth while to look at all values of a dictionary.
-
-    One of many small values, that is about as large as what refers to it, would take as long to look at as to read.
-    """
-    return values * _REFERENCES <= of_rows or size > values * _SMALL_BYTES
+def _data_page_header(values: int, size: int, stored: int) -> bytes:
+    numbers = b"\x15\0\x15" + zigzag(size) + b"\x15" + zigzag(stored)
+    return numbers + b"\x2c\x15" + zigzag(values) + b"\x15\0\x15\6\x15\6\0\0"
 
 
-def _largest(source: pa.NativeFile, footer: pq.FileMetaData, group: int, columns: Sequence[tuple[str, int]]) -> int:
-    """The bytes of the largest values of the dictionaries of columns (paths in the file, with values a row)."""
-    if not columns:
-        return 0
-    paths = [path for path, _ in columns]
-    file = pq.ParquetFile(source, metadata=footer, read_dictionary=paths, pre_buffer=False)
-    first = next(file.iter_batches(batch_size=1, row_groups=[group], columns=paths, use_threads=False), None)
-    found = [] if first is None else [leaf for column in first.columns for leaf in _dictionaries(column)]
-    largest = sum(pc.max(pc.binary_length(values.cast(pa.large_binary()))).as_py() or 0 for values in found)
-    return largest * max(in_row for _, in_row in columns)
-
-
-def _dictionaries(values: pa.Array) -> Iterator[pa.Array]:
-    """The dictionaries of all text on whatever level of a column."""
-    kind = values.type
-    if pa.types.is_dictionary(kind):
-        yield values.dictionary
-    elif pa.types.is_struct(kind):
-        for index in range(kind.num_fields):
-            yield from _dictionaries(values.field(index))
-    elif pa.types.is_map(kind):
-        yield from _dictionaries(values.keys)
-        yield from _dictionaries(values.items)
-    elif pa.types.is_nested(kind):
-        yield from _dictionaries(values.values)
+def _footer(values: int, size: int, stored: int, codec: int) -> bytes:
+    """The end of a file with one required column, `v`, of binary, in one data page."""
+    count, begin, total = zigzag(values), zigzag(len(_MAGIC)), zigzag(size)
+    chunk = b"\x15\x0c\x19\x15\0\x19\x18\1v\x15" + zigzag(codec) + b"\x16" + count + b"\x16" + total
+    chunk += b"\x16" + zigzag(stored) + b"\x26" + begin + b"\0"
+    group = b"\x19\x1c\x26" + begin + b"\x1c" + chunk + b"\0\x16" + total + b"\x16" + count + b"\0"
+    schema = b"\x19\x2c\x48\1r\x15\2\0\x15\x0c\x25\0\x18\1v\0"
+    footer = b"\x15\2" + schema + b"\x16" + count + b"\x19\x1c" + group + b"\0"
+    return footer + len(footer).to_bytes(4, "little") + _MAGIC

@@ -1,11 +1,11 @@
-"""Just enough of Thrift's compact protocol to find fields in Parquet's footers and page headers.
+"""Just enough of Thrift's compact protocol to find fields in Parquet's footers and page headers, and to write some.
 
 Functions raise `IndexError` or `ValueError` for bytes that are no such structure.
 """
 
 from collections.abc import Iterator
 
-__all__ = ["behind", "fields", "list_size", "number"]
+__all__ = ["behind", "fields", "list_size", "number", "zigzag"]
 
 _STOP, _STRUCT = 0, 12
 
@@ -19,6 +19,16 @@ def number(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 128:
             return value, at
+
+
+def zigzag(value: int) -> bytes:
+    """The bytes of a number that is not negative, as fields of all widths have it."""
+    value, encoded = value << 1, bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def list_size(data: bytes, at: int) -> tuple[int, int]:

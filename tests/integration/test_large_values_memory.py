@@ -1,8 +1,10 @@
-"""Text that a file has once and thousands of rows have: through `tailer tail` in bounded memory (invariant 7)."""
+"""Text that a file has once and thousands of rows have: through `tail` and `run` in bounded memory (invariant 7)."""
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ TAILER: Final = Path(sys.executable).with_name("tailer")
 LIMIT_MB: Final = 300
 ROWS: Final = 3_000
 LENGTH: Final = 300_000
+WAIT_S: Final = 200.0
 
 
 def repeated(kind: pa.DataType) -> pa.DictionaryArray:
@@ -34,18 +37,24 @@ def columns(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"id": ids, "a": repeated(pa.binary() if kind == "binary" else pa.string())}, {"id": "long", "a": kind}
 
 
+def first_version(path: Path, kind: str, arrow: bool = False) -> int:
+    """Make a table whose version 0 adds the rows in one file; the size of that."""
+    arrays, types = columns(kind)
+    size = parquet(path / "a.parquet", pa.table(arrays), store_schema=arrow).stat().st_size
+    write_commit(
+        path, 0, protocol(3, ["deletionVectors"]), metadata(schema_string(**types)), add("a.parquet", size=size)
+    )
+    return size
+
+
 @pytest.fixture(params=["string", "Arrow's dictionary", "binary", "nested"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Version 0 adds the rows, 1 writes all but the first and last anew, 2 deletes a third of them by a vector."""
     kind = "string" if request.param == "Arrow's dictionary" else request.param
-    arrays, types = columns(kind)
     arrow, path = kind != request.param, tmp_path / "table"
-    first = parquet(path / "a.parquet", pa.table(arrays), store_schema=arrow).stat().st_size
-    rewritten = pa.table(arrays).slice(1, ROWS - 2)
+    first = first_version(path, kind, arrow)
+    rewritten = pa.table(columns(kind)[0]).slice(1, ROWS - 2)
     second = parquet(path / "b.parquet", rewritten, store_schema=arrow).stat().st_size
-    write_commit(
-        path, 0, protocol(3, ["deletionVectors"]), metadata(schema_string(**types)), add("a.parquet", size=first)
-    )
     actions = [add("b.parquet", size=second), remove("a.parquet", size=first)]
     write_commit(path, 1, commit_info(operation="WRITE"), *actions)
     vector = inline_vector(range(0, ROWS - 2, 3))
@@ -72,3 +81,29 @@ def test_tail_with_vectors_and_comparisons(table: Path) -> None:
     third = len(range(0, ROWS - 2, 3))
     assert (plain[0], updates[0]) == (ROWS + 2 + third, 2 * ROWS - 2)
     assert max(plain[1], updates[1]) < LIMIT_MB
+
+
+def test_run_into_files(tmp_path: Path) -> None:
+    first_version(tmp_path / "table", "string")
+    config = tmp_path / "tailer.toml"
+    config.write_text('[pipelines.copy]\ntable = "table"\nstart = "earliest"\nsink = {kind = "files", path = "out"}\n')
+    with subprocess.Popen([str(TAILER), "run", str(config)]) as daemon:
+        stopping = Thread(target=stop_when_delivered, args=(daemon, tmp_path / "out"))
+        stopping.start()
+        resident_mb = peak_mb(daemon)
+        stopping.join()
+    assert daemon.returncode == 0
+    (file,) = (tmp_path / "out").rglob("*.jsonl")
+    with file.open() as lines:
+        assert sum(1 for _ in lines) == ROWS
+    assert resident_mb < LIMIT_MB
+
+
+def stop_when_delivered(daemon: subprocess.Popen[bytes], target: Path) -> None:
+    """Ask the daemon to stop once there is a file; those that are not whole yet are hidden."""
+    end = time.monotonic() + WAIT_S
+    while daemon.poll() is None and time.monotonic() < end:
+        if any(not path.name.startswith(".") for path in target.rglob("*.jsonl")):
+            break
+        time.sleep(0.1)
+    daemon.terminate()

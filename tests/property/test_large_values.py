@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tailer.read.batch_sizes import MAX_ROWS
 from tailer.read.execute import execute
 from tests.logs import marked, parquet, task
 
@@ -30,6 +31,7 @@ INDEX: Final[dict[str, list[int]]] = {
     "small ones first": [2] * 9_000 + [0] * ROWS,
     "small ones last": [0] * ROWS + [2] * 9_000,
     "many small ones": [*range(2, 4_000), *[1] * ROWS],
+    "one among many small ones": [*[row * 7 % 2_000 + 2 for row in range(9_000)], *[0] * ROWS],
     "nulls": [0 if row % 3 else -1 for row in range(ROWS)],
 }
 VALUES: Final = ["x" * GIANT, "y" * GIANT, *(f"value {number}" for number in range(4_000))]
@@ -155,3 +157,30 @@ def test_binary_of_a_fixed_size(tmp_path: Path) -> None:
     sizes = [batch.size_bytes for batch in execute(task(path, pa.schema([("a", pa.binary())])))]
     assert max(sizes) <= MOST
     assert sum(sizes) >= ROWS * GIANT
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+def test_a_large_value_in_a_dictionary_of_many_small_ones(tmp_path: Path, compression: str, page_version: str) -> None:
+    """On average its values are small, and there are as many of them as rows: some are in no row."""
+    small, first = [f"value {number}" for number in range(20_000)], 5_000
+    indices = pa.array([*range(first), *[20_000] * ROWS], pa.int32())
+    values = pa.DictionaryArray.from_arrays(indices, pa.array([*small, "x" * GIANT]))
+    table = pa.table({"a": values})
+    options = {"compression": compression, "data_page_version": page_version, "dictionary_pagesize_limit": 2**24}
+    path = parquet(tmp_path / "f", table, store_schema=False, write_batch_size=8, **options)
+    found: list[int] = []
+    for batch in execute(task(path, pa.schema([("a", pa.string())]))):
+        assert batch.size_bytes <= MOST
+        found += pc.binary_length(batch.rows.column("a")).to_pylist()
+    assert found == [*map(len, small[:first]), *[GIANT] * ROWS]
+
+
+def test_small_values_come_in_large_batches(tmp_path: Path) -> None:
+    """Of any number of dictionaries, however large they are."""
+    rows = 50_000
+    columns = {f"c{step}": [f"value {number * step % 30_000}" for number in range(rows)] for step in range(1, 12)}
+    path = parquet(tmp_path / "f", pa.table(columns), store_schema=False)
+    sizes = [len(batch) for batch in execute(task(path, pa.schema([(name, pa.string()) for name in columns])))]
+    assert sum(sizes) == rows
+    assert sizes[1:-1] == [MAX_ROWS] * (rows // MAX_ROWS)

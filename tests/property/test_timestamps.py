@@ -10,14 +10,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from tailer.changelog.partition_groups import by_partition
 from tailer.delta.partition_values import partition_scalar
 from tailer.errors import DataCorrupt
 from tailer.read.execute import execute
+from tests.follow import follow
 from tests.logs import parquet, task
 
-ZONED, NO_ZONE = pa.timestamp("us", "UTC"), pa.timestamp("us")
+ZONED, NO_ZONE, RAW = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.binary(12)
 DAY_US: Final = 86_400_000_000
 EPOCH_DAY: Final = 2_440_588
 LAST: Final = 2**63 - 1
@@ -53,6 +55,28 @@ def as_others_write(micros: int) -> bytes:
     """The 96 bits of a moment whose nanoseconds of the day are never negative."""
     day, rest = divmod(micros, DAY_US)
     return struct.pack("<qi", rest * 1000, day + EPOCH_DAY)
+
+
+# What Spark 4.2 writes, as nanoseconds of the day and day, and reads back as it was.
+WRITTEN_BY_SPARK: Final = [
+    (-1, 86_399_999_999_000, 2_440_587),
+    (-210_866_803_200_000_000, 0, 0),
+    (-210_866_803_200_000_001, -1000, 0),
+    (-210_866_932_800_000_000, -43_200_000_000_000, -1),
+    (-2_148_592_900_208_967_680, -33_008_967_680_000, -22_427_385),
+    (9_012_505_233_654_775_807, 14_454_775_807_000, 106_751_991),
+    (9_012_505_233_654_775_808, -14_454_775_808_000, -106_751_991),
+    (9_223_372_036_854_775_807, -14_454_775_809_000, -104_311_403),
+    (-9_223_372_036_854_775_808, -14_454_775_808_000, -104_311_403),
+]
+
+
+@pytest.mark.parametrize("count", [1, 200], ids=["few", "many"])
+def test_what_spark_writes_for_extreme_moments(tmp_path: Path, count: int) -> None:
+    raw = [struct.pack("<qi", nanos, day) for _, nanos, day in WRITTEN_BY_SPARK]
+    assert [as_spark_writes(micros) for micros, _, _ in WRITTEN_BY_SPARK] == raw
+    found = read(int96(tmp_path / "f", pa.table({"a": pa.array(raw * count, RAW)})), ZONED)
+    assert found.cast(pa.int64()).to_pylist() == [micros for micros, _, _ in WRITTEN_BY_SPARK] * count
 
 
 def int96(path: Path, table: pa.Table, **options: Any) -> Path:
@@ -98,7 +122,6 @@ def test_more_moments_than_are_decoded_at_a_time(tmp_path: Path) -> None:
     assert found.flatten().cast(pa.int64()).to_pylist() == values
 
 
-RAW: Final = pa.binary(12)
 NESTED: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any]]]] = {
     "field": (lambda kind: pa.struct([("n", pa.int64()), ("t", kind)]), lambda value: {"n": 1, "t": value}),
     "element": (pa.list_, lambda value: [value, None, value]),
@@ -206,6 +229,7 @@ def test_moments_of_partitions(text: str, micros: int, kind: pa.DataType) -> Non
         ("-0044-03-15", -735_525),
         ("-0004-02-29", -720_930),
         ("0000-01-01", -719_528),
+        ("0000-02-29", -719_469),
         ("+10000-01-01", 2_932_897),
         ("10000-01-01", 2_932_897),
         ("+5881580-07-11", 2**31 - 1),
@@ -236,6 +260,7 @@ def test_days_of_partitions_as_python_counts_them() -> None:
         ("-0044-03-15 00:00:00", pa.date32()),
         ("+294247-01-10 04:00:54.775808", NO_ZONE),
         ("-290308-12-21T19:59:05.224191Z", ZONED),
+        ("0001-02-29T00:00:00.500000Z", ZONED),  # Spark writes it for the year before, and reads null
         ("+10000-01-01 24:00:00", NO_ZONE),
         ("+10000-01-01 00:60:00", NO_ZONE),
         ("+10000-01-01 00:00:00.1234567", NO_ZONE),
@@ -253,6 +278,42 @@ def test_extreme_partitions_are_rows_and_are_told_apart(tmp_path: Path, kind: pa
     path, schema = parquet(tmp_path / "f", pa.table({"a": [1, 2]})), pa.schema([("p", kind), ("a", pa.int64())])
     texts = ["+10000-01-01", "-0044-03-15", "-0044-03-15", "10000-01-01"]
     tasks = [task(path, schema, partition_values=[("p", text)]) for text in texts]
-    assert by_partition(tasks, schema) == [[0, 3], [1, 2]]
+    assert by_partition(tasks, [schema] * len(tasks)) == [[0, 3], [1, 2]]
     (batch,) = execute(tasks[0])
     assert {value.value for value in batch.rows.column("p")} == {partition_scalar(texts[0], kind, "t", 1, "f").value}
+
+
+SPARK_MOMENTS: Final = [*EDGES, 9_007_174_557_792_000_000, 9_007_206_114_744_000_000]
+
+
+@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
+def test_moments_that_spark_writes(quick_spark: SparkSession, tmp_path: Path, stored: str) -> None:
+    """In every type it has for them, and in partitions, they are what Spark reads."""
+    path, setting = tmp_path / "table", "spark.sql.parquet.outputTimestampType"
+    before = quick_spark.conf.get(setting)
+    micros = pa.table({"id": range(len(SPARK_MOMENTS)), "v": pa.array(SPARK_MOMENTS, pa.int64())})
+    parquet(tmp_path / "values", micros)
+    quick_spark.conf.set(setting, stored)
+    try:
+        quick_spark.sql(
+            f"CREATE TABLE delta.`{path}` USING delta PARTITIONED BY (p, d) AS SELECT id, timestamp_micros(v) AS t,"
+            " CAST(timestamp_micros(v) AS TIMESTAMP_NTZ) AS p, CAST(timestamp_micros(v) AS DATE) AS d"
+            f" FROM parquet.`{tmp_path / 'values'}`"
+        )
+    finally:
+        quick_spark.conf.set(setting, before or "INT96")
+    files = list(path.rglob("*.parquet"))
+    assert {pq.ParquetFile(file).schema.column(1).physical_type for file in files} == {
+        "INT96" if stored == "INT96" else "INT64"
+    }
+    rows = quick_spark.sql(f"SELECT id, unix_micros(t) AS t, unix_date(d) AS d FROM delta.`{path}`").collect()
+    expected = {row.id: (row.t, row.t, row.d) for row in rows}
+    assert {number: moment for number, (moment, _, _) in expected.items()} == dict(enumerate(SPARK_MOMENTS))
+    found: dict[int, tuple[int, int, int]] = {}
+    for version in follow(path):
+        for batch in version.batches:
+            columns = [batch.rows.column(name) for name in ("id", "t", "p", "d")]
+            wide = [column.cast(pa.int32()) if column.type == pa.date32() else column for column in columns]
+            ids, *others = (column.cast(pa.int64()).to_pylist() for column in wide)
+            found |= dict(zip(ids, zip(*others, strict=True), strict=True))
+    assert found == expected

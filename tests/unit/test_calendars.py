@@ -26,8 +26,8 @@ def rows(path: Path, values: pa.Array, said: dict[str, str], kind: pa.DataType |
     """What comes of a file with these values whose metadata says `said`."""
     table = pa.table({"x": range(len(values)), "a": values}).replace_schema_metadata(said)
     file = parquet(path / "f", table, **options)
-    (batch,) = execute(task(file, pa.schema([("a", kind or values.type)])))
-    return batch.rows.column(0).to_pylist()
+    batches = [batch.rows for batch in execute(task(file, pa.schema([("a", kind or values.type)])))]
+    return pa.Table.from_batches(batches).column(0).to_pylist()
 
 
 @pytest.mark.parametrize(
