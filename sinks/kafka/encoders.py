@@ -12,7 +12,7 @@ from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder
 from sinks.kafka.link import Link
 from sinks.kafka.options import Options, registry_secrets
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, how_to_install
 
 if TYPE_CHECKING:
     from sinks.encoding.avro.registry import SchemaRegistry
@@ -60,8 +60,7 @@ def _avro(link: Link, schema: pa.Schema) -> Encoder:
         # What this needs is an extra.
         from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
     except ImportError as error:
-        remedy = "Install it: pip install 'lake-tailer[avro]'."
-        raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", remedy) from error
+        raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", how_to_install("avro")) from error
     options, name = link.options, link.name
     if link.registry is None:
         link.registry = _registry(name, options)

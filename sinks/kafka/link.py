@@ -18,7 +18,7 @@ from sinks.kafka.clients.python_producer import PythonProducer
 from sinks.kafka.options import Options, connection_of, settings_of
 from sinks.kafka.progress import Entry, decode, encode
 from sinks.kafka.topics import TopicState, check, check_present, wanted
-from tailer.errors import ConfigError, SinkUnavailable
+from tailer.errors import ConfigError, SinkUnavailable, how_to_install
 from tailer.plan import Position
 
 if TYPE_CHECKING:
@@ -152,6 +152,6 @@ def producer_factory(name: str, options: Options) -> ProducerFactory:
     except ImportError as error:
         if options.client == "auto":
             return PythonProducer
-        remedy = "Install it: pip install 'lake-tailer[kafka-fast]'."
+        remedy = how_to_install("kafka-fast")
         raise ConfigError(f"{name}.client", f"confluent-kafka cannot be loaded: {error}", remedy) from error
     return ConfluentProducer

@@ -15,7 +15,7 @@ import msgspec
 
 from sinks import read_options
 from sinks.kafka.clients.port import Compression, Connection, Mechanism, OAuth, ProducerSettings, Sasl, Tls
-from tailer.errors import ConfigError, SinkRejected
+from tailer.errors import ConfigError, SinkRejected, how_to_install
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 
@@ -244,11 +244,9 @@ def _check_messages(name: str, options: Options) -> Iterator[ConfigError]:
 def _check_packages(name: str, options: Options) -> Iterator[ConfigError]:
     missing = [package for package in AVRO_NEEDS if find_spec(package) is None]
     if options.encoding == "avro" and missing:
-        remedy = "Install it: pip install 'lake-tailer[avro]'."
-        yield ConfigError(f"{name}.encoding", f"Avro needs {' and '.join(missing)}", remedy)
+        yield ConfigError(f"{name}.encoding", f"Avro needs {' and '.join(missing)}", how_to_install("avro"))
     if options.client == "confluent-kafka" and find_spec("confluent_kafka") is None:
-        remedy = "Install it: pip install 'lake-tailer[kafka-fast]'."
-        yield ConfigError(f"{name}.client", "confluent-kafka is not installed", remedy)
+        yield ConfigError(f"{name}.client", "confluent-kafka is not installed", how_to_install("kafka-fast"))
 
 
 def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:

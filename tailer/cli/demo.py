@@ -5,7 +5,7 @@ import signal
 import click
 from rich.console import Console
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, how_to_install
 
 __all__ = ["command"]
 
@@ -22,7 +22,7 @@ def command() -> int:
     try:
         from tailer.demo.stage import play  # noqa: PLC0415 - Spark need not be there for the help
     except ImportError as missing:
-        remedy = "Run: pip install 'lake-tailer[spark,delta]'"
-        raise ConfigError("tailer demo", f"Spark is not installed: {missing}", remedy) from missing
+        remedy = how_to_install("spark", "delta")
+        raise ConfigError("tailer demo", f"a library is not installed: {missing}", remedy) from missing
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return 0 if play(Console(highlight=False)) else 1

@@ -1,10 +1,10 @@
 """Sinks by kind, found through the entry-point group `tailer.sinks`, ours and third parties' alike."""
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from tailer.errors import ConfigError, did_you_mean
+from tailer.errors import ConfigError, did_you_mean, how_to_install
 from tailer.sink import AtLeastOnceSink, Sink
 
 __all__ = ["configure_sink", "sink_kinds"]
@@ -27,10 +27,18 @@ def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | A
     if not found:
         remedy = f"{did_you_mean(kind, sink_kinds())} Installed kinds: {', '.join(sink_kinds())}."
         raise ConfigError(name, f"no sink of kind {kind!r}", remedy.lstrip())
+    entry = next(iter(found))
     try:
-        factory = next(iter(found)).load()
+        factory = entry.load()
     except ImportError as error:
-        remedy = f"Install its client: pip install 'lake-tailer[{kind}]'."
-        raise ConfigError(name, f"the {kind} sink cannot be loaded: {error}", remedy) from error
+        raise ConfigError(name, f"the {kind} sink cannot be loaded: {error}", _remedy(entry)) from error
     sink: Sink | AtLeastOnceSink = factory.configure(name, options)
     return sink
+
+
+def _remedy(entry: EntryPoint) -> str:
+    """The next step where a sink lacks a library: the extra named after its kind, if its package has one."""
+    package = entry.dist
+    if package is not None and entry.name in (package.metadata.get_all("Provides-Extra") or ()):
+        return how_to_install(entry.name, package=package.name)
+    return "Install the library that is missing."

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tailer.config.file import Key, PipelineShape, SparkShape
 from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
+from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
 from tailer.sink import AtLeastOnceSink, Sink
 
@@ -102,7 +103,6 @@ def _text(value: object) -> str | None:
 
 def _check_installed(shape: SparkShape, report: Report) -> None:
     if find_spec("pyspark") is None:
-        report(("engine",), "PySpark is not installed", "Install it: pip install 'lake-tailer[spark]'.")
+        report(("engine",), "PySpark is not installed", how_to_install("spark"))
     elif shape.remote is not None and (missing := [name for name in CONNECT_NEEDS if find_spec(name) is None]):
-        remedy = "Install it: pip install 'lake-tailer[spark-connect]'."
-        report(("spark", "remote"), f"Spark Connect needs {' and '.join(missing)}", remedy)
+        report(("spark", "remote"), f"Spark Connect needs {' and '.join(missing)}", how_to_install("spark-connect"))

@@ -20,7 +20,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.placement import EngineKind, SparkSettings
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 
@@ -93,6 +93,5 @@ def _shared(settings: SparkSettings, delta: bool) -> "SharedSpark":
         from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415
         from tailer.spark.write.delta_session import with_delta  # noqa: PLC0415 - PySpark is an extra
     except ImportError as error:
-        remedy = "Install it: pip install 'lake-tailer[spark]'."
-        raise ConfigError("engine", f"PySpark cannot be loaded: {error}", remedy) from error
+        raise ConfigError("engine", f"PySpark cannot be loaded: {error}", how_to_install("spark")) from error
     return SharedSpark(with_delta(settings) if delta else settings)

@@ -43,6 +43,7 @@ from tailer.errors.change import (
     SchemaChanged,
     TableReplaced,
 )
+from tailer.errors.extras import how_to_install
 from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError
 from tailer.errors.log import (
     LogCorrupt,
@@ -96,4 +97,5 @@ __all__ = [
     "VersionAhead",
     "VersionGone",
     "did_you_mean",
+    "how_to_install",
 ]

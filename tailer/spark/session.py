@@ -30,7 +30,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tailer.config.placement import SparkSettings
-from tailer.errors import ConfigError, EngineUnavailable
+from tailer.errors import ConfigError, EngineUnavailable, how_to_install
 
 __all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "is_remote", "open_session"]
 
@@ -166,7 +166,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> SparkSession:
         from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - the same
         from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415 - the same
     except ImportError as error:
-        remedy = "Install its client: pip install 'lake-tailer[spark-connect]'."
+        remedy = how_to_install("spark-connect")
         raise ConfigError("spark.remote", f"Spark Connect cannot be loaded: {error}", remedy) from error
     try:
         address = DefaultChannelBuilder(remote)

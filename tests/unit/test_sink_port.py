@@ -1,7 +1,8 @@
 """The adapter that makes an at-least-once destination a sink, and how sinks are found by name."""
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint, EntryPoints, PathDistribution
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,7 +168,21 @@ def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pyt
     assert sink_kinds() == ["pigeon"]
     with pytest.raises(ConfigError, match=r"post: the pigeon sink cannot be loaded.*pigeonclient") as raised:
         configure_sink("post", "pigeon", {})
-    assert "lake-tailer[pigeon]" in raised.value.hint
+    assert raised.value.hint == "Install the library that is missing."
+
+
+def test_the_extra_with_the_client_is_the_one_of_the_sinks_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = tmp_path / "loft-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: loft\nVersion: 1.0\nProvides-Extra: pigeon\n")
+    (described / "entry_points.txt").write_text("[tailer.sinks]\npigeon = pigeonclient.nowhere:PigeonSink\n")
+    points = PathDistribution(described).entry_points
+    monkeypatch.setattr(kinds, "entry_points", points.select)
+    with pytest.raises(ConfigError, match="the pigeon sink cannot be loaded") as raised:
+        configure_sink("post", "pigeon", {})
+    assert raised.value.hint == "Install it: pip install 'loft[pigeon]'."
 
 
 def test_a_bad_option_is_the_sinks_own_to_name() -> None:

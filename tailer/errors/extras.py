@@ -1,0 +1,8 @@
+"""The next step where a library is not installed, in one wording for every extra of the package."""
+
+__all__ = ["how_to_install"]
+
+
+def how_to_install(*extras: str, package: str = "lake-tailer") -> str:
+    """Return the command that installs the `extras` of `package`, as a sentence."""
+    return f"Install it: pip install '{package}[{','.join(extras)}]'."
