@@ -3,22 +3,19 @@
 import logging
 from typing import Final
 
-from prometheus_client import Counter
-
 from tailer.changelog.carryovers import PairingCounts
+from tailer.engine.metrics import Counter
 from tailer.plan import ChangePlan
 
-__all__ = ["PairingReport"]
+__all__ = ["METRICS", "PairingReport"]
 
 _log = logging.getLogger(__name__)
 
-_CARRYOVERS: Final = Counter(
-    "lake_tailer_carryovers_dropped", "Rows dropped because rewritten files held them unchanged.", ["pipeline"]
-)
-_UPDATES: Final = Counter("lake_tailer_updates_paired", "Deletes and inserts that were made an update.", ["pipeline"])
-_AMBIGUOUS: Final = Counter("lake_tailer_ambiguous_rows", "Rows with a choice of partners for an update.", ["pipeline"])
-_UNCHANGED: Final = Counter(
-    "lake_tailer_unchanged_images_dropped", "Images dropped of updates that change nothing.", ["pipeline"]
+METRICS: Final = (
+    Counter("lake_tailer_carryovers_dropped", "Rows dropped because rewritten files held them unchanged."),
+    Counter("lake_tailer_updates_paired", "Deletes and inserts that were made an update."),
+    Counter("lake_tailer_ambiguous_rows", "Rows with a choice of partners for an update."),
+    Counter("lake_tailer_unchanged_images_dropped", "Images dropped of updates that change nothing."),
 )
 
 
@@ -27,14 +24,14 @@ class PairingReport:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        counters = (_CARRYOVERS, _UPDATES, _AMBIGUOUS, _UNCHANGED)
-        self._counters = [counter.labels(name) for counter in counters]
+        for counter in METRICS:
+            counter.add(name, 0)
 
     def note(self, plan: ChangePlan, counts: PairingCounts) -> None:
         """`counts` were found in the version of `plan`."""
         found = (counts.carryovers, counts.updates, counts.ambiguous, counts.unchanged)
-        for counter, count in zip(self._counters, found, strict=True):
-            counter.inc(count)
+        for counter, count in zip(METRICS, found, strict=True):
+            counter.add(self._name, count)
         if counts.ambiguous:
             _log.warning(
                 "%s: version %d: several of %d rows have one key; they are paired in the order of delivery",

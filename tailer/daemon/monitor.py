@@ -16,7 +16,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import Final
@@ -24,17 +24,24 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import anyio
-from prometheus_client import make_wsgi_app
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from tailer.changelog import report
+from tailer.engine.metrics import Counter, Metric
+from tailer.pipeline import retention, status
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "metrics_registry"]
 
 _log = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
 STUCK_S: Final = 30.0
 _READ_S: Final = 10.0  # for the request of a client that is slow, or says nothing
+_LABELS: Final = ("pipeline",)
+_METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS)
 _METHODS: Final = ("GET", "HEAD")
 
 
@@ -43,7 +50,7 @@ class Monitor:
 
     def __init__(self, pipelines: Sequence[PipelineStatus]) -> None:
         self._pipelines = pipelines
-        self._metrics = make_wsgi_app()
+        self._metrics = make_wsgi_app(metrics_registry())
         self._beaten_s = time.monotonic()
 
     async def beat(self) -> None:
@@ -101,6 +108,32 @@ class Monitor:
         text = "".join(f"{pipeline.name}: {pipeline.state}\n" for pipeline in self._pipelines)
         ready = all(pipeline.state is PipelineState.READY for pipeline in self._pipelines)
         return HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, text
+
+
+def metrics_registry() -> CollectorRegistry:
+    """Return what Prometheus may ask for: the metrics of all pipelines of this process, and of the process itself."""
+    registry = CollectorRegistry()
+    for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, _PipelineMetrics()):
+        registry.register(collector)
+    return registry
+
+
+class _PipelineMetrics(Collector):
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metrics in Prometheus's form."""
+        return map(_family, _METRICS)
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    if isinstance(metric, Counter):
+        counter = CounterMetricFamily(metric.name, metric.meaning, labels=_LABELS)
+        for pipeline, sample in metric.samples().items():
+            counter.add_metric([pipeline], sample.value, created=sample.since_s)
+        return counter
+    gauge = GaugeMetricFamily(metric.name, metric.meaning, labels=_LABELS)
+    for pipeline, sample in metric.samples().items():
+        gauge.add_metric([pipeline], sample.value)
+    return gauge
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -9,9 +9,9 @@ import logging
 import time
 from typing import Final
 
-from prometheus_client import Gauge
+from tailer.engine.metrics import Gauge
 
-__all__ = ["VacuumWatch"]
+__all__ = ["METRICS", "VacuumWatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -19,12 +19,12 @@ _HOUR_MS: Final = 3_600_000
 _WARN_BELOW: Final = 0.25  # of the time that things are kept
 _WARN_EVERY_S: Final = 600.0
 
-_BEHIND: Final = Gauge("lake_tailer_versions_behind", "Versions that were not delivered yet.", ["pipeline"])
+_BEHIND: Final = Gauge("lake_tailer_versions_behind", "Versions that were not delivered yet.")
 _LEFT: Final = Gauge(
     "lake_tailer_vacuum_hours_left",
     "Hours until something that was not delivered yet may be removed by VACUUM or log cleanup; negative: overdue.",
-    ["pipeline"],
 )
+METRICS: Final = (_BEHIND, _LEFT)
 
 
 class VacuumWatch:
@@ -55,9 +55,9 @@ class VacuumWatch:
 
     def forget(self) -> None:
         """How far the pipeline is behind is not known any more: show nothing instead of the last value."""
-        for gauge in (_BEHIND, _LEFT):
+        for gauge in METRICS:
             gauge.remove(self._name)
 
     def _show(self, versions: int, left_ms: float) -> None:
-        _BEHIND.labels(self._name).set(versions)
-        _LEFT.labels(self._name).set(left_ms / _HOUR_MS)
+        _BEHIND.set(self._name, versions)
+        _LEFT.set(self._name, left_ms / _HOUR_MS)

@@ -7,10 +7,9 @@ from urllib.request import Request, urlopen
 
 import anyio
 import pytest
-from prometheus_client import REGISTRY
 
 from tailer.daemon import monitor
-from tailer.daemon.monitor import Monitor
+from tailer.daemon.monitor import Monitor, metrics_registry
 from tailer.errors import NotATable, StorageUnavailable, TailerError
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Attempts
@@ -47,7 +46,7 @@ def asked(url: str, method: str = "GET") -> tuple[int, str]:
 
 def measured(name: str, pipeline: str) -> float | None:
     """The value of a metric; None where there is none."""
-    return REGISTRY.get_sample_value(name, {"pipeline": pipeline})
+    return metrics_registry().get_sample_value(name, {"pipeline": pipeline})
 
 
 def test_only_what_there_is_is_found(address: str) -> None:

@@ -4,8 +4,8 @@ import logging
 import time
 
 import pytest
-from prometheus_client import REGISTRY
 
+from tailer.daemon.monitor import metrics_registry
 from tailer.delta.retention import parse_interval, retention_ms
 from tailer.pipeline.retention import VacuumWatch
 
@@ -50,7 +50,7 @@ def test_the_shorter_of_the_two_counts(properties: dict[str, str], hours: int) -
 
 def gauge(name: str, pipeline: str) -> float | None:
     """What a metrics reader would see."""
-    return REGISTRY.get_sample_value(name, {"pipeline": pipeline})
+    return metrics_registry().get_sample_value(name, {"pipeline": pipeline})
 
 
 def test_what_is_left_is_measured_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
