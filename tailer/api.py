@@ -22,7 +22,6 @@ from tailer.changelog.carryovers import PairingCounts
 from tailer.changelog.engine import PairingEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.settings import local_folder
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
@@ -34,6 +33,7 @@ from tailer.pipeline.wakeup import LocalWake, TimerWake
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Demands, Progress, SinkTransaction
 from tailer.start import Start, StartKind
+from tailer.stores.folders import local_folder
 from tailer.stores.local import LocalStore
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import PairingEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.settings import PipelineSettings
+from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.loop import Limits, Pipeline

@@ -6,7 +6,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from tailer.errors import did_you_mean
+from tailer.errors import ConfigError, did_you_mean, how_to_install
 
 __all__ = ["VERBS", "tailer"]
 
@@ -18,6 +18,8 @@ VERBS: Final = {
     "progress": "Show how far the pipelines are, or set them elsewhere.",
     "demo": "Follow a live Delta table into another, and prove it.",
 }
+# Verbs that read a configuration, which takes an extra.
+_OF_THE_DAEMON: Final = frozenset({"run", "check", "progress"})
 
 
 class _Verbs(click.Group):
@@ -28,10 +30,18 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command `cmd_name`, imported now."""
+        """The command `cmd_name`, imported now. Raises `ConfigError` where the extra that it needs is missing."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"{__name__}.{cmd_name}").command
+        try:
+            command: click.Command = import_module(f"{__name__}.{cmd_name}").command
+        except ModuleNotFoundError as error:
+            if cmd_name not in _OF_THE_DAEMON:
+                raise
+            if ctx.resilient_parsing:  # the shell asks for words to complete
+                return None
+            reason = f"{error.name} is not installed"
+            raise ConfigError(f"tailer {cmd_name}", reason, how_to_install("daemon")) from error
         return command
 
     def resolve_command(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from tailer.config.settings import Findings, PipelineSettings, examine
+from tailer.config.pipelines import PipelineSettings
+from tailer.config.settings import Findings, examine
 from tailer.start import Start, StartKind
 
 __all__ = ["command"]

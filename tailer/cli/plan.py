@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.cli.completion import folders
-from tailer.config.settings import local_folder
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import VersionAhead, VersionGone
 from tailer.plan import ChangePlan, ChangeTask
+from tailer.stores.folders import local_folder
 from tailer.stores.local import LocalStore
 
 __all__ = ["command"]

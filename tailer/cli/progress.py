@@ -10,8 +10,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
-from tailer.config.settings import PipelineSettings, Settings, load
+from tailer.config.settings import load
 from tailer.daemon.serve import close_sinks, open_layout, open_sink, open_table
 from tailer.daemon.standing import Standing, standing_of, survey
 from tailer.errors import ConfigError

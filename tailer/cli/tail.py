@@ -16,7 +16,6 @@ from tailer.changelog.report import PairingReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
-from tailer.config.settings import local_folder
 from tailer.config.sink_kinds import configure_sink
 from tailer.daemon.serve import Drainable, log_to_stderr, run_all
 from tailer.delta.table import DeltaTableLog
@@ -29,6 +28,7 @@ from tailer.pipeline.wakeup import LocalWake
 from tailer.progress.recorded import Recorded
 from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import Start, StartKind, StartPoint
+from tailer.stores.folders import local_folder
 from tailer.stores.local import LocalStore
 
 __all__ = ["command"]

@@ -54,13 +54,12 @@ them over the file's.
 `examine` finds all that is wrong at once, as `tailer check` prints it; `load` gives settings or fails.
 """
 
-import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.file import (
@@ -75,66 +74,19 @@ from tailer.config.file import (
     SparkShape,
     read_file,
 )
-from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
+from tailer.config.pipelines import PipelineSettings, Settings, configure_catalog
+from tailer.config.placement import EngineKind
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
-from tailer.delta.catalog.port import CommitCatalog
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
-from tailer.stores.folders import Folder, foreign_entry, holds_table, table_around
+from tailer.stores.folders import Folder, foreign_entry, holds_table, local_folder, table_around
 
-__all__ = ["Findings", "PipelineSettings", "Settings", "examine", "load", "local_folder"]
+__all__ = ["Findings", "examine", "load"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
-
-    `shards`: into how many streams the rows are divided where executors write them to a sink that `distributes`.
-    """
-
-    name: str
-    table: Path
-    start: Start
-    policy: Policy
-    pairing: PairingRules
-    poll_interval_s: float
-    sink_kind: str
-    sink_options: Mapping[str, Any] = field(repr=False)
-    catalog_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    write: Writers = Writers.DRIVER
-    shards: int = DEFAULT_SHARDS
-
-    @property
-    def target(self) -> Path | None:
-        """The folder the sink writes, where it has one."""
-        path = self.sink_options.get("path")
-        return Path(path) if isinstance(path, str) else None
-
-    def make_sink(self) -> Sink | AtLeastOnceSink:
-        """The sink; no I/O. Raises `ConfigError`."""
-        return configure_sink(self.name, self.sink_kind, self.sink_options)
-
-    def make_catalog(self) -> CommitCatalog | None:
-        """The catalog that manages the table, if there is one; no I/O. Raises `ConfigError`."""
-        return None if self.catalog_options is None else _unity_catalog(self.catalog_options)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds, `metrics` is host and port."""
-
-    path: Path
-    state_table: Path | None
-    drain_s: float
-    pipelines: tuple[PipelineSettings, ...]
-    metrics: tuple[str, int] | None = None
-    engine: EngineKind = EngineKind.LOCAL
-    spark: SparkSettings = field(default_factory=SparkSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +122,6 @@ def examine(path: Path) -> Findings:
     faulty = {problem.pipeline for problem in checks.problems}
     sound = tuple(each for each in settings.pipelines if each.name not in faulty)
     return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems), sound)
-
-
-_FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
-
-
-def local_folder(text: str, beside: Path, where: str) -> Path:
-    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
-
-    A file URI is the path in it, as Hadoop reads it: what looks like an escape is not one.
-    """
-    if not text:
-        raise ConfigError(where, "is empty", "Give the path of a folder.")
-    uri = _FILE_URI.fullmatch(text)
-    text = uri[1] if uri is not None else text
-    if "://" in text:
-        # The rest of an address may hold a secret.
-        raise ConfigError(where, f"{text.partition('://')[0]}:// is not a local path", "Give a folder of this machine.")
-    return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
 
 
 class _Checks:
@@ -316,7 +250,7 @@ class _Checks:
         if isinstance(file := options.get("token_file"), str) and file:
             options["token_file"] = str(self._folder(file)())
         try:
-            _unity_catalog(options)
+            configure_catalog(options)
         except ConfigError as error:
             self._problem((*key, error.where) if error.where else key, error.reason, error.remedy)
         return options
@@ -374,15 +308,6 @@ class _Checks:
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
         self.problems.append(Problem.at(self.path, key, reason, remedy))
-
-
-def _unity_catalog(options: Mapping[str, Any]) -> CommitCatalog:
-    try:
-        from tailer.delta.catalog.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
-    except ImportError as error:
-        remedy = "Install its client: pip install 'lake-tailer[unity]'."
-        raise ConfigError("", f"Unity Catalog cannot be asked: {error}", remedy) from error
-    return UnityCatalog.configure(options)
 
 
 def _address(text: str) -> tuple[str, int]:

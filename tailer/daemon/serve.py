@@ -20,14 +20,13 @@ from anyio import to_thread
 from anyio.abc import TaskStatus
 
 from tailer.changelog.report import PairingReport
+from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
-from tailer.config.settings import PipelineSettings, Settings
 from tailer.daemon.engines import Engines, open_engines
-from tailer.daemon.monitor import Monitor
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.background import background
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, TailerError, how_to_install
 from tailer.pipeline.loop import Limits, Pipeline
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.status import PipelineStatus
@@ -195,6 +194,11 @@ async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> 
     if settings.metrics is None:
         yield
         return
+    try:
+        from tailer.daemon.monitor import Monitor  # noqa: PLC0415 - its library is an extra
+    except ImportError as error:
+        reason = f"cannot be served: {error}"
+        raise ConfigError(f"{settings.path}: metrics", reason, how_to_install("daemon")) from error
     host, port = settings.metrics
     monitor = Monitor(statuses)
     try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailer.config.settings import PipelineSettings, Settings
+from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.daemon.serve import close_sinks, open_layout, open_sink, open_table
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import TailerError

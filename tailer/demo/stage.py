@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from tailer.config.settings import Settings, load
+from tailer.config.pipelines import Settings
+from tailer.config.settings import load
 from tailer.daemon.standing import survey
 from tailer.demo.follower import DaemonDied, Event, Follower
 from tailer.demo.proof import EFFECTS, Verdict, judge

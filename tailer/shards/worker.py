@@ -20,7 +20,7 @@ import anyio
 
 from tailer.changelog.carryovers import PairingCounts
 from tailer.changelog.engine import PairingEngine
-from tailer.config.settings import PipelineSettings
+from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine

@@ -7,12 +7,15 @@ identified by the nearest one above it that does.
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Folder", "foreign_entry", "holds_table", "is_lasting", "table_around"]
+from tailer.errors import ConfigError
+
+__all__ = ["Folder", "foreign_entry", "holds_table", "is_lasting", "local_folder", "table_around"]
 
 _LOG: Final = "_delta_log"
 _VERSION_DIGITS: Final = 20
@@ -32,6 +35,22 @@ _LASTING: Final = frozenset(
         errno.EROFS,
     )
 )
+_FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
+
+
+def local_folder(text: str, beside: Path, where: str) -> Path:
+    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
+
+    A file URI is the path in it, as Hadoop reads it: what looks like an escape is not one.
+    """
+    if not text:
+        raise ConfigError(where, "is empty", "Give the path of a folder.")
+    uri = _FILE_URI.fullmatch(text)
+    text = uri[1] if uri is not None else text
+    if "://" in text:
+        # The rest of an address may hold a secret.
+        raise ConfigError(where, f"{text.partition('://')[0]}:// is not a local path", "Give a folder of this machine.")
+    return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from anyio import create_task_group, to_thread
 
 from tailer.changelog.engine import PairingEngine
 from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkFenced, TableReplaced

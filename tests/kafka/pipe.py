@@ -14,8 +14,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from sinks.kafka.progress import Entry, decode
 from sinks.kafka.sink import KafkaSink
 from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.loop import Limits, Pipeline

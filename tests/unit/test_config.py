@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from tailer.config.pipelines import Settings
 from tailer.config.placement import EngineKind, SparkSettings, Writers
-from tailer.config.settings import Settings, examine, load, local_folder
+from tailer.config.settings import examine, load
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.start import Start, StartKind
+from tailer.stores.folders import local_folder
 
 PIPELINE = """
 [pipelines.orders]

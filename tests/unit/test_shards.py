@@ -15,8 +15,8 @@ import pytest
 from sinks.memory import MemorySink
 from tailer.changelog.engine import PairingEngine
 from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.config.settings import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine

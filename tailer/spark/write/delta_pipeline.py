@@ -23,7 +23,7 @@ import pyarrow as pa
 from anyio import to_thread
 from pyspark.sql import SparkSession
 
-from tailer.config.settings import PipelineSettings
+from tailer.config.pipelines import PipelineSettings
 from tailer.engine.background import background
 from tailer.engine.port import Engine
 from tailer.errors import (

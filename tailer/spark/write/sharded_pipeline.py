@@ -20,7 +20,7 @@ import anyio
 from anyio import lowlevel, to_thread
 
 from tailer.changelog.report import PairingReport
-from tailer.config.settings import PipelineSettings
+from tailer.config.pipelines import PipelineSettings
 from tailer.engine.background import background
 from tailer.errors import ConfigError, Retry, TailerError
 from tailer.pipeline.loop import Limits

@@ -1,0 +1,77 @@
+"""The settings of pipelines, checked: what the daemon runs and what executors are sent.
+
+Apart from `tailer.config.settings`, which reads them, because an executor has no configuration to read, nor the
+libraries for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
+from tailer.config.sink_kinds import configure_sink
+from tailer.delta.catalog.port import CommitCatalog
+from tailer.errors import ConfigError, how_to_install
+from tailer.pipeline.policy import Policy
+from tailer.sink import AtLeastOnceSink, Sink
+from tailer.start import Start
+
+__all__ = ["PipelineSettings", "Settings", "configure_catalog"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
+
+    `shards`: into how many streams the rows are divided where executors write them to a sink that `distributes`.
+    """
+
+    name: str
+    table: Path
+    start: Start
+    policy: Policy
+    pairing: PairingRules
+    poll_interval_s: float
+    sink_kind: str
+    sink_options: Mapping[str, Any] = field(repr=False)
+    catalog_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    write: Writers = Writers.DRIVER
+    shards: int = DEFAULT_SHARDS
+
+    @property
+    def target(self) -> Path | None:
+        """The folder the sink writes, where it has one."""
+        path = self.sink_options.get("path")
+        return Path(path) if isinstance(path, str) else None
+
+    def make_sink(self) -> Sink | AtLeastOnceSink:
+        """The sink; no I/O. Raises `ConfigError`."""
+        return configure_sink(self.name, self.sink_kind, self.sink_options)
+
+    def make_catalog(self) -> CommitCatalog | None:
+        """The catalog that manages the table, if there is one; no I/O. Raises `ConfigError`."""
+        return None if self.catalog_options is None else configure_catalog(self.catalog_options)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds, `metrics` is host and port."""
+
+    path: Path
+    state_table: Path | None
+    drain_s: float
+    pipelines: tuple[PipelineSettings, ...]
+    metrics: tuple[str, int] | None = None
+    engine: EngineKind = EngineKind.LOCAL
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:
+    """The catalog with these options, of which there is one kind; no I/O. Raises `ConfigError`."""
+    try:
+        from tailer.delta.catalog.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
+    except ImportError as error:
+        raise ConfigError("", f"Unity Catalog cannot be asked: {error}", how_to_install("unity")) from error
+    return UnityCatalog.configure(options)
