@@ -125,9 +125,9 @@ def configuration() -> str:
 
 
 def error_classes(kind: type[TailerError]) -> Iterator[type[TailerError]]:
-    """The classes below `kind` in the order of their definition."""
+    """The classes below `kind` in `tailer.errors`, in the order of their definition, whatever else is imported."""
     for each in kind.__subclasses__():
-        if each.__module__.startswith("tailer."):
+        if each.__module__.startswith("tailer.errors"):
             yield each
             yield from error_classes(each)
 
