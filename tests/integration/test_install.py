@@ -1,0 +1,251 @@
+"""The package as a user gets it: wheel and sdist, each in an environment that has nothing else.
+
+Versions are those of `uv.lock`, from uv's cache where it has them, else from the registry.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.test_readme import blocks, compare
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+UV: Final = Path(sys.executable).with_name("uv")
+PACKAGES: Final = 16  # at most, with what the dependencies depend on
+
+# Modules that need an extra, by the library that they miss without it.
+NEED_EXTRAS: Final = {
+    "deltalake": {"sinks.delta."},
+    "fastavro": {"sinks.encoding.avro."},
+    "httpx2": {"sinks.encoding.avro.", "tailer.delta.catalog.unity"},
+    "kafka": {"sinks.kafka."},
+    "confluent_kafka": {"sinks.kafka.clients.confluent_producer"},
+    "prometheus_client": {"tailer.daemon.monitor"},
+    "pydantic": {"tailer.config.", "tailer.cli.", "tailer.demo."},
+    "py4j": {"tailer.spark."},
+    "pyspark": {"tailer.spark.", "tailer.demo."},
+    "delta": {"tailer.demo."},
+    "pytest": {"sinks.testing."},
+}
+IMPORT_ALL: Final = """
+import importlib, json, pkgutil, sinks, tailer
+missing = {}
+for package in (tailer, sinks):
+    for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda name: None):
+        if each.name != "tailer.__main__":
+            try:
+                importlib.import_module(each.name)
+            except ModuleNotFoundError as error:
+                missing[each.name] = error.name.partition(".")[0]
+print(json.dumps(missing))
+"""
+CHANGES: Final = """
+import tailer
+rows = tailer.changes("shop").to_arrow()
+print(tailer.__version__, rows.num_rows, sum(rows["amount"].to_pylist()))
+"""
+CONFIG: Final = """
+metrics = "127.0.0.1:0"
+engine = "spark"
+[pipelines.messages]
+table = "shop"
+sink = {kind = "kafka", bootstrap_servers = "127.0.0.1:1", topic = "shop"}
+[pipelines.managed]
+table = "shop"
+sink = {kind = "files", path = "out"}
+catalog = {kind = "unity", uri = "http://127.0.0.1:1", table = "a.b.c"}
+"""
+
+
+def uv(*arguments: object) -> str:
+    """Run uv without the network, and if that is not enough, with it; what it printed."""
+    result = _uv(*arguments, "--offline")
+    if result.returncode:
+        result = _uv(*arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def _uv(*arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    return subprocess.run(
+        [UV, *map(str, arguments)],
+        cwd=ROOT,
+        env={"UV_SYSTEM_CERTS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the package in it; commands run in `folder`, which is far from our sources."""
+
+    environment: Path
+    folder: Path
+
+    def run(self, command: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the environment to its end."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILER_"))}
+        return subprocess.run(
+            [self.environment / "bin" / command, *map(str, arguments)],
+            cwd=self.folder,
+            env=inherited | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def output(self, command: str, *arguments: object) -> str:
+        """Run a command that must succeed; its standard output."""
+        result = self.run(command, *arguments)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    uv("build", "--out-dir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The wheel."""
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sdist(built: Path) -> Path:
+    """The sdist."""
+    (found,) = built.glob("*.tar.gz")
+    return found
+
+
+def install(package: Path, extra: str, folder: Path) -> Installed:
+    """Install a file of ours with an extra into a new environment, every other package as in `uv.lock`."""
+    locked, environment = folder / "locked.txt", folder / "environment"
+    uv("export", "--frozen", "--all-extras", "--no-hashes", "--no-emit-project", "--quiet", "--output-file", locked)
+    uv("venv", "--python", sys.executable, environment)
+    python = environment / "bin" / "python"
+    uv("pip", "install", "--python", python, "--constraints", locked, f"lake-tailer{extra} @ {package.as_uri()}")
+    (folder / "work").mkdir()
+    return Installed(environment, folder / "work")
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What `pip install lake-tailer` gives, and a table that somebody else wrote."""
+    installed = install(wheel, "", tmp_path_factory.mktemp("bare"))
+    table = str(installed.folder / "shop")
+    write_deltalake(table, pa.table({"id": [1, 2, 3], "amount": [10.0, 20.0, 30.0]}))
+    DeltaTable(table).update(updates={"amount": "amount + 1"}, predicate="id = 2")
+    return installed
+
+
+@pytest.fixture(scope="module")
+def with_delta(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What `pip install 'lake-tailer[delta]'` gives, from the sdist."""
+    return install(sdist, "[delta]", tmp_path_factory.mktemp("delta"))
+
+
+def test_the_wheel_has_the_code_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names} == {"tailer", "sinks", f"lake_tailer-{VERSION}.dist-info"}
+    assert {"tailer/py.typed", "sinks/py.typed"} <= set(names)
+    assert f"lake_tailer-{VERSION}.dist-info/licenses/LICENSE" in names
+    assert not [name for name in names if "test_" in name or "__pycache__" in name]
+
+
+def test_the_sdist_has_the_sources_and_the_documentation(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "docs/README.md", "tailer/py.typed"} <= names
+    assert not [name for name in names if name.startswith(("tests", "uv.lock", ".ci"))]
+
+
+def test_the_plain_install_is_small(bare: Installed) -> None:
+    packages = {
+        each["name"] for each in json.loads(uv("pip", "list", "--format", "json", "--python", bare.environment))
+    }
+    assert len(packages) <= PACKAGES, packages
+    assert not packages & {"pydantic", "prometheus-client", "kafka-python", "deltalake", "pyspark", "pandas", "pytest"}
+
+
+def test_the_plain_install_imports_nothing_that_is_missing(bare: Installed) -> None:
+    for module, library in json.loads(bare.output("python", "-c", IMPORT_ALL)).items():
+        assert library in NEED_EXTRAS, f"{module} needs {library}"
+        assert f"{module}.".startswith(tuple(NEED_EXTRAS[library])), f"{module} needs {library}"
+
+
+def test_the_plain_install_tails_a_table(bare: Installed) -> None:
+    assert "tail " in bare.output("tailer", "--help")
+    assert VERSION in bare.output("tailer", "--version")
+    lines = bare.output("tailer", "tail", "shop", "--from", "earliest", "--to", "latest").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["id"], row["amount"], row["_change_type"]) for row in rows[-2:]] == [
+        (2, 20.0, "delete"),
+        (2, 21.0, "insert"),
+    ]
+    shown = bare.output("tailer", "tail", "shop", "--from", "1", "--to", "1", "--format", "table", "--compute-updates")
+    assert "version 1" in shown
+    assert json.loads(bare.output("tailer", "plan", "shop", "1"))
+
+
+def test_the_plain_install_gives_changes_to_python(bare: Installed) -> None:
+    assert bare.output("python", "-c", CHANGES) == f"{VERSION} 5 {10 + 20 + 30 + 20 + 21:.1f}\n"
+
+
+@pytest.mark.parametrize("verb", [["run"], ["check"], ["progress", "show"]])
+def test_verbs_of_the_daemon_name_its_extra(bare: Installed, verb: list[str]) -> None:
+    result = bare.run("tailer", *verb, "tailer.toml")
+    assert result.returncode == 2
+    assert f"error: tailer {verb[0]}: pydantic is not installed" in result.stderr
+    assert "hint: Install it: pip install 'lake-tailer[daemon]'." in result.stderr
+
+
+def test_the_demonstration_names_its_extras(bare: Installed) -> None:
+    result = bare.run("tailer", "demo")
+    assert (result.returncode, "pip install 'lake-tailer[spark,delta]'" in result.stderr) == (2, True)
+
+
+def test_completion_says_nothing_of_what_is_missing(bare: Installed) -> None:
+    asked = {"_TAILER_COMPLETE": "bash_complete", "COMP_WORDS": "tailer run ", "COMP_CWORD": "2"}
+    result = bare.run("tailer", **asked)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_first_minute_of_the_readme(with_delta: Installed) -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = readme.partition("## The first minute")[2].partition("\n## ")[0]
+    script, console = (block.text for block in blocks(section))
+    with_delta.output("python", "-c", script)
+    command, _, wanted = console.removeprefix("$ ").partition("\n")
+    compare(wanted, with_delta.output(*command.split()), command)
+
+
+def test_what_an_extra_lacks_is_named_with_the_one_that_has_it(with_delta: Installed) -> None:
+    (with_delta.folder / "tailer.toml").write_text(CONFIG)
+    result = with_delta.run("tailer", "check", "tailer.toml")
+    assert result.returncode == 2
+    assert "the kafka sink cannot be loaded: No module named 'kafka'" in result.stdout
+    for extra in ("kafka", "spark", "unity"):
+        assert f"hint: Install it: pip install 'lake-tailer[{extra}]'." in result.stdout
+    assert "3 faults" in result.stdout
