@@ -1,19 +1,17 @@
 """Delta Lake: from the files of a `_delta_log` to change plans.
 
-log, paths   file names, listings, segments        (what is there)
-last_checkpoint  the hint where to begin           (believed only if it is sound)
-catalog      commits that a catalog hands out      (where they are, if not in the log)
-actions      one commit file, parsed once          (what was written)
-checkpoint   state without its history             (where to begin)
-live_files, spill  the files of a snapshot, in order, in bounded memory
-features     what a table may ask of a reader      (supported, ignored or refused, and why)
-schema       Delta types and values as Arrow's     (what a row looks like)
-snapshot     the table's state, advanced commit by commit
-clock, retention  when a commit was made, and how long what it needs is kept
-changes      a commit and the states around it -> ChangePlan  (the rules of the change feed)
-deletion_vector  a descriptor -> row positions
-table        the pieces behind the `TableLog` port
-commit, state    writing: `txn` actions in a small table of our own
+log/              file names, listings, segments, commit files and their actions, commit timestamps
+checkpoints/      state and live files from checkpoints, in bounded memory; the `_last_checkpoint` hint
+catalog/          commits ratified by a catalog: the port, and Unity Catalog
+features          table features: supported, ignored or refused, and why
+schema            Delta types as Arrow types
+partition_values, years   partition values as Arrow scalars
+snapshot          the table's state, advanced commit by commit
+history           protocol, metadata and table id at a version
+retention         retention periods from table properties
+changes           a commit and the states around it -> ChangePlan (the rules of the change data feed)
+deletion_vector   a descriptor -> row positions
+table             the `TableLog` port for Delta tables
 """
 
 __all__: list[str] = []

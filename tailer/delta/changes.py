@@ -1,10 +1,10 @@
-"""The rules of the change feed: a commit, and the state it led to, become a `ChangePlan`. Pure; no I/O.
+"""The rules of the change data feed: from a commit and the states around it to a `ChangePlan`. Pure; no I/O.
 
 In order (PROTOCOL.md, "Add CDC File", "Change Data Files", "Deletion Vectors"):
 
-1. A commit with `cdc` actions says itself what changed: those files, and nothing else, are read. Their `delete` rows
-   come first, then all others in file order, so that both images of an update stay together.
-2. A MERGE whose metrics say that it changed no row may still have rewritten files: nothing changed.
+1. A commit with `cdc` actions lists its changes: only those files are read. Their `delete` rows come first, then all
+   other rows in file order, so that both images of an update stay together.
+2. A MERGE whose metrics report no changed row may still have rewritten files. It changed nothing.
 3. Otherwise added and removed files with `dataChange` are compared, by the path as written in the log:
 
    | remove | add  | deleted rows | inserted rows |
@@ -15,11 +15,11 @@ In order (PROTOCOL.md, "Add CDC File", "Change Data Files", "Deletion Vectors"):
 
    where A and R are the rows marked by the deletion vectors (none: the empty set). Deletes come before inserts.
 
-Deleted rows are rows of the table as it was before the commit: they have its columns, its partitioning and, should the
-commit make it another table (REPLACE TABLE), its old ones still. All other rows have what the commit led to.
+Deleted rows have the columns and the partitioning of the table before the commit, also where the commit replaces the
+table (REPLACE TABLE). All other rows have those after the commit.
 
-Whether the feed was enabled does not matter here: a writer that had it off wrote no `cdc` actions, and its rewritten
-files carry unchanged rows over as a delete and an insert. `tailer.changelog.carryovers` finds these.
+These rules apply whether or not the feed is enabled. Without the feed a writer writes no `cdc` actions, and each
+unchanged row of its rewritten files appears as a delete and an insert. `tailer.changelog.carryovers` removes these.
 """
 
 from collections import Counter
@@ -54,17 +54,17 @@ File = TypeVar("File", AddFile, RemoveFile, CdcFile)
 def plan_changes(
     commit: Commit, before: Snapshot | None, state: Snapshot, root: str, storage: str | None = None
 ) -> ChangePlan:
-    """What `commit` changed, which led from `before` (None: from nothing) to `state`. `root`: the table's location.
+    """Plan the changes of `commit`, which led from `before` (None: no table) to `state`. `root`: the table's location.
 
-    Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or a broken descriptor; `ChangesUnavailable`
-    where a removed file's partition values are not in the log, or change files go with a schema that lacks a column
-    they may have.
+    Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or an invalid descriptor. Raises
+    `ChangesUnavailable` where a removed file's partition values are not in the log, or where the commit drops a column
+    that its change files may have.
     """
     new = _TaskMaker(state, state, root, storage)
     if commit.cdcs:
-        gone = None if before is None else dropped_column(*identified([before.schema, state.schema]))
-        if gone is not None:
-            reason = f"it drops column {gone} and has change files, whose rows may have it"
+        dropped = None if before is None else dropped_column(*identified([before.schema, state.schema]))
+        if dropped is not None:
+            reason = f"it drops column {dropped}, which its change files may still have"
             raise ChangesUnavailable(state.table, state.version, reason)
         files = _by_path(commit.cdcs, state, "cdc").values()
         deletes = [new.cdc(file, TaskKind.CDC_DELETES) for file in files]
@@ -82,14 +82,14 @@ def plan_changes(
 def plan_snapshot(
     files: Sequence[AddFile], first: int, state: Snapshot, root: str, storage: str | None = None
 ) -> ChangePlan:
-    """Rows of the table at `state` as inserts. `files`: some of its live files, the `first`th and those behind it."""
+    """Plan the rows of the table at `state` as inserts. `files`: some of its live files, from the `first`th on."""
     make = _TaskMaker(state, state, root, storage)
     tasks = (task for add in files for task in make.inserted(add, None))
     return _plan(None, state, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first)
 
 
 def _changed_nothing(commit: Commit) -> bool:
-    """Whether this is a MERGE that says it inserted, updated and deleted no row. A missing metric proves nothing."""
+    """Return whether a MERGE reports no inserted, updated or deleted row. A missing metric proves nothing."""
     info = commit.info
     if info is None or info.operation != "MERGE" or not isinstance(info.operation_metrics, dict):
         return False
@@ -100,16 +100,16 @@ def _changed_nothing(commit: Commit) -> bool:
 def _by_path(files: Sequence[File], state: Snapshot, action: str) -> dict[str, File]:
     found = {file.path: file for file in files}
     if len(found) != len(files):
-        twice = next(path for path, count in Counter(file.path for file in files).items() if count > 1)
+        duplicate = next(path for path, count in Counter(file.path for file in files).items() if count > 1)
         name = f"_delta_log/{state.version:020d}.json"
-        raise LogCorrupt(state.table, name, f"two {action} actions for {twice}", state.version)
+        raise LogCorrupt(state.table, name, f"two {action} actions for {duplicate}", state.version)
     return found
 
 
 def _plan(
     commit: Commit | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask], first: int = 0
 ) -> ChangePlan:
-    """Number the tasks, in the order given, from `first` on."""
+    """Build a plan; its tasks are numbered from `first` on, in the order given."""
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
     return ChangePlan(
         table=state.table,
@@ -126,7 +126,7 @@ def _plan(
 
 @dataclass(frozen=True, slots=True)
 class _TaskMaker:
-    """Builds tasks of the version that led to `state`, for files that hold rows of the table as it is `at`."""
+    """Builds tasks of the version that led to `state`, for files written with the schema of state `at`."""
 
     at: Snapshot
     state: Snapshot
@@ -142,13 +142,13 @@ class _TaskMaker:
         object.__setattr__(self, "tracked", self.at.tracked_columns)
 
     def cdc(self, file: CdcFile, kind: TaskKind) -> ChangeTask:
-        """Some rows of a change file."""
+        """Build a task for the rows of a change file that are of `kind`."""
         return self._task(kind, file, file.partition_values)
 
     def deleted(self, remove: RemoveFile, add: AddFile | None) -> list[ChangeTask]:
-        """The rows that `remove` deleted, given the file's new state if it stays."""
+        """Build tasks for the rows that `remove` deleted. `add`: the file's new state, if it stays."""
         if self.partitions and remove.partition_values is None:
-            reason = f"the remove of {remove.path} has no partition values, so its rows cannot be told"
+            reason = f"the remove of {remove.path} has no partition values, so its rows are not known"
             raise ChangesUnavailable(self.state.table, self.state.version, reason)
         before = self._vector(remove.deletion_vector)
         after = self._vector(add.deletion_vector) if add is not None else None
@@ -157,7 +157,7 @@ class _TaskMaker:
         return [self._task(TaskKind.DELETE, remove, remove.partition_values or {}, include=after, exclude=before)]
 
     def inserted(self, add: AddFile, remove: RemoveFile | None) -> list[ChangeTask]:
-        """The rows that `add` inserted, given the file's old state if it was there before."""
+        """Build tasks for the rows that `add` inserted. `remove`: the file's old state, if it had one."""
         after = self._vector(add.deletion_vector)
         before = self._vector(remove.deletion_vector) if remove is not None else None
         if remove is not None and (before is None or after == before):
@@ -175,7 +175,7 @@ class _TaskMaker:
         state = self.state
         for name in partition_values:
             if name not in self.partitions:
-                reason = f"{file.path} has a value for {name}, which is no partition column"
+                reason = f"{file.path} has a value for {name}, which is not a partition column"
                 raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
         return ChangeTask(
             table=state.table,
@@ -187,7 +187,7 @@ class _TaskMaker:
             uri=self._located(file.path),
             size_bytes=file.size or 0,
             schema=self.at.schema,
-            # Spark leaves nulls out of actions that it made from its own state.
+            # Spark leaves nulls out of actions that it derives from its own state.
             partition_values=tuple((dict.fromkeys(self.partitions) | partition_values).items()),
             include=include,
             exclude=exclude,

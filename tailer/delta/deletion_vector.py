@@ -1,11 +1,11 @@
 """Deletion vectors: from a descriptor to the physical row positions it marks (PROTOCOL.md, "Deletion Vectors").
 
-Three steps, each checked, none guessing: find the bytes (a slice of a file, or Z85 text in the log), unwrap them
-(size, CRC-32), decode the bitmap (magic, portable 64-bit Roaring, cardinality). A vector that fails a check stops the
-version with `DataCorrupt`; one whose file is gone, with `FileVacuumed`.
+Three checked steps: find the bytes (a slice of a file, or Z85 text in the log), unframe them (size, CRC-32), decode the
+bitmap (magic number, portable 64-bit Roaring, cardinality). A vector that fails a check stops the version with
+`DataCorrupt`. A missing file stops it with `FileVacuumed`.
 
-Two facts about the world the specification does not tell: the inline text of some Rust writers pads its last block
-with '#', which no legal Z85 block begins with; and the first Delta writers used another magic number and layout.
+Two facts are not in the specification. Some Rust writers pad the last block of inline text with '#', which no legal Z85
+block begins with. The first Delta writers used another magic number and layout.
 """
 
 import struct
@@ -22,7 +22,7 @@ from tailer.plan import ChangeTask, DeletionVectorRef
 
 __all__ = ["VERSION", "ReadSlice", "encode", "load", "resolve", "z85_decode"]
 
-# (uri, offset, length) -> bytes; fewer bytes than asked for mean that the file ends there.
+# (uri, offset, length) -> bytes; fewer bytes than requested mean that the file ends there.
 ReadSlice = Callable[[str, int, int], bytes]
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -34,9 +34,9 @@ _UUID_CHARACTERS: Final = 20
 
 
 def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -> DeletionVectorRef:
-    """Make a descriptor independent of its table. `absolute` turns a log path into a location, as for data files.
+    """Make a descriptor independent of its table. `absolute` resolves a path of the log, as for data files.
 
-    Raises `ValueError` where the descriptor is not one the protocol knows.
+    Raises `ValueError` for a descriptor that the protocol does not define.
     """
     size, count = vector.size_in_bytes, vector.cardinality
     match vector.storage_type:
@@ -49,13 +49,13 @@ def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -
             prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
             name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded, 16))}.bin"
             if "\0" in prefix or ".." in prefix.split("/"):
-                raise ValueError(f"{prefix!r} is no folder of the table")
+                raise ValueError(f"{prefix!r} is not a folder of the table")
             return DeletionVectorRef("/".join(filter(None, (root, prefix, name))), None, vector.offset, size, count)
     raise ValueError(f"unknown storage type {vector.storage_type!r}")
 
 
 def load(ref: DeletionVectorRef, task: ChangeTask, read: ReadSlice) -> BitMap64:
-    """The positions `ref` marks. Raises `DataCorrupt`; what `read` raises passes through."""
+    """Read the positions that `ref` marks. Raises `DataCorrupt`; errors of `read` pass through."""
     name = ref.uri if ref.uri is not None else "inline deletion vector"
     try:
         data = _framed(ref, ref.uri, read) if ref.uri is not None else z85_decode(ref.inline or "", ref.size_bytes)
@@ -65,7 +65,7 @@ def load(ref: DeletionVectorRef, task: ChangeTask, read: ReadSlice) -> BitMap64:
 
 
 def encode(bitmap: BitMap64) -> bytes:
-    """A bitmap as it lies in a deletion vector file behind the version byte: size, data, CRC-32.
+    """Encode a bitmap for a deletion vector file, after the version byte: size, data, CRC-32.
 
     The first four and the last four bytes are not part of `DeletionVectorRef.size_bytes`.
     """
@@ -74,9 +74,9 @@ def encode(bitmap: BitMap64) -> bytes:
 
 
 def z85_decode(text: str, size: int) -> bytes:
-    """The first `size` bytes of a Z85 text whose last block may be padded, with zeros or the way '#' counts them.
+    """Decode the first `size` bytes of a Z85 text. The last block may be padded with zeros or with leading '#'.
 
-    Raises `ValueError` for characters outside the alphabet, blocks that overflow, and texts of another length.
+    Raises `ValueError` for characters outside the alphabet, blocks that overflow, and texts of the wrong length.
     """
     if len(text) % 5 or len(text) // 5 * 4 < size:
         raise ValueError(f"{len(text)} characters of Z85 cannot hold {size} bytes")
@@ -96,14 +96,14 @@ def _z85_block(block: str, last: bool) -> bytes:
             value = value * 85 + _DIGITS[character]
     except KeyError:
         raise ValueError(f"{block!r} is not Z85") from None
-    kept = 4 - padding
-    if kept <= 0 or value >= 1 << (8 * kept):
+    size = 4 - padding
+    if size <= 0 or value >= 1 << (8 * size):
         raise ValueError(f"Z85 block {block!r} overflows")
-    return value.to_bytes(kept, "big")
+    return value.to_bytes(size, "big")
 
 
 def _framed(ref: DeletionVectorRef, uri: str, read: ReadSlice) -> bytes:
-    """The bitmap's bytes from a deletion vector file: version byte at 0; size, data and CRC-32 at the offset."""
+    """Read a bitmap's bytes from a deletion vector file: version byte at 0; size, data and CRC-32 at the offset."""
     offset = 1 if ref.offset is None else ref.offset
     version = read(uri, 0, 1)
     if version != bytes([VERSION]):
@@ -133,7 +133,7 @@ def _decode(data: bytes, cardinality: int) -> BitMap64:
 
 
 def _native_to_portable(data: bytes) -> bytes:
-    """The old layout, little-endian: a count, then per bitmap its size and its bytes; its key is its ordinal."""
+    """Convert the old layout, little-endian: a count, then each bitmap's size and bytes. The key is the ordinal."""
     (count,) = struct.unpack_from("<i", data)
     if not 0 <= count <= len(data) // 4:
         raise ValueError(f"{count} bitmaps in {len(data)} bytes")

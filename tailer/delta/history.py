@@ -1,11 +1,11 @@
-"""What a log says of the table's past: its protocol, metadata and identity at a version.
+"""Protocol, metadata and table id at a version, read from the log.
 
-Commits are read backwards from the version asked for, only as far as needed: to the newest protocol and metadata, or to
-the checkpoint before them. Each of them is parsed as a whole on the way, because one that is damaged must not pass for
-one that says nothing. What was found last is kept with how far back it is true, since a session asks for the latest
-version first and then for one a little earlier.
+Commits are read backwards from the requested version, only as far as needed: to the newest protocol and metadata, or to
+the checkpoint before them. Each commit is parsed completely, because a damaged one must not pass for one without
+protocol and metadata. The last result is cached with the first version it holds for: a session asks for the latest
+version first, and then for a slightly earlier one.
 
-Where a commit before the version is lost and no checkpoint follows it, the commits after the gap may still tell the
+Where a commit before the version is lost and no checkpoint follows it, the commits after the gap may still define the
 state: those that set protocol and metadata, and those with a version checksum.
 """
 
@@ -26,15 +26,15 @@ from tailer.stores.local import ObjectStore, OpenObject, in_thread
 __all__ = ["Found", "TableHistory", "has_commit"]
 
 
-_Told = tuple[Protocol | None, Metadata | None]
+_StateActions = tuple[Protocol | None, Metadata | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Protocol and metadata of every version from `since` to `version`; None where the log lacks them.
 
-    `times` are those of the commits up to `version` that its clock looks at; `dated_ms` is the version's own, where
-    these do not tell it.
+    `times` are the file times of the commits up to `version` that its timestamp depends on. `dated_ms` is the
+    version's timestamp where these do not give it.
     """
 
     version: int
@@ -46,24 +46,24 @@ class Found:
 
 
 class TableHistory:
-    """The past of the table in `store`, whose commits `log` finds. `managed`: whether a catalog hands them out."""
+    """The history of the table in `store`. `log` finds its commits; `managed`: whether a catalog ratifies them."""
 
     def __init__(self, store: ObjectStore, log: CommitLog, managed: bool) -> None:
         self._store = store
         self._log = log
         self._managed = managed
-        self._kept: Found | None = None
-        self._told: dict[tuple[str, int], _Told] = {}  # commits after a gap
+        self._cached: Found | None = None
+        self._after_gap: dict[tuple[str, int], _StateActions] = {}  # commits after a gap
 
     def forget(self) -> None:
-        """Believe nothing that was read before: the log may be another one."""
-        self._kept = None
-        self._told.clear()
+        """Discard everything read so far: the log may have been replaced."""
+        self._cached = None
+        self._after_gap.clear()
 
     async def state(self, listing: LogListing, version: int) -> Snapshot:
-        """State at `version`.
+        """Return the state at `version`.
 
-        Raises `VersionGone` where the log does not tell it, `LogCorrupt`, `UnsupportedFeature`, `StorageUnavailable`.
+        Raises `VersionGone` where the log does not define it, `LogCorrupt`, `UnsupportedFeature`, `StorageUnavailable`.
         """
         found = await self.find(listing, version)
         begin = partial(Snapshot.begin, managed=self._managed)
@@ -72,25 +72,25 @@ class TableHistory:
         )
 
     async def find(self, listing: LogListing, version: int) -> Found:
-        """What the log says of `version`, whether or not we can read such a table. Raises as `state` does."""
-        kept, times = self._kept, _times(listing.commits, version)
-        if kept is not None and _times(listing.commits, kept.version) == kept.times:
-            if version == kept.version:
-                return kept
-            if times and kept.since <= version < kept.version:
-                return Found(version, kept.since, kept.protocol, kept.metadata, times, None)
+        """Return protocol and metadata at `version`, supported or not. Raises as `state` does."""
+        cached, times = self._cached, _times(listing.commits, version)
+        if cached is not None and _times(listing.commits, cached.version) == cached.times:
+            if version == cached.version:
+                return cached
+            if times and cached.since <= version < cached.version:
+                return Found(version, cached.since, cached.protocol, cached.metadata, times, None)
         read = partial(self._read, times)
         try:
-            self._kept = kept = await from_sound_checkpoint(self._log.listing, listing, version, read)
+            self._cached = cached = await from_sound_checkpoint(self._log.listing, listing, version, read)
         except (VersionGone, LogCorrupt):
             after_gap = await self._read_after_gap(listing, version, times)
             if after_gap is None:
                 raise
-            self._kept = kept = after_gap
-        return kept
+            self._cached = cached = after_gap
+        return cached
 
     async def known_after(self, listing: LogListing, version: int) -> int | None:
-        """The first version after `version` whose state the commits from there on tell by themselves; None for none.
+        """Return the first version after `version` whose state the commits after the gap define; None for none.
 
         Raises `StorageUnavailable`.
         """
@@ -99,20 +99,20 @@ class TableHistory:
         expected = version + 1
         for path in listing.commits:
             if path.version > version:
-                told = await self._tells(listing, path)
-                if told is None or path.version != expected:
+                actions = await self._state_actions(listing, path)
+                if actions is None or path.version != expected:
                     protocol = metadata = None
                 expected = path.version + 1
-                if told is not None:
-                    protocol, metadata = told[0] or protocol, told[1] or metadata
+                if actions is not None:
+                    protocol, metadata = actions[0] or protocol, actions[1] or metadata
                 if protocol is not None and metadata is not None:
                     return path.version
         return None
 
     async def newest_id(self, listing: LogListing) -> str:
-        """The table's id at the newest version that the log tells of: behind what is lost or damaged it tells nothing.
+        """Return the table's id at the newest known version: after lost or damaged commits no version is known.
 
-        Raises `VersionGone` or `LogCorrupt` where it tells of none.
+        Raises `VersionGone` or `LogCorrupt` where no version is known.
         """
         version, first = listing.latest, None
         while True:
@@ -125,9 +125,9 @@ class TableHistory:
                 version = error.version - 1
 
     async def ids(self, listing: LogListing, since: int) -> tuple[str, ...]:
-        """Ids the table had at `since` and later, newest first. Damaged commits, and lost ones, tell of none.
+        """Return the table's ids at `since` and later, newest first. Damaged and lost commits are skipped.
 
-        Raises `StorageUnavailable`: an id that is missed for a moment may be the one that has our progress.
+        Raises `StorageUnavailable`: an id that is temporarily unreadable may be the one with our progress.
         """
         ids: dict[str, None] = {}
         for path in reversed(listing.commits):
@@ -144,9 +144,9 @@ class TableHistory:
         return tuple(ids)
 
     async def commit(self, path: LogPath) -> Commit:
-        """The commit at `path`, which a listing named, without the files in it.
+        """Read the commit at `path`, which a listing named, without its file actions.
 
-        Raises `LogCorrupt`, and `StorageUnavailable` if it is gone.
+        Raises `LogCorrupt`, and `StorageUnavailable` where the file no longer exists.
         """
 
         def parse(opened: OpenObject) -> Commit:
@@ -176,50 +176,50 @@ class TableHistory:
         return Found(segment.version, since, protocol, metadata, times, dated_ms)
 
     async def _read_after_gap(self, listing: LogListing, version: int, times: tuple[int, ...]) -> Found | None:
-        """What the consecutive commits up to `version` tell by themselves; None where that is not enough."""
+        """Find protocol and metadata in the consecutive commits up to `version` alone; None where they lack one."""
         protocol: Protocol | None = None
         metadata: Metadata | None = None
         since = 0
         commits = reversed([path for path in listing.commits if path.version <= version])
         for expected, path in zip(range(version, -1, -1), commits, strict=False):
-            told = await self._tells(listing, path)
-            if told is None or path.version != expected:
+            actions = await self._state_actions(listing, path)
+            if actions is None or path.version != expected:
                 break
-            if told != (None, None):
+            if actions != (None, None):
                 since = max(since, path.version)
-            protocol, metadata = protocol or told[0], metadata or told[1]
+            protocol, metadata = protocol or actions[0], metadata or actions[1]
             if protocol is not None and metadata is not None:
                 return Found(version, since, protocol, metadata, times, None)
         return None
 
-    async def _tells(self, listing: LogListing, path: LogPath) -> _Told | None:
-        """Protocol and metadata that a commit sets, or its checksum holds; None for one that is damaged."""
+    async def _state_actions(self, listing: LogListing, path: LogPath) -> _StateActions | None:
+        """Return protocol and metadata set by a commit or held by its checksum; None for a damaged commit."""
         key = (path.name, path.modified_ms)
-        if key not in self._told:
+        if key not in self._after_gap:
             try:
                 commit = await self.commit(path)
             except LogCorrupt:
                 return None
-            told = (commit.protocol, commit.metadata)
-            if None in told and (checksum := await read_checksum(self._store, commit)) is not None:
-                told = (checksum.protocol, checksum.metadata)
-            if None in told and path.version == listing.latest:
-                return told  # its checksum may come in a moment
-            self._told[key] = told
-        return self._told[key]
+            actions = (commit.protocol, commit.metadata)
+            if None in actions and (checksum := await read_checksum(self._store, commit)) is not None:
+                actions = (checksum.protocol, checksum.metadata)
+            if None in actions and path.version == listing.latest:
+                return actions  # the checksum may be written later
+            self._after_gap[key] = actions
+        return self._after_gap[key]
 
     def _id(self, found: Found) -> str:
         if found.metadata is None:
-            raise LogCorrupt(self._store.uri, "_delta_log", "no metaData action up to here", found.version)
+            raise LogCorrupt(self._store.uri, "_delta_log", "no metaData action up to this version", found.version)
         return found.metadata.id
 
 
 def has_commit(listing: LogListing, version: int) -> bool:
-    """Whether the commit of `version` is there."""
+    """Return whether the listing has the commit of `version`."""
     return any(path.version == version for path in listing.commits)
 
 
 def _times(commits: Sequence[LogPath], version: int) -> tuple[int, ...]:
-    """Modification times of the commits up to `version`, as far back as the clock looks."""
+    """Return modification times of the commits up to `version`, as far back as its timestamp depends on them."""
     first = version - CLOCK_WINDOW
     return tuple(path.modified_ms for path in commits if first <= path.version <= version)

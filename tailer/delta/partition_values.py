@@ -11,10 +11,10 @@ __all__ = ["partition_scalar"]
 
 
 def partition_scalar(text: str | None, kind: pa.DataType, table: str, version: int, path: str) -> pa.Scalar:
-    """A partition column's value. Null and the empty string both mean null.
+    """Parse a partition column's value. Null and the empty string both mean null.
 
-    Timestamps are as the protocol has them, without a zone (taken as UTC) or ISO-8601 with one. Years may have a sign
-    and more than four digits. Raises `DataCorrupt` naming `path` for text that is not a value of `kind`.
+    Timestamps follow the protocol: without a zone (read as UTC), or ISO 8601 with one. Years may have a sign and more
+    than four digits. Raises `DataCorrupt` naming `path` for text that is not a value of `kind`.
     """
     if text is None or text == "":
         return pa.scalar(None, kind)
@@ -26,7 +26,7 @@ def partition_scalar(text: str | None, kind: pa.DataType, table: str, version: i
             return _timestamp(text, kind)
         return pa.array([text]).cast(kind)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        found = _distant(text, kind)
+        found = _out_of_arrow_range(text, kind)
         if found is not None:
             return found
         raise DataCorrupt(table, version, path, f"partition value {text!r} is not a {kind}: {error}") from error
@@ -38,10 +38,10 @@ def _timestamp(text: str, kind: pa.TimestampType) -> pa.Scalar:
     return parsed.cast(pa.int64()).cast(kind)[0]
 
 
-def _distant(text: str, kind: pa.DataType) -> pa.Scalar | None:
-    """A date or timestamp in a year that Arrow does not read; None where the text is none, or out of the type's range.
+def _out_of_arrow_range(text: str, kind: pa.DataType) -> pa.Scalar | None:
+    """Parse a date or timestamp in a year that Arrow cannot parse; None for other text and values out of range.
 
-    A timestamp's text may be a date: the column's type was widened.
+    The text of a timestamp may be a date, because the column's type may have been widened.
     """
     if pa.types.is_date32(kind):
         value, limit, storage = days_since_epoch(text), 2**31, pa.int32()

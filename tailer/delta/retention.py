@@ -1,9 +1,9 @@
-"""How long a table keeps what a reader that is behind still needs.
+"""Retention periods of a table: how long a lagging reader can still read a version.
 
-VACUUM removes data, change and deletion-vector files a while (`delta.deletedFileRetentionDuration`) after the commit
-that stopped needing them; the log is cleaned up a while (`delta.logRetentionDuration`) after a commit. A change file is
-needed by its own commit only, and so is a removed data file: both may go when the shorter of the two has passed since
-that commit. Durations are written as Spark's SQL does: `interval 1 week`, `interval 2 days 12 hours`.
+VACUUM deletes data, change and deletion-vector files `delta.deletedFileRetentionDuration` after the commit that stopped
+using them. Log cleanup deletes a commit file `delta.logRetentionDuration` after the commit. Change files and removed
+data files are used by one commit only, so both may be deleted once the shorter period has passed since that commit.
+Durations use the syntax of Spark SQL: `interval 1 week`, `interval 2 days 12 hours`.
 """
 
 import re
@@ -22,12 +22,12 @@ _UNITS_MS: Final[Mapping[str, float]] = {
     "hour": 60 * 60 * _SECOND_MS,
     "day": _DAY_MS,
     "week": 7 * _DAY_MS,
-    # Delta refuses months and years here, whose length is not fixed; in old tables they count as short ones.
+    # Delta refuses months and years here because their length varies. Old tables may have them; assume the shortest.
     "month": 28 * _DAY_MS,
     "year": 365 * _DAY_MS,
 }
-# Property, in lower case, to what holds where it is not set.
-_KEPT: Final[Mapping[str, str]] = {
+# Property, in lower case -> default.
+_DEFAULTS: Final[Mapping[str, str]] = {
     "delta.deletedfileretentionduration": "interval 1 week",
     "delta.logretentionduration": "interval 30 days",
 }
@@ -35,19 +35,19 @@ _PART: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([a-z]+?)s?(?:\s+|$)")
 
 
 def retention_ms(properties: Mapping[str, str]) -> int:
-    """The shorter of the two retentions, in milliseconds. `properties`: table properties by name in lower case.
+    """Return the shorter of the two retentions, in milliseconds. `properties`: table properties by name in lower case.
 
-    A duration that cannot be read counts as the default: it only decides when to warn.
+    An invalid duration counts as the default: the result only decides when to warn.
     """
-    kept = []
-    for name, default in _KEPT.items():
+    durations = []
+    for name, default in _DEFAULTS.items():
         duration = parse_interval(properties.get(name, default))
-        kept.append(parse_interval(default) if duration is None else duration)
-    return min(duration for duration in kept if duration is not None)
+        durations.append(parse_interval(default) if duration is None else duration)
+    return min(duration for duration in durations if duration is not None)
 
 
 def parse_interval(text: str) -> int | None:
-    """The length of an interval in milliseconds; None for text that is not one."""
+    """Return the length of an interval in milliseconds; None for text that is not one."""
     rest = text.strip().lower().removeprefix("interval").strip()
     total, at = 0.0, 0
     while at < len(rest):

@@ -1,4 +1,4 @@
-"""Delta's schemas as Arrow's (PROTOCOL.md, "Schema Serialization Format", "Column Mapping", "Type Widening")."""
+"""Delta schemas as Arrow schemas (PROTOCOL.md, "Schema Serialization Format", "Column Mapping", "Type Widening")."""
 
 import json
 import re
@@ -36,22 +36,22 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
 }
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_TAKEN: Final = frozenset(field.name for field in METADATA_FIELDS)
-# What taking apart the wrong JSON raises.
+_RESERVED_NAMES: Final = frozenset(field.name for field in METADATA_FIELDS)
+# Exceptions that decoding malformed schema JSON raises.
 _NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def arrow_schema(
     schema_string: str, mapping_mode: str, table: str, version: int, maps_columns: bool = True
 ) -> pa.Schema:
-    """The Arrow schema of a `schemaString`.
+    """Convert a `schemaString` to an Arrow schema.
 
-    `mapping_mode` is `none`, `name` or `id`. `maps_columns`: whether the protocol supports column mapping; where it
-    does not, the mode must not be honoured, and columns are found by their names.
+    `mapping_mode` is `none`, `name` or `id`. `maps_columns`: whether the protocol supports column mapping; if not, the
+    mode must be ignored, and columns are found by their names.
 
-    Raises `UnsupportedFeature` for a type or a change of type we do not know and for columns called as those that
-    change rows have besides, `LogCorrupt` for text that is not a schema, and where files would have other names for
-    columns if the mode were honoured after all: readers disagree on such a table.
+    Raises `UnsupportedFeature` for an unknown type or type change, and for a column with the name of a metadata column
+    of change rows. Raises `LogCorrupt` for text that is not a schema. Raises `LogCorrupt` also where the mode must be
+    ignored but physical names differ from column names: readers disagree on such a table.
     """
     parser = _Parser(mapping_mode if maps_columns else "none", mapping_mode != "none", table, version)
     try:
@@ -59,19 +59,21 @@ def arrow_schema(
     except _NOT_A_SCHEMA as error:
         reason = f"not a schema: {error!r}"
         if isinstance(error, RecursionError):
-            reason = "not a schema that can be read: it is nested too deeply"
+            reason = "the schema is nested too deeply"
         elif isinstance(error, UnicodeEncodeError):
-            reason = f"not a schema: {error.object!r} has half of a surrogate pair, which is no character"
+            reason = f"not a schema: {error.object!r} contains an unpaired surrogate, which is not a character"
         raise LogCorrupt(table, "metaData.schemaString", reason, version) from error
     for name in schema.names:
-        if name.lower() in _TAKEN:
-            raise UnsupportedFeature(table, f"column {name}", version, "change rows have a column of that name")
+        if name.lower() in _RESERVED_NAMES:
+            raise UnsupportedFeature(
+                table, f"column {name}", version, "change rows have a metadata column of that name"
+            )
     return schema
 
 
 @dataclass(frozen=True, slots=True)
 class _Parser:
-    """Takes a schema's JSON apart. `renames`: whether the table says that it maps columns, though it may not."""
+    """Converts schema JSON to Arrow fields. `renames`: whether the table has a mapping mode, supported or not."""
 
     mode: str
     renames: bool
@@ -79,13 +81,13 @@ class _Parser:
     version: int
 
     def fields(self, struct: dict[str, Any]) -> list[pa.Field]:
-        """The fields of a struct, or the columns of the table."""
+        """Convert the fields of a struct, or the columns of the table."""
         fields = [self.field(field) for field in struct["fields"]]
-        twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
-        if twice:
-            raise ValueError(f"two columns are called {twice[0]!r}")
+        duplicates = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
+        if duplicates:
+            raise ValueError(f"two columns are called {duplicates[0]!r}")
         for key, what in ((PHYSICAL_NAME, "physical name"), (FIELD_ID, "field id")):
-            # Both would have the values of one column of the files.
+            # Both columns would read the values of the same file column.
             keys = Counter(field.metadata[key].decode() for field in fields if key in (field.metadata or {}))
             for value, count in keys.items():
                 if count > 1:
@@ -93,7 +95,7 @@ class _Parser:
         return fields
 
     def field(self, field: dict[str, Any]) -> pa.Field:
-        """One field, with what column mapping says of it."""
+        """Convert one field, with its column mapping as metadata."""
         name, keys = field["name"], field.get("metadata") or {}
         metadata: dict[bytes, bytes] = {}
         if self.mode != "none":
@@ -101,21 +103,21 @@ class _Parser:
             if self.mode == "id":
                 metadata[FIELD_ID] = str(keys[_MAPPING_ID]).encode()
         elif self.renames and keys.get(PHYSICAL_NAME.decode(), name) != name:
-            reason = f"column {name} has another name in files, but the protocol does not support column mapping"
+            reason = f"column {name} has another physical name, but the protocol does not support column mapping"
             raise LogCorrupt(self.table, "metaData", reason, self.version)
         for change in keys.get(_TYPE_CHANGES) or ():
             self.check_change(name, change)
         return pa.field(name, self.type(field["type"]), field.get("nullable", True), metadata or None)
 
     def check_change(self, name: str, change: dict[str, Any]) -> None:
-        """Refuse a change of type that the protocol does not have: what old files hold would be anybody's guess."""
+        """Refuse a type change that the protocol does not define: the types in old files would be a guess."""
         before, after = self.type(change["fromType"]), self.type(change["toType"])
         if not (before.equals(after) or widens(before, after)):
             feature = f"column {name} changed from {change['fromType']} to {change['toType']}"
-            raise UnsupportedFeature(self.table, feature, self.version, "the protocol has no such change of type")
+            raise UnsupportedFeature(self.table, feature, self.version, "the protocol does not define this type change")
 
     def type(self, kind: Any) -> pa.DataType:
-        """The Arrow type of a column type."""
+        """Convert a column type to an Arrow type."""
         if isinstance(kind, str):
             decimal = _DECIMAL.fullmatch(kind)
             if decimal:

@@ -1,12 +1,12 @@
 """The table's state at a version, advanced commit by commit.
 
-A `Snapshot` holds what planning the next version needs and nothing that grows with the table: protocol, metadata,
-schema and the clock. Protocol and metadata of a commit are in force for that commit's own files.
+A `Snapshot` holds only what planning the next version needs: protocol, metadata, schema and recent commit times.
+Nothing in it grows with the table. Protocol and metadata of a commit apply to that commit's own files.
 
-`timestamp_ms` is the commit's in-commit timestamp where it has one, else the modification time of the commit file made
+`timestamp_ms` is the commit's in-commit timestamp where it has one, else the modification time of the commit file, made
 monotonic: a file not later than its predecessor counts as one millisecond later (PROTOCOL.md, "In-Commit Timestamps").
-The walk always begins `CLOCK_WINDOW` versions back, so that the time of a version does not depend on where a reader
-began (invariant 4).
+The calculation always begins `CLOCK_WINDOW` versions earlier, so that the timestamp of a version does not depend on
+the version at which a reader started (invariant 4).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State at `version`. `modified_ms`: times of the commit files its clock looks at; `schema`: as in `ChangeTask`."""
+    """State at `version`. `modified_ms`: recent commit file times, for the timestamp; `schema`: as in `ChangeTask`."""
 
     table: str
     version: int
@@ -56,16 +56,16 @@ class Snapshot:
         dated_ms: int | None = None,
         managed: bool = False,
     ) -> Self:
-        """State read from files of the log; `modified_ms` are the times of the commits up to `version`, in order.
+        """Build the state from files of the log; `modified_ms` are the times of the commits up to `version`, in order.
 
-        `dated_ms` is the time of `version` where it is not to be told from those. `managed`: whether commits come from
-        the table's catalog.
+        `dated_ms` is the timestamp of `version` where these do not give it. `managed`: whether commits come from the
+        table's catalog.
 
-        Raises `LogCorrupt` where protocol or metadata is missing, `UnsupportedFeature` at the gate.
+        Raises `LogCorrupt` where protocol or metadata is missing, `UnsupportedFeature` for an unsupported protocol.
         """
         if protocol is None or metadata is None:
             missing = "protocol" if protocol is None else "metaData"
-            raise LogCorrupt(table, "_delta_log", f"no {missing} action up to here", version)
+            raise LogCorrupt(table, "_delta_log", f"no {missing} action up to this version", version)
         check_protocol(protocol, table, version, managed)
         schema = _schema(table, version, protocol, metadata)
         recent = tuple(modified_ms)[-CLOCK_WINDOW - 1 :]
@@ -73,9 +73,9 @@ class Snapshot:
         return cls(table, version, protocol, metadata, schema, recent, timestamp_ms, managed)
 
     def advance(self, commit: Commit) -> "Snapshot":
-        """State after `commit`, the next version's. The commit may even make it another table, with an id of its own.
+        """Return the state after `commit`, of the next version. The commit may replace the table, changing its id.
 
-        Raises `UnsupportedFeature` at the gate, `LogCorrupt` for metadata that is not the protocol's.
+        Raises `UnsupportedFeature` for an unsupported protocol, `LogCorrupt` for metadata that violates the protocol.
         """
         protocol, metadata = commit.protocol or self.protocol, commit.metadata or self.metadata
         if commit.protocol is not None:
@@ -97,13 +97,13 @@ class Snapshot:
 
     @property
     def feed_enabled(self) -> bool:
-        """Whether writers must write change files: `delta.enableChangeDataFeed`, in any case of letters."""
+        """Whether writers must write change files: `delta.enableChangeDataFeed`, ignoring case."""
         folded = _folded(self.metadata.configuration)
         return folded.get(_FEED, folded.get(_LEGACY_FEED, "")).lower() == "true"
 
     @property
     def tracked_columns(self) -> tuple[str | None, str | None] | None:
-        """Names, in files, of the row-id and row-commit-version columns; None where rows are not tracked.
+        """Physical names of the row-id and row-commit-version columns; None where rows are not tracked.
 
         PROTOCOL.md, "Row Tracking": `delta.enableRowTracking` says whether ids may be relied on.
         """
@@ -114,12 +114,12 @@ class Snapshot:
 
     @property
     def retention_ms(self) -> int:
-        """How long after a commit its log entry and the files it names are kept at least, in milliseconds."""
+        """Minimum time that a commit file and the files it names are kept after the commit, in milliseconds."""
         return retention_ms(_folded(self.metadata.configuration))
 
 
 def _clock_ms(modified_ms: Sequence[int]) -> int:
-    """The time of the last of some commit files, each made later than the one before it."""
+    """Return the monotonic time of the last commit file: each counts as later than its predecessor."""
     return max((ms + later for later, ms in enumerate(reversed(modified_ms))), default=0)
 
 

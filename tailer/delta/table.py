@@ -1,13 +1,13 @@
 """A Delta table's log behind the `TableLog` port.
 
-The log is listed at the start, when a place in it is asked for by name, and when a gap is suspected; from then on the
-next version is found by asking for its commit file, so the cost of a version does not depend on the length of the log.
-Fetching, parsing and planning a version is one hop to a worker thread.
+The log is listed at the start, when a named start point is resolved, and when a gap is suspected. Otherwise the next
+version is found by requesting its commit file, so the cost of a version does not depend on the length of the log.
+Fetching, parsing and planning a version is one call in a worker thread.
 
-A missing commit file means "not yet", unless the log was seen to hold it or a later one. After `GAP_CHECK_MISSES` of
-these in a row the log is listed once, to tell a quiet table from one whose next version was lost, or from a log that
-went backwards. Nothing in a commit says which one it follows, so before the next one is taken its predecessor is
-looked at: is that still the file that was read, then this is still the log that was followed.
+A missing commit file means "not yet", unless a listing showed it or a later one. After `GAP_CHECK_MISSES` misses in a
+row the log is listed once. This distinguishes a quiet table from a lost version and from a log that went backwards.
+A commit does not name its predecessor. So before the next commit is used, the predecessor's file is checked: if it is
+still the file that was read, the log is still the same.
 """
 
 from collections.abc import AsyncGenerator
@@ -50,13 +50,13 @@ __all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
 GAP_CHECK_MISSES: Final = 16
 PAGE_FILES: Final = 4096  # of a snapshot, in one plan
 SETTLE_S: Final = 0.1  # for a commit whose last line does not end
-REPAIR_S: Final = 1.0  # for one that is malformed besides
+REPAIR_S: Final = 1.0  # for one that is also malformed
 
 
 class DeltaTableLog:
-    """The log of the Delta table at the root of `store`. `storage` names the options tasks open its files with.
+    """The log of the Delta table at the root of `store`. `storage` names the options for opening its files.
 
-    `catalog`: the one that manages the table. Without it, a table that has one is refused.
+    `catalog`: the catalog that manages the table. Without it, a catalog-managed table is refused.
     """
 
     def __init__(self, store: ObjectStore, storage: str | None = None, catalog: CommitCatalog | None = None) -> None:
@@ -67,11 +67,11 @@ class DeltaTableLog:
         self._storage = storage
         self._next = 0
         self._state: Snapshot | None = None
-        self._foretold = False  # whether the state already holds what the next commit sets
+        self._state_is_early = False  # whether the state already includes the next commit's metadata
         self._predecessor: CommitFile | None = None
-        self._newest: CommitFile | None = None  # of those read, for `confirm`
-        self._snapshot: int | None = None  # the version of the last one
-        self._known = -1  # the newest version that was seen in a listing
+        self._newest: CommitFile | None = None  # the last file read, for `confirm`
+        self._snapshot: int | None = None  # version of the last snapshot
+        self._known = -1  # newest version in a listing
         self._misses = 0
 
     @property
@@ -90,20 +90,20 @@ class DeltaTableLog:
         return None if self._state is None else self._state.metadata.id
 
     async def table_id(self) -> str:
-        """`metaData.id` at the latest version, or before the first gap behind which nothing is known."""
+        """Return `metaData.id` at the newest version whose state is known."""
         return await self._history.newest_id(await self._log.recent(CLOCK_WINDOW))
 
     async def ids(self, since: int) -> tuple[str, ...]:
-        """See `TableLog.ids`. Reads every commit behind `since`."""
+        """See `TableLog.ids`. Reads every commit after `since`."""
         listing = await (self._log.listing() if since < 0 else self._log.recent(CLOCK_WINDOW, since))
         return await self._history.ids(listing, since)
 
     async def latest(self) -> int:
-        """The newest version there is now."""
+        """Return the newest version."""
         return (await self._log.recent(CLOCK_WINDOW)).latest
 
     async def resolve(self, start: Start) -> StartPoint:
-        """See `TableLog.resolve`. A moment after the latest commit raises `ConfigError`, a version `VersionAhead`."""
+        """See `TableLog.resolve`. A time after the latest commit raises `ConfigError`, a version `VersionAhead`."""
         listing = await self._log.listing()
         match start.kind:
             case StartKind.EARLIEST:
@@ -120,7 +120,7 @@ class DeltaTableLog:
                 return StartPoint(await (await self._clock(listing)).first_at_or_after(start.value))
 
     async def resolve_end(self, end: Start) -> int:
-        """See `TableLog.resolve_end`. A moment before the earliest commit raises `ConfigError`."""
+        """See `TableLog.resolve_end`. A time before the earliest commit raises `ConfigError`."""
         listing = await self._log.listing()
         match end.kind:
             case StartKind.VERSION:
@@ -132,12 +132,12 @@ class DeltaTableLog:
         return listing.latest
 
     async def seek(self, version: int) -> pa.Schema | None:
-        """See `TableLog.seek`. A gap behind `version` is raised when it is reached."""
+        """See `TableLog.seek`. A gap after `version` is raised when it is reached."""
         listing = await self._log.recent(CLOCK_WINDOW, version - 1)
         if version > listing.latest + 1:
             raise VersionAhead(self.uri, version - 1, listing.latest)
         if version <= listing.latest and not has_commit(listing, version):
-            raise await self._gone(version)
+            raise await self._version_gone(version)
         self._state = await self._state_before(listing, version)
         before = [path for path in listing.commits if path.version == version - 1]
         self._predecessor = CommitFile(before[0].meta, None) if before else None
@@ -147,10 +147,10 @@ class DeltaTableLog:
         self._next = version
         self._known = listing.latest
         self._misses = 0
-        return None if self._state is None or self._foretold else self._state.schema
+        return None if self._state is None or self._state_is_early else self._state.schema
 
     async def next_plan(self) -> ChangePlan | None:
-        """See `TableLog.next_plan`. Raises `TableReplaced` where another table was put in the place of this one."""
+        """See `TableLog.next_plan`. Raises `TableReplaced` where another table has replaced this one."""
         while True:
             found = await self._log.read(self._next, self._plan)
             if found is None:
@@ -162,23 +162,23 @@ class DeltaTableLog:
                 break
         state, plan = found.outcome
         await self._check_predecessor()
-        self._state, self._predecessor, self._newest, self._foretold = state, found.file, found.file, False
+        self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
         self._next += 1
         self._misses = 0
         return plan
 
     async def confirm(self) -> None:
-        """See `TableLog.confirm`. Looks at what was read last: a commit that another one follows is whole."""
+        """See `TableLog.confirm`. Checks the last file read: a commit that has a successor is complete."""
         read = self._newest
         if read is None or self._managed:
             return
         with suppress(ObjectNotFound):  # cleaned up
             if not await read.is_still(self._store):
-                reason = "it grew while its rows were read: whoever writes it does not put commits at once"
+                reason = "it grew while its rows were read: its writer does not write commits atomically"
                 raise StorageUnavailable(f"{self.uri}/{read.meta.name}", reason)
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
-        """See `TableLog.snapshot_plans`. Files come in the order of their modification times, then paths."""
+        """See `TableLog.snapshot_plans`. Files are ordered by modification time, then path."""
         listing = await self._log.recent(CLOCK_WINDOW, version)
         find = partial(live_files, self._store, root=self.uri)
         try:
@@ -186,7 +186,7 @@ class DeltaTableLog:
             self._snapshot, self._newest = version, await self._last_commit(listing, version)
             found = await from_sound_checkpoint(self._log.listing, listing, version, find)
         except VersionGone as error:
-            raise await self._gone(error.version) from None
+            raise await self._version_gone(error.version) from None
         with found as files:
             rest, first = iter(files), 0
             while True:
@@ -200,7 +200,7 @@ class DeltaTableLog:
     async def after_loss(self, error: TailerError, version: int) -> int:
         """See `TableLog.after_loss`.
 
-        After a commit that is lost, a checkpoint tells the state to go on from, or later commits do by themselves.
+        After a lost commit, a checkpoint or later commits give the state to continue from.
         """
         if isinstance(error, FileVacuumed | ChangesUnavailable):
             return version + 1
@@ -210,15 +210,15 @@ class DeltaTableLog:
             with suppress(VersionGone, LogCorrupt, VersionAhead):
                 await self._history.find(listing, version)
                 known.add(version + 1)
-            told = await self._history.known_after(listing, version)
-            known |= set() if told is None else {told}
+            after_gap = await self._history.known_after(listing, version)
+            known |= set() if after_gap is None else {after_gap}
             for after in sorted(known):
                 if after > version and (after > listing.latest or has_commit(listing, after)):
                     return after
         raise error
 
     async def _last_commit(self, listing: LogListing, version: int) -> CommitFile | None:
-        """The commit that a snapshot of `version` ends with, read to its end; None where it is not there."""
+        """Read the last commit of a snapshot of `version` to its end; None where the commit file is missing."""
         while not self._managed and has_commit(listing, version):
             with suppress(ObjectNotFound):
                 file, is_ended = await self._store.scan(commit_name(version), read_whole)
@@ -232,31 +232,31 @@ class DeltaTableLog:
         return await in_thread(CommitClock, self._store, listing, configuration)
 
     async def _state_before(self, listing: LogListing, version: int) -> Snapshot | None:
-        """State to which the commit of `version` is to be applied; None where that commit is the table's first.
+        """Return the state to which the commit of `version` applies; None for the table's first commit.
 
-        Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state serves: it already
-        holds what the commit will set again. So does the state that the commit tells by itself after a gap. The time of
-        that commit is yet to come, though.
+        Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state is used. It already
+        includes the commit's own metadata. The same holds for the state that the commit defines after a gap. The
+        commit's timestamp is not in either.
         """
-        self._foretold = False
+        self._state_is_early = False
         if version == 0:
             return None
         try:
             return await self._history.state(listing, version - 1)
         except (VersionGone, LogCorrupt) as error:
-            lost = await self._gone(error.version) if isinstance(error, VersionGone) else error
+            lost = await self._version_gone(error.version) if isinstance(error, VersionGone) else error
         if version > listing.latest:
             raise lost
         try:
             state = await self._history.state(listing, version)
         except (VersionGone, LogCorrupt):
             raise lost from None
-        self._foretold = (await self._commit(listing, version)).metadata is not None
+        self._state_is_early = (await self._commit(listing, version)).metadata is not None
         times = tuple(path.modified_ms for path in listing.commits if path.version < version)
         return replace(state, version=version - 1, modified_ms=times)
 
     async def _dated(self, listing: LogListing, state: Snapshot) -> Snapshot:
-        """`state` with the time its own commit gives, whether or not a checkpoint stands for that commit by now."""
+        """Return `state` with its commit's in-commit timestamp, whether or not it was read from a checkpoint."""
         if not has_commit(listing, state.version):
             return state
         commit = await self._commit(listing, state.version)
@@ -288,16 +288,16 @@ class DeltaTableLog:
             )
         else:
             state = before.advance(commit)
-        if self._foretold and commit.removes:
-            reason = "it deletes rows and may change the schema, and what the schema was before is no longer in the log"
+        if self._state_is_early and commit.removes:
+            reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self.uri, commit.version, reason)
         return state, plan_changes(commit, before, state, self.uri, self._storage)
 
     async def _is_whole(self, planned: "_Planned") -> bool:
-        """Whether a commit file was read to its end, as far as that shows.
+        """Return whether a commit file appears to have been read completely.
 
-        A last line without its end may be all there is: some writers leave it out. Nobody writes behind a commit that
-        another one follows; else the file is given a moment to grow.
+        A last line without a newline may be complete: some writers leave the newline out. A commit that has a successor
+        is complete. Any other file is given some time to grow.
         """
         if planned.is_ended or self._managed or self._next < self._known:
             return True
@@ -307,28 +307,28 @@ class DeltaTableLog:
         return await stays(self._store, planned.file.meta, SETTLE_S if planned.error is None else REPAIR_S)
 
     async def _check_gap(self) -> None:
-        """Raise if the version waited for will never come."""
+        """Raise if the awaited version is lost."""
         listing = await self._log.recent(CLOCK_WINDOW, self._next - 1)
         if listing.latest < self._next - 1:
             await self._check_identity()
             raise VersionAhead(self.uri, self._next - 1, listing.latest)
         self._known = listing.latest
-        # It may have come since we asked; only a listing that has later ones without it is a gap.
+        # The commit may be new; a gap is only a listing with later versions but without this one.
         if self._next <= listing.latest and not has_commit(listing, self._next):
-            raise await self._gone(self._next)
+            raise await self._version_gone(self._next)
 
-    async def _gone(self, version: int) -> VersionGone:
-        """What to raise where the log lacks `version`, with what it does hold."""
+    async def _version_gone(self, version: int) -> VersionGone:
+        """Build the error for a version that the log lacks, with the versions that it has."""
         listing = await self._log.listing()
         first = listing.commits[0].version if listing.commits else None
         return VersionGone(self.uri, version, first, listing.latest)
 
     async def _check_predecessor(self) -> None:
-        """Raise unless the commit before the next one is the one that was read, or has been cleaned up since."""
+        """Raise unless the predecessor is the file that was read, or has been cleaned up since."""
         read = self._predecessor
-        if read is None or self._managed:  # a catalog says itself that it means another table
+        if read is None or self._managed:  # a catalog reports a replaced table itself
             return
-        with suppress(ObjectNotFound):  # cleaned up, or the whole log is another one
+        with suppress(ObjectNotFound):  # cleaned up, or the whole log was replaced
             if await read.is_still(self._store):
                 return
             if read.digest is not None:
@@ -337,7 +337,7 @@ class DeltaTableLog:
         await self._check_identity()
 
     async def _check_identity(self) -> None:
-        """Raise `TableReplaced` unless the log is that of the table whose state we have."""
+        """Raise `TableReplaced` unless the log still belongs to the same table."""
         if self._state is not None:
             self._history.forget()
             found = await self.ids(self._next - 1)
@@ -348,7 +348,7 @@ class DeltaTableLog:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What reading a commit file came to. `is_ended`: whether its last line is."""
+    """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline."""
 
     file: CommitFile
     is_ended: bool
@@ -358,7 +358,7 @@ class _Planned:
 
     @property
     def outcome(self) -> tuple[Snapshot, ChangePlan]:
-        """State and plan. Raises what stood in their way."""
+        """State and plan. Raises the error that prevented them."""
         if self.error is not None:
             raise self.error
         assert self.state is not None

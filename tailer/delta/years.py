@@ -1,7 +1,7 @@
-"""Dates and timestamps as text, in years that Arrow does not read: those before 0 and from 10000 on.
+"""Dates and timestamps as text, in years that Arrow cannot parse: before 0, and from 10000 on.
 
-Spark writes them as ISO 8601 has them, with a sign and as many digits as it takes: `+10000-01-01`, `-0044-03-15
-00:00:00`. All days count by today's calendar, as Spark's do. The year before 1 is 0.
+Spark writes these in ISO 8601, with a sign and as many digits as needed: `+10000-01-01`, `-0044-03-15 00:00:00`. All
+dates are in the proleptic Gregorian calendar, as in Spark. The year before 1 is 0.
 """
 
 import re
@@ -19,13 +19,13 @@ _DAYS_TO_1970: Final = 719_528  # from 0000-01-01
 
 
 def days_since_epoch(text: str) -> int | None:
-    """A date in days since 1970; None where the text is none."""
+    """Convert a date to days since 1970; None for text that is not a date."""
     found = _DAY.fullmatch(text)
     return None if found is None else _days(found)
 
 
 def micros_since_epoch(text: str) -> int | None:
-    """A timestamp, without a zone taken as UTC, in microseconds since 1970; None where the text is none."""
+    """Convert a timestamp to microseconds since 1970; None for text that is not one. Without a zone it is UTC."""
     found = _MOMENT.fullmatch(text)
     days = None if found is None else _days(found)
     if found is None or days is None:
@@ -35,9 +35,9 @@ def micros_since_epoch(text: str) -> int | None:
         return None
     if part["zone_hour"] > 18 or part["zone_minute"] > 59:
         return None
-    ahead_s = (part["zone_hour"] * 60 + part["zone_minute"]) * 60
+    zone_s = (part["zone_hour"] * 60 + part["zone_minute"]) * 60
     seconds = ((days * 24 + part["hour"]) * 60 + part["minute"]) * 60 + part["second"]
-    seconds += ahead_s if found["sign"] == "-" else -ahead_s
+    seconds += zone_s if found["sign"] == "-" else -zone_s
     return seconds * 1_000_000 + int((found["fraction"] or "").ljust(6, "0"))
 
 
@@ -45,7 +45,7 @@ def _days(date: re.Match[str]) -> int | None:
     year, month, day = int(date["year"]), int(date["month"]), int(date["day"])
     if not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1] + (month == 2 and _is_leap(year)):
         return None
-    leap_days = -(-year // 4) - -(-year // 100) + -(-year // 400)  # of the years from 0 on, before this one
+    leap_days = -(-year // 4) - -(-year // 100) + -(-year // 400)  # from year 0 to the year before this one
     before = sum(_MONTH_DAYS[: month - 1]) + (month > 2 and _is_leap(year))
     return 365 * year + leap_days + before + day - 1 - _DAYS_TO_1970
 

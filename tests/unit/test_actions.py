@@ -172,11 +172,11 @@ def test_what_is_not_kept_is_not_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"x":' + "[" * 100_000 + "]" * 100_000 + "}", "its JSON is nested too deeply to be read"),
-        ('{"x":' + '{"a":' * 5000 + "1" + "}" * 5001, "its JSON is nested too deeply to be read"),
-        (json.dumps(add("\ud800")), "half of a surrogate pair"),
-        (json.dumps(add("a", stats="x\udc00y")), "half of a surrogate pair"),
-        (json.dumps(commit_info(operation="\ud83d\ud83d")), "half of a surrogate pair"),
+        ('{"x":' + "[" * 100_000 + "]" * 100_000 + "}", "its JSON is nested too deeply"),
+        ('{"x":' + '{"a":' * 5000 + "1" + "}" * 5001, "its JSON is nested too deeply"),
+        (json.dumps(add("\ud800")), "an unpaired surrogate"),
+        (json.dumps(add("a", stats="x\udc00y")), "an unpaired surrogate"),
+        (json.dumps(commit_info(operation="\ud83d\ud83d")), "an unpaired surrogate"),
         ('{"x":"\\ud83', "malformed"),
         ('{"x":"\\ud83d', "malformed"),
         ('{"add":7}', "Expected"),

@@ -160,7 +160,7 @@ def test_a_partition_value_that_is_left_out_is_null(action: dict[str, Any]) -> N
 
 
 def test_a_value_for_what_is_no_partition_column_is_refused() -> None:
-    with pytest.raises(LogCorrupt, match="f has a value for other, which is no partition column"):
+    with pytest.raises(LogCorrupt, match="f has a value for other, which is not a partition column"):
         plan(add("f", partitionValues={"other": "1"}), before=state("p"))
 
 

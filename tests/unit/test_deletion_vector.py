@@ -47,7 +47,7 @@ def absolute(path: str) -> str:
 
 @pytest.mark.parametrize("prefix", ["..", "a/../..", "a\0"])
 def test_a_prefix_stays_in_the_table(prefix: str) -> None:
-    with pytest.raises(ValueError, match="no folder of the table"):
+    with pytest.raises(ValueError, match="not a folder of the table"):
         resolve(descriptor("u", f"{prefix}^-aqEH.-t@S}}K{{vb[*k^"), "/lake", absolute)
 
 

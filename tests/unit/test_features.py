@@ -176,8 +176,8 @@ def test_a_mapping_mode_that_the_protocol_does_not_support(mode: str, nested: bo
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("interval day to second", "a proposal still"),
-        ("interval", "a proposal still"),
+        ("interval day to second", "still a proposal"),
+        ("interval", "still a proposal"),
         ("variant", "does not decode variant values"),
         ("geometry", "does not decode geometry and geography values"),
         ("geometry(OGC:CRS84)", "does not decode geometry and geography values"),

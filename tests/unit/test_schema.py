@@ -363,9 +363,9 @@ def test_values_mean_in_the_same_columns_what_they_are(kind: pa.DataType) -> Non
     [
         (
             '{"type":"array","containsNull":true,"elementType":' * 3000 + '"long"' + "}" * 3000,
-            "it is nested too deeply",
+            "the schema is nested too deeply",
         ),
-        ('{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}', "half of a surrogate pair"),
+        ('{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}', "an unpaired surrogate"),
     ],
 )
 def test_json_that_no_schema_is_made_from(kind: str, reason: str) -> None:

@@ -1,12 +1,12 @@
 """Unity Catalog as the `CommitCatalog` of a table, over its Delta API (`/delta/v1`, Unity Catalog 0.5 and later).
 
-One request tells all: `loadTable` gives the table's id and location, its latest version, and every commit up to it that
-is not published, at one moment. The name is not trusted to mean the same table for ever: the answer must be for the
-location that is followed, and for the id that was answered first.
+One `loadTable` request returns the table's id, location, latest version and all unpublished commits, as of one moment.
+A name may later refer to another table. So the answer must have the location of the followed table, and the id of the
+first answer.
 
-A connection lives for one question, so there is nothing to close and nothing that goes stale between two polls. The
-token comes from the environment (as an option of the pipeline) or from a file, which is read for every question, so
-that it can be renewed. It is in no message: what the catalog says in its own words is not repeated.
+Each request uses its own connection, so there is nothing to close and no connection goes stale between two polls. The
+token comes from the environment (as an option of the pipeline) or from a file. The file is read for every request, so
+that the token can be renewed. No message contains the token, because the catalog's own texts are not repeated.
 """
 
 import os
@@ -26,7 +26,7 @@ from tailer.stores.local import in_thread
 __all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
 
 ANSWER_WITHIN_S: Final = 20.0
-_STEP_WITHIN_S: Final = 10.0  # to connect, and between two pieces of an answer
+_STEP_WITHIN_S: Final = 10.0  # to connect, and between two chunks of a response
 
 _API: Final = "/api/2.1/unity-catalog"
 _OPTIONS: Final = frozenset({"uri", "table", "token", "token_file"})
@@ -76,13 +76,15 @@ class UnityCatalog:
 
     @classmethod
     def configure(cls, options: Mapping[str, Any]) -> Self:
-        """The catalog of a pipeline's `catalog` option, without its `kind`; no I/O.
+        """Build the catalog from a pipeline's `catalog` options without `kind`; no I/O.
 
-        Raises `ConfigError` whose `where` is the option at fault.
+        Raises `ConfigError` whose `where` is the invalid option.
         """
         for name in options:
             if name not in _OPTIONS:
-                raise ConfigError(name, "is no option of a unity catalog", f"Options: {', '.join(sorted(_OPTIONS))}.")
+                raise ConfigError(
+                    name, "is not an option of a unity catalog", f"Options: {', '.join(sorted(_OPTIONS))}."
+                )
         uri = _checked_uri(_text(options, "uri", "Give the server's address, such as http://127.0.0.1:8080."))
         table = _text(options, "table", "Give the table's full name, such as main.sales.orders.")
         if table.count(".") != 2 or not all(table.split(".")):
@@ -90,9 +92,9 @@ class UnityCatalog:
         token = _text(options, "token", "Leave it out, or set it in the environment.") if "token" in options else None
         file = _text(options, "token_file", "Give the path of a file.") if "token_file" in options else None
         if token is not None and file is not None:
-            raise ConfigError("token_file", "is given beside token", "Give one of them.")
+            raise ConfigError("token_file", "is given together with token", "Give only one of them.")
         if token is not None and not _fits_header(token):
-            raise ConfigError("token", "is not a token: it is empty or holds blanks", "Set it again.")
+            raise ConfigError("token", "is not a token: it is empty or contains spaces", "Set it again.")
         return cls(uri, table, token, None if file is None else Path(file))
 
     async def ratified(self, location: str) -> RatifiedCommits:
@@ -101,12 +103,12 @@ class UnityCatalog:
         table, latest = answer.metadata, answer.latest_table_version
         if table.table_type != _MANAGED or latest is None or latest < 0:
             reason = "the catalog does not manage its commits"
-            raise self._wrong(reason, "Leave `catalog` out of the pipeline: the table's own log says all.")
+            raise self._wrong(reason, "Remove `catalog` from the pipeline: the table's own log has all commits.")
         if self._id is not None and table.table_uuid != self._id:
             raise TableReplaced(location, latest, self._id, table.table_uuid)
-        if not await in_thread(_same_place, table.location, location):
+        if not await in_thread(_same_location, table.location, location):
             reason = f"the catalog has it at {table.location}, and the pipeline follows {location}"
-            raise self._wrong(reason, "Make the pipeline's `table` and its catalog's `table` one.")
+            raise self._wrong(reason, "Set the pipeline's `table` and its catalog's `table` to the same table.")
         self._id = table.table_uuid
         commits = sorted(answer.commits or (), key=lambda commit: commit.version)
         try:
@@ -132,7 +134,7 @@ class UnityCatalog:
         try:
             return msgspec.json.decode(response.content, type=_Answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._unavailable("its answer is not one of the Delta API") from error
+            raise self._unavailable("its answer is not from the Delta API") from error
 
     async def _read_token(self) -> str | None:
         if self._token_file is None:
@@ -141,14 +143,14 @@ class UnityCatalog:
             token = (await in_thread(self._token_file.read_text)).strip()
         except (OSError, UnicodeDecodeError):
             raise self._wrong(
-                f"the token file {self._token_file} cannot be read", "Check it, and who may read it."
+                f"the token file {self._token_file} cannot be read", "Check the path and the file's permissions."
             ) from None
         if not _fits_header(token):
-            raise self._wrong(f"the token file {self._token_file} holds no token", "Write the token into it, alone.")
+            raise self._wrong(f"the token file {self._token_file} holds no token", "Write only the token into it.")
         return token
 
     def _refused(self, response: httpx2.Response, had_token: bool) -> ConfigError | StorageUnavailable:
-        """What an answer that is not the table's means for us."""
+        """Build the error for an error response."""
         status, kind = response.status_code, _fault(response.content)
         if status >= 500 or status in (408, 429):
             return self._unavailable(f"it answers {status} {kind}".rstrip())
@@ -156,14 +158,14 @@ class UnityCatalog:
             case 401 if had_token:
                 return self._wrong("the catalog does not accept the token", "Renew it: it may have expired.")
             case 401:
-                return self._wrong("the catalog asks for a token", "Give `token_file`, or `token` in the environment.")
+                return self._wrong("the catalog requires a token", "Give `token_file`, or `token` in the environment.")
             case 403:
-                return self._wrong("the catalog does not let us read it", "Grant USE CATALOG, USE SCHEMA and SELECT.")
+                return self._wrong("the catalog denies access to it", "Grant USE CATALOG, USE SCHEMA and SELECT.")
             case 404 if kind in _UNKNOWN:
-                return self._wrong("the catalog knows no such table", "Check the name: catalog.schema.table.")
+                return self._wrong("the catalog does not have this table", "Check the name: catalog.schema.table.")
             case 404:
                 reason = f"there is no Delta API at {self._uri}"
-                return self._wrong(reason, "Check `uri`; Unity Catalog has that API from version 0.5 on.")
+                return self._wrong(reason, "Check `uri`; Unity Catalog has this API since version 0.5.")
         remedy = "Check `uri`, and that the table is a Delta table managed by the catalog."
         return self._wrong(f"the catalog answers {status} {kind}".rstrip(), remedy)
 
@@ -175,13 +177,13 @@ class UnityCatalog:
 
 
 def _new_client() -> httpx2.AsyncClient:
-    """Blocks: it reads the system's certificates."""
+    """Create a client. Blocks to read the system's certificates."""
     alone = httpx2.Limits(max_keepalive_connections=0)
     return httpx2.AsyncClient(timeout=_STEP_WITHIN_S, limits=alone, follow_redirects=False)
 
 
 def _fault(content: bytes) -> str:
-    """The kind of error that the API names; empty where something else answered."""
+    """Return the error type that the API names; empty for an answer of another program."""
     try:
         kind = msgspec.json.decode(content, type=_Refusal).error.type
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -204,7 +206,7 @@ def _checked_uri(uri: str) -> str:
     except ValueError:
         raise ConfigError("uri", "is not an address", remedy) from None
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("uri", "holds a user or a password", "Take it out; give `token_file`.")
+        raise ConfigError("uri", "holds a user or a password", "Remove them; use `token_file`.")
     if not sound or parts.query or parts.fragment:
         raise ConfigError("uri", "is not an address", remedy)
     return uri
@@ -214,12 +216,12 @@ def _fits_header(token: str) -> bool:
     return token.isascii() and token.isprintable() and bool(token) and " " not in token
 
 
-def _same_place(location: str, ours: str) -> bool:
-    """Whether two locations are one folder. Catalogs write `file:` and `s3a:` where we write paths and `s3:`."""
-    return _place(location) == _place(ours)
+def _same_location(location: str, ours: str) -> bool:
+    """Return whether two locations are the same. Catalogs write `file:` and `s3a:` for our paths and `s3:`."""
+    return _normalized(location) == _normalized(ours)
 
 
-def _place(location: str) -> str:
+def _normalized(location: str) -> str:
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
     scheme, mark, rest = location.partition("://")

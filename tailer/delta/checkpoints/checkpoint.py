@@ -1,10 +1,11 @@
 """Checkpoints: the state of a table without its history (PROTOCOL.md, "Checkpoints").
 
-Classic and multi-part checkpoints and the top-level file of V2 ones are read here, Parquet or JSON; file actions of
-V2 sidecars come from the sidecars. Files are streamed, large ones some pages of the needed columns at a
-time: a row group may hold a whole table.
+Reads classic and multi-part checkpoints, the top-level file of V2 checkpoints (Parquet or JSON), and V2 sidecars.
+Files are streamed. Large ones are read a few pages of the needed columns at a time, because one row group may hold a
+whole table.
 
-A checkpoint that was cut short may still be a readable file. So whoever reads one asks for what every whole one holds.
+A truncated checkpoint may still be a readable file. So every read checks for the actions that each complete checkpoint
+has.
 """
 
 import logging
@@ -40,8 +41,8 @@ T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
 _BATCH_ROWS: Final = 4096
 _BUFFER_BYTES: Final = 1 << 16
-_WHOLE_BYTES: Final = 8 << 20  # of smaller files whole columns are held, before decompression
-_FRAME: Final = ("protocol", "metaData", "checkpointMetadata", "sidecar")
+_WHOLE_BYTES: Final = 8 << 20  # of smaller files whole compressed columns are held in memory
+_REQUIRED: Final = ("protocol", "metaData", "checkpointMetadata", "sidecar")
 _ADD_FIELDS: Final = (
     "path",
     "partitionValues",
@@ -60,10 +61,11 @@ async def from_sound_checkpoint(
     version: int,
     use: Callable[[LogSegment], Awaitable[T]],
 ) -> T:
-    """What `use` makes of the files of the state at `version`.
+    """Call `use` with the files of the state at `version` and return its result.
 
-    Where it finds the checkpoint corrupt, it is given an older one and all commits since, as long as there is one;
-    `relist` lists the whole log for it. The error about the newest one is raised where there is none.
+    If `use` finds the checkpoint corrupt, it is called again with an older checkpoint and all commits after it, as long
+    as there is one. `relist` lists the whole log to find one. Without one, the error about the newest checkpoint is
+    raised.
     """
     segment = listing.segment(version)
     broken: set[str] = set()
@@ -81,39 +83,39 @@ async def from_sound_checkpoint(
                 segment = listing.segment(version, without=broken)
             except VersionGone:
                 raise first from None
-            _log.warning("an older checkpoint is used: %s", error)
+            _log.warning("using an older checkpoint: %s", error)
 
 
 async def read_state(store: ObjectStore, segment: LogSegment) -> tuple[Protocol | None, Metadata | None]:
-    """Protocol and metadata as of the segment's checkpoint; None where it has none.
+    """Read protocol and metadata from the segment's checkpoint; None where the segment has no checkpoint.
 
-    Raises `LogCorrupt` for a checkpoint that does not hold one of each, and as `read_adds` does.
+    Raises `LogCorrupt` for a checkpoint without exactly one of each, and as `read_adds` does.
     """
     if not segment.checkpoint:
         return None, None
-    frame = await _read_frame(store, segment)
-    return frame.protocols[0], frame.metadatas[0]
+    required = await _read_required(store, segment)
+    return required.protocols[0], required.metadatas[0]
 
 
-async def read_adds(store: ObjectStore, segment: LogSegment, take: Callable[[AddFile], None]) -> None:
-    """Hand every file of the segment's checkpoint, sidecars included, to `take` (called in a worker thread).
+async def read_adds(store: ObjectStore, segment: LogSegment, handle: Callable[[AddFile], None]) -> None:
+    """Pass every file of the segment's checkpoint, sidecars included, to `handle` (called in a worker thread).
 
-    Raises `LogCorrupt` for a file that is not as the protocol has it, one that does not hold the whole state, a missing
-    sidecar, and where `take` raises `ValueError`; what was taken until then counts for nothing. Raises
-    `StorageUnavailable` also where the checkpoint is gone.
+    Raises `LogCorrupt` for a file that violates the protocol, an incomplete checkpoint, a missing sidecar, and where
+    `handle` raises `ValueError`. After an error the files passed so far are invalid. Raises `StorageUnavailable` also
+    where the checkpoint no longer exists.
     """
 
-    def take_add(line: Line) -> None:
+    def handle_add(line: Line) -> None:
         if line.add is not None:
-            take(line.add)
+            handle(line.add)
 
     if not segment.checkpoint:
         return
-    frame = await _read_frame(store, segment, take_add)
-    for sidecar in frame.sidecars:
+    required = await _read_required(store, segment, handle_add)
+    for sidecar in required.sidecars:
         name = _sidecar_name(segment, sidecar)
         try:
-            await _scan(store, segment, name, ("add",), take_add, sidecar.size_in_bytes)
+            await _scan(store, segment, name, ("add",), handle_add, sidecar.size_in_bytes)
         except ObjectNotFound as error:
             with listed_before():
                 await store.stat(segment.checkpoint[0].name)
@@ -122,20 +124,20 @@ async def read_adds(store: ObjectStore, segment: LogSegment, take: Callable[[Add
 
 
 def _sidecar_name(segment: LogSegment, sidecar: Sidecar) -> str:
-    """The object that a sidecar is. It may be named by its whole path, but lies in the table's own folder all the same.
+    """Return a sidecar's object name. The sidecar is in the table's own folder even if its full path is given.
 
-    Raises `LogCorrupt` where that is no name a file can have.
+    Raises `LogCorrupt` for an impossible file name.
     """
     name = unquote(sidecar.path).rpartition("/")[2]
     if name in ("", ".", "..") or "\0" in name:
-        reason = f"sidecar {sidecar.path!r} is no name of a file"
+        reason = f"sidecar {sidecar.path!r} is not a file name"
         raise LogCorrupt(segment.table, segment.checkpoint[0].name, reason, segment.version)
     return f"{LOG}/_sidecars/{name}"
 
 
 @contextmanager
 def listed_before() -> Iterator[None]:
-    """For reading what a listing named: where it is gone it was cleaned up since, and the next listing tells."""
+    """Raise `StorageUnavailable` for a listed file that no longer exists: it was cleaned up, so a retry lists again."""
     try:
         yield
     except ObjectNotFound as error:
@@ -143,16 +145,16 @@ def listed_before() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
-    """What a checkpoint holds once, whatever its files: by that one tells a whole one from what is left of one."""
+class _RequiredActions:
+    """Actions of a checkpoint other than file actions. A truncated checkpoint lacks required ones."""
 
     protocols: list[Protocol] = field(default_factory=list)
     metadatas: list[Metadata] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)  # of `checkpointMetadata`
     sidecars: list[Sidecar] = field(default_factory=list)
 
-    def take(self, line: Line) -> None:
-        """Keep what belongs to the frame."""
+    def add(self, line: Line) -> None:
+        """Keep the line's action if it is one of these."""
         if line.protocol is not None:
             self.protocols.append(line.protocol)
         if line.meta_data is not None:
@@ -163,9 +165,9 @@ class _Frame:
             self.sidecars.append(line.sidecar)
 
     def check(self, segment: LogSegment) -> None:
-        """Raise `LogCorrupt` unless this is the frame of the segment's checkpoint (PROTOCOL.md, "V1 Spec", "V2 Spec").
+        """Raise `LogCorrupt` unless these complete the segment's checkpoint (PROTOCOL.md, "V1 Spec", "V2 Spec").
 
-        A V2 checkpoint tells its version. It may be called like a classic one, which has none to tell.
+        A V2 checkpoint names its version. It may have the file name of a classic one, which does not name its version.
         """
         first = segment.checkpoint[0]
         reason = ""
@@ -180,20 +182,22 @@ class _Frame:
             raise LogCorrupt(segment.table, first.name, reason, segment.version)
 
 
-async def _read_frame(store: ObjectStore, segment: LogSegment, take: Callable[[Line], None] | None = None) -> _Frame:
-    """The checked frame of a segment's checkpoint. With `take`, its lines go there, those of files among them."""
-    frame = _Frame()
+async def _read_required(
+    store: ObjectStore, segment: LogSegment, handle: Callable[[Line], None] | None = None
+) -> _RequiredActions:
+    """Read and check a checkpoint's required actions. `handle` also gets every line, with the file actions."""
+    required = _RequiredActions()
 
-    def take_both(line: Line) -> None:
-        frame.take(line)
-        if take is not None:
-            take(line)
+    def handle_both(line: Line) -> None:
+        required.add(line)
+        if handle is not None:
+            handle(line)
 
     for path in segment.checkpoint:
         with listed_before():
-            await _scan(store, segment, path.name, _FRAME if take is None else (*_FRAME, "add"), take_both)
-    frame.check(segment)
-    return frame
+            await _scan(store, segment, path.name, _REQUIRED if handle is None else (*_REQUIRED, "add"), handle_both)
+    required.check(segment)
+    return required
 
 
 async def _scan(
@@ -201,19 +205,19 @@ async def _scan(
     segment: LogSegment,
     name: str,
     columns: tuple[str, ...],
-    take: Callable[[Line], None],
+    handle: Callable[[Line], None],
     size_bytes: int | None = None,
 ) -> None:
-    """Hand the lines of one checkpoint file that have one of `columns` to `take`. `size_bytes`: its size, if known."""
+    """Pass the lines of a checkpoint file that have one of `columns` to `handle`. `size_bytes`: expected, if known."""
 
     def work(opened: OpenObject) -> None:
         file, size = opened.file, opened.meta.size_bytes
         if size_bytes not in (None, size):
-            reason = f"the checkpoint says {size_bytes} bytes, it has {size}"
+            reason = f"the checkpoint says {size_bytes} bytes, the file has {size}"
             raise LogCorrupt(segment.table, name, reason, segment.version)
         try:
             for line in _json_lines(file) if name.endswith(".json") else _parquet_lines(file, size, columns):
-                take(line)
+                handle(line)
         except (*MALFORMED, pa.ArrowException, KeyError, ValueError, OSError) as error:
             # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
             if isinstance(error, OSError) and error.errno is not None:
@@ -231,7 +235,7 @@ def _json_lines(file: BinaryIO) -> Iterator[Line]:
 
 
 def _parquet_lines(file: BinaryIO, size: int, columns: tuple[str, ...]) -> Iterator[Line]:
-    # Where it buffers, Arrow believes what a page says about its size, up to 2 GiB; else pages end with their column.
+    # When buffering, Arrow trusts a page's declared size, up to 2 GiB; otherwise a page ends with its column.
     buffer_bytes = _BUFFER_BYTES if size > _WHOLE_BYTES else 0
     parquet = pq.ParquetFile(file, buffer_size=buffer_bytes, pre_buffer=False, page_checksum_verification=True)
     present = [column for column in columns if column in parquet.schema_arrow.names]
@@ -245,7 +249,7 @@ def _parquet_lines(file: BinaryIO, size: int, columns: tuple[str, ...]) -> Itera
 
 
 def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
-    """Column paths to read: statistics and tags of files stay on disk."""
+    """List the column paths to read, without statistics and tags."""
     wanted: list[str] = []
     for column in columns:
         kind = schema.field(column).type
@@ -258,10 +262,10 @@ def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """The values of an array as the JSON form of an action has them: absent fields left out, maps as objects.
+    """Convert an array to the JSON form of actions: absent fields left out, maps as objects.
 
-    Column by column, which is ten times as fast as `to_pylist` of structs and maps. Raises `ValueError` for a map with
-    a key twice.
+    Converting column by column is ten times as fast as `to_pylist` of structs and maps. Raises `ValueError` for a map
+    with a duplicate key.
     """
     made: list[Any]
     if pa.types.is_struct(array.type):
@@ -272,7 +276,7 @@ def _values(array: pa.Array) -> list[Any]:
         keys, items, offsets = _values(array.keys), _values(array.items), array.offsets.to_pylist()
         made = [dict(zip(keys[begin:end], items[begin:end], strict=True)) for begin, end in pairwise(offsets)]
         if any(len(value) != end - begin for value, (begin, end) in zip(made, pairwise(offsets), strict=True)):
-            raise ValueError("a map has a key twice")
+            raise ValueError("a map has a duplicate key")
     else:
         made = array.to_pylist()
         return made

@@ -1,7 +1,7 @@
-"""The hint where to begin reading a long log (PROTOCOL.md, "Last Checkpoint File").
+"""The hint at the newest checkpoint of a long log (PROTOCOL.md, "Last Checkpoint File").
 
-`_last_checkpoint` is overwritten in place by whoever wrote a checkpoint last, so it may be old, torn or missing. It is
-a hint and nothing more: one that cannot be read, or whose checksum does not match, is as good as none.
+`_last_checkpoint` is overwritten in place by the writer of the last checkpoint, so it may be outdated, torn or missing.
+It is only a hint: an unreadable one, or one with a wrong checksum, is ignored.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ class _Hint(msgspec.Struct, frozen=True):
 
 
 class _Number(str):
-    """A number as it is written: its own canonical form."""
+    """A number as written in the JSON text, which is its canonical form."""
 
     __slots__ = ()
 
 
 async def read_last_checkpoint(store: ObjectStore) -> int | None:
-    """The version of the checkpoint that the hint names; None without a hint that can be believed.
+    """Read the version of the checkpoint that the hint names; None without a valid hint.
 
     Raises `StorageUnavailable`.
     """
@@ -44,7 +44,7 @@ async def read_last_checkpoint(store: ObjectStore) -> int | None:
         try:
             return parse_last_checkpoint(stored.data)
         except ValueError as error:
-            _log.warning("%s: %s is not used: %s", store.uri, LAST_CHECKPOINT, error)
+            _log.warning("%s: ignoring %s: %s", store.uri, LAST_CHECKPOINT, error)
             return None
 
     try:
@@ -54,7 +54,7 @@ async def read_last_checkpoint(store: ObjectStore) -> int | None:
 
 
 def parse_last_checkpoint(data: bytes) -> int:
-    """The version in the content of `_last_checkpoint`. Raises `ValueError` for anything but a sound one."""
+    """Parse the version from `_last_checkpoint`. Raises `ValueError` for malformed content or a wrong checksum."""
     try:
         hint = msgspec.json.decode(data, type=_Hint)
         found = json_checksum(data)
@@ -66,9 +66,9 @@ def parse_last_checkpoint(data: bytes) -> int:
 
 
 def json_checksum(data: bytes) -> str:
-    """The checksum of a JSON object, leaving out its `checksum` (PROTOCOL.md, "JSON checksum").
+    """Compute the checksum of a JSON object without its `checksum` field (PROTOCOL.md, "JSON checksum").
 
-    Raises `ValueError` where it is not JSON or has a key twice.
+    Raises `ValueError` for malformed JSON and for duplicate keys.
     """
     value = json.loads(data, object_pairs_hook=_unique, parse_int=_Number, parse_float=_Number)
     value.pop("checksum", None)
@@ -79,12 +79,12 @@ def json_checksum(data: bytes) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key twice")
+        raise ValueError("a duplicate key")
     return found
 
 
 def _canonical(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Paths and values of the leaves of `value` (PROTOCOL.md, "JSON checksum"). An empty object or array has none."""
+    """Yield the paths and values of the leaves (PROTOCOL.md, "JSON checksum"). Empty objects and arrays have none."""
     match value:
         case dict():
             for key, item in value.items():

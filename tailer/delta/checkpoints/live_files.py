@@ -1,10 +1,9 @@
-"""The files of a snapshot, in an order that does not depend on how the log tells of them, in bounded memory.
+"""The live files of a snapshot, in bounded memory, in an order that does not depend on the log's checkpoints.
 
-A logical file is a data file with its deletion vector (PROTOCOL.md, "Action Reconciliation"). Every action about one
-is an entry that says how old it is: of a file's entries the newest decides whether the file is live. Sorting the
-entries by file brings those of one file together; sorting the live ones by time gives the order of delivery. Neither
-needs the table in memory, however many files it has and whether or not the log has a checkpoint. What a checkpoint
-holds twice comes once.
+A logical file is a data file with its deletion vector (PROTOCOL.md, "Action Reconciliation"). Each file action becomes
+an entry with an age; the newest entry of a file decides whether the file is live. Entries are sorted by file to group
+them. The live files are then sorted by time, which is the order of delivery. Both sorts spill to disk, so memory does
+not depend on the number of files. A file that a checkpoint lists twice appears once.
 """
 
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ __all__ = ["LiveFiles", "live_files"]
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What an action says of one logical file: it is there (`add`), or it is not. `age`: 0 for the newest actions."""
+    """One action about a logical file: an `add`, or None for a remove. `age`: 0 for the newest actions."""
 
     location: str
     vector: str
@@ -37,7 +36,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LiveFiles:
-    """The live files of a snapshot, by modification time, then location, then deletion vector. To be closed."""
+    """The live files of a snapshot, by modification time, then location, then deletion vector. Must be closed."""
 
     def __init__(self, entries: SpillingSort[_Entry]) -> None:
         self._entries = entries
@@ -51,26 +50,26 @@ class LiveFiles:
         self._entries.close()
 
     def __iter__(self) -> Iterator[AddFile]:
-        """The files, from the first on. Reads the disk where they are many: iterate in a worker thread."""
+        """Iterate over the files from the first on. May read from disk, so iterate in a worker thread."""
         return (entry.add for entry in self._entries if entry.add is not None)
 
 
 async def live_files(store: ObjectStore, segment: LogSegment, root: str) -> LiveFiles:
-    """The files live at the end of `segment`. `root`: the table's location, which paths of the log are relative to.
+    """Find the files live at the end of `segment`. `root`: the table's location, the base of relative paths.
 
-    Raises `LogCorrupt` for files of the log that are not as the protocol has them, and `StorageUnavailable`, also
-    where one is gone and where there is no room for temporary files.
+    Raises `LogCorrupt` for files of the log that violate the protocol. Raises `StorageUnavailable`, also where a file
+    no longer exists and where there is no space for temporary files.
     """
     with ExitStack() as opened:
         entries = opened.enter_context(SpillingSort(_Entry, _by_file))
         newest_first = list(reversed(segment.commits))
         for age, path in enumerate(newest_first):
             with listed_before():
-                await store.scan(path.name, partial(_take_commit, entries, segment.table, root, path, 2 * age))
+                await store.scan(path.name, partial(_add_commit, entries, segment.table, root, path, 2 * age))
         age = 2 * len(newest_first)
         await read_adds(store, segment, lambda add: entries.add(_entry(add, root, age)))
         live = opened.enter_context(SpillingSort(_Entry, _by_time))
-        await in_thread(_take_live, entries, live)
+        await in_thread(_add_live, entries, live)
         entries.close()
         opened.pop_all()
         return LiveFiles(live)
@@ -81,27 +80,27 @@ def _by_file(entry: _Entry) -> tuple[str, str, int]:
 
 
 def _by_time(entry: _Entry) -> tuple[int, str, str]:
-    moment_ms = 0 if entry.add is None else entry.add.modification_time
-    return moment_ms, entry.location, entry.vector
+    modified_ms = 0 if entry.add is None else entry.add.modification_time
+    return modified_ms, entry.location, entry.vector
 
 
-def _take_commit(
+def _add_commit(
     entries: SpillingSort[_Entry], table: str, root: str, path: LogPath, age: int, opened: OpenObject
 ) -> None:
-    """Add what a commit says. Its adds stand against its removes, which are of older files."""
+    """Add entries for a commit. Its adds count as newer than its removes, which are about older files."""
 
-    def take(file: FileAction) -> bool:
+    def add_entry(file: FileAction) -> bool:
         if not isinstance(file, CdcFile):
             entries.add(_entry(file, root, age if isinstance(file, AddFile) else age + 1))
         return False
 
     try:
-        scan_commit(opened.file, table, path.name, path.version, opened.meta.modified_ms, take)
+        scan_commit(opened.file, table, path.name, path.version, opened.meta.modified_ms, add_entry)
     except ValueError as error:
         raise LogCorrupt(table, path.name, str(error), path.version) from error
 
 
-def _take_live(entries: SpillingSort[_Entry], live: SpillingSort[_Entry]) -> None:
+def _add_live(entries: SpillingSort[_Entry], live: SpillingSort[_Entry]) -> None:
     for _, newest_first in groupby(entries, key=lambda entry: (entry.location, entry.vector)):
         newest = next(newest_first)
         if newest.add is not None:
@@ -109,13 +108,13 @@ def _take_live(entries: SpillingSort[_Entry], live: SpillingSort[_Entry]) -> Non
 
 
 def _entry(file: AddFile | RemoveFile, root: str, age: int) -> _Entry:
-    """Raises `ValueError` for a path that is none."""
+    """Build an entry. Raises `ValueError` for an invalid path."""
     vector = _unique_id(file.deletion_vector)
     return _Entry(locate(file.path, root), vector, age, file if isinstance(file, AddFile) else None)
 
 
 def _unique_id(vector: DeletionVector | None) -> str:
-    """What tells the deletion vectors of a file apart (PROTOCOL.md, "Derived Fields"); empty for none."""
+    """Return the unique id of a deletion vector (PROTOCOL.md, "Derived Fields"); empty without a vector."""
     if vector is None:
         return ""
     offset = "" if vector.offset is None else f"@{vector.offset}"

@@ -1,7 +1,7 @@
-"""Sorting more than fits into memory: sorted runs on disk, merged while they are read.
+"""External merge sort: sorted runs on disk, merged while they are read.
 
-Runs lie in one temporary file without a name, which is gone when it is closed or the process ends. A run is a sequence
-of blocks, each its length and a MessagePack array of entries, so that merging holds one block of every run.
+Runs are in one unnamed temporary file, which disappears when it is closed or the process ends. A run is a sequence of
+blocks: a length and a MessagePack array of entries. Merging holds one block of every run in memory.
 """
 
 import os
@@ -26,10 +26,10 @@ _LENGTH_BYTES: Final = 4
 
 
 class SpillingSort(Generic[Entry]):
-    """Collects entries of `kind`, a type that msgspec encodes, and gives them in the order of `key`.
+    """Collects entries of `kind`, a type that msgspec can encode, and yields them in the order of `key`.
 
-    Entries with equal keys keep the order they came in. Iterating begins anew every time; adding after that is no use.
-    Where the disk does not take or give a run, methods raise `ScratchUnavailable`.
+    Entries with equal keys keep their insertion order. Every iteration starts at the first entry. Do not add entries
+    after iterating. Methods raise `ScratchUnavailable` where a run cannot be written or read.
     """
 
     def __init__(self, kind: type[Entry], key: Callable[[Entry], Any], run_entries: int = _RUN_ENTRIES) -> None:
@@ -50,7 +50,7 @@ class SpillingSort(Generic[Entry]):
         self.close()
 
     def close(self) -> None:
-        """Forget all entries and free the disk."""
+        """Discard all entries and free the disk space."""
         self._run = []
         self._ends = [0]
         if self._file is not None:
@@ -58,7 +58,7 @@ class SpillingSort(Generic[Entry]):
             self._file = None
 
     def add(self, entry: Entry) -> None:
-        """Take in one more entry."""
+        """Add an entry."""
         self._run.append(entry)
         if len(self._run) == self._run_entries:
             self._spill()

@@ -1,9 +1,8 @@
 """Actions of the Delta transaction log (PROTOCOL.md, "Actions"), parsed once into typed values.
 
-A commit file is one JSON object per line, each holding one action. It may be long, so it is decoded some lines at a
-time. Actions we do not know are ignored, as the protocol asks; an action we know that is not as the protocol has it
-stops us with `LogCorrupt`, naming file and line. Only what reading changes needs is decoded: statistics and tags stay
-undecoded bytes.
+A commit file has one JSON object per line, each with one action. It may be long, so it is decoded in chunks of lines.
+Unknown actions are ignored, as the protocol requires. A known action that violates the protocol raises `LogCorrupt`
+with file and line. Only the fields needed for reading changes are decoded: statistics and tags are skipped.
 """
 
 import json
@@ -39,10 +38,10 @@ __all__ = [
     "scan_commit",
 ]
 
-CHUNK_BYTES: Final = 2**20  # of a commit file, decoded at a time
+CHUNK_BYTES: Final = 2**20  # of a commit file, decoded at once
 
 
-# Numbers that are computed with are what the protocol's types can hold, and moments come before the year 10000.
+# Numbers used in arithmetic must fit the protocol's types, and timestamps must be before the year 10000.
 _Int = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Long = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Signed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -64,7 +63,7 @@ class DeletionVector(_Action, frozen=True):
 
 
 class AddFile(_Action, frozen=True):
-    """Add File. `base_row_id` and `default_row_commit_version` are there where the table tracks rows."""
+    """Add File. `base_row_id` and `default_row_commit_version` are set where the table tracks rows."""
 
     path: str
     partition_values: dict[str, str | None]
@@ -77,7 +76,7 @@ class AddFile(_Action, frozen=True):
 
 
 class RemoveFile(_Action, frozen=True):
-    """Remove File. Partition values are there when the writer wrote extended file metadata."""
+    """Remove File. Partition values are set where the writer wrote extended file metadata."""
 
     path: str
     data_change: bool
@@ -159,7 +158,7 @@ class CommitInfo(_Action, frozen=True):
 
     @property
     def operation_name(self) -> str | None:
-        """What the writer called the operation, if it said so."""
+        """Name of the operation, if the writer gave one."""
         return self.operation if isinstance(self.operation, str) else None
 
 
@@ -193,7 +192,7 @@ class Commit:
 
 
 _LINES = msgspec.json.Decoder(Line)
-# What decoding an action raises where it is not one.
+# Exceptions that decoding a malformed action raises.
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -203,7 +202,7 @@ def parse_line(data: bytes) -> Line:
 
 
 def parse_commit(data: bytes, table: str, path: str, version: int, modified_ms: int) -> Commit:
-    """Decode the commit file of `version`, given whole. Raises as `scan_commit` does."""
+    """Decode the commit file of `version` from its complete content. Raises as `scan_commit` does."""
     return scan_commit(BytesIO(data), table, path, version, modified_ms)
 
 
@@ -215,9 +214,10 @@ def scan_commit(
     modified_ms: int,
     keep: Callable[[FileAction], bool] = lambda _: True,
 ) -> Commit:
-    """Decode the commit file of `version` some lines at a time.
+    """Decode the commit file of `version` in chunks of lines.
 
-    Holds `CHUNK_BYTES` of it and those actions about files that `keep` returns True for: it is asked of each in turn.
+    Holds `CHUNK_BYTES` of the file and the file actions for which `keep` returns True. `keep` is called for every file
+    action in order.
 
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
     `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
@@ -228,13 +228,13 @@ def scan_commit(
         try:
             lines = _LINES.decode_lines(chunk)
         except MALFORMED:
-            # An action may be spread over lines, and this chunk end within one.
+            # An action may span lines, and this chunk may end within one.
             whole = chunk + rest()
             try:
                 lines = _LINES.decode_lines(whole)
             except MALFORMED:
                 raise _first_bad_line(whole, table, path, version, first) from None
-        found.take(lines, keep)
+        found.add(lines, keep)
         first += chunk.count(b"\n")
     if not found.any_line:
         raise LogCorrupt(table, path, "the commit file is empty", version)
@@ -256,7 +256,7 @@ def scan_commit(
 
 @dataclass(slots=True)
 class _Found:
-    """The actions of the lines that were decoded so far."""
+    """Actions decoded so far."""
 
     any_line: bool = False
     protocols: list[Protocol] = field(default_factory=list)
@@ -267,8 +267,8 @@ class _Found:
     cdcs: list[CdcFile] = field(default_factory=list)
     txns: list[Txn] = field(default_factory=list)
 
-    def take(self, lines: list[Line], keep: Callable[[FileAction], bool]) -> None:
-        """Sort lines out."""
+    def add(self, lines: list[Line], keep: Callable[[FileAction], bool]) -> None:
+        """Add the actions of `lines`, with file actions only where `keep` returns True."""
         self.any_line = self.any_line or bool(lines)
         for line in lines:
             if line.add is not None and keep(line.add):
@@ -288,28 +288,28 @@ class _Found:
 
 
 def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, Callable[[], bytes]]]:
-    """Whole lines of the file, about `CHUNK_BYTES` at a time, each chunk with a way to read all that is behind it."""
-    behind = b""
+    """Yield chunks of whole lines, about `CHUNK_BYTES` each, and with each a function that reads the rest."""
+    pending = b""
 
     def rest() -> bytes:
-        nonlocal behind
-        behind, all_of_it = b"", behind + file.read()
-        return all_of_it
+        nonlocal pending
+        pending, remaining = b"", pending + file.read()
+        return remaining
 
     while data := file.read(CHUNK_BYTES):
         whole = data.rfind(b"\n") + 1
         if whole == 0:
-            behind += data
+            pending += data
             continue
-        lines, behind = behind + data[:whole], data[whole:]
+        lines, pending = pending + data[:whole], data[whole:]
         yield lines, rest
-    if behind:
-        lines, behind = behind, b""
+    if pending:
+        lines, pending = pending, b""
         yield lines, rest
 
 
 def _first_bad_line(data: bytes, table: str, path: str, version: int, first: int) -> LogCorrupt:
-    """The error about the first line of `data`, which begins with line `first` of the file, that is malformed."""
+    """Build the error for the first malformed line of `data`, which begins with line `first` of the file."""
     for number, line in enumerate(data.split(b"\n"), start=first):
         if line.strip():
             try:
@@ -320,14 +320,14 @@ def _first_bad_line(data: bytes, table: str, path: str, version: int, first: int
 
 
 def explain_malformed(error: Exception, data: bytes = b"") -> str:
-    """Why decoding `data`, as far as it is at hand, raised `error`: one of `MALFORMED`, or any that says so itself."""
+    """Explain why decoding `data`, where available, raised `error`: one of `MALFORMED`, or any clear error."""
     if isinstance(error, RecursionError):
-        return "its JSON is nested too deeply to be read"
+        return "its JSON is nested too deeply"
     if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
         try:
             json.dumps(json.loads(data), ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            return "a string in it has half of a surrogate pair, which is no character"
+            return "one of its strings contains an unpaired surrogate, which is not a character"
         except (ValueError, RecursionError):
             return str(error)
     return str(error)

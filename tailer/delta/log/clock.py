@@ -1,8 +1,8 @@
-"""From a moment to a version: search over commit timestamps (PROTOCOL.md, "In-Commit Timestamps", reader rules).
+"""From a time to a version: search over commit timestamps (PROTOCOL.md, "In-Commit Timestamps", reader rules).
 
-A history may have two halves: commits before in-commit timestamps were enabled are dated by their files' modification
-times, made monotonic; commits since then by themselves. A moment belongs to the second half if it is not before the
-timestamp at which it began.
+A history may have two halves. Commits before in-commit timestamps were enabled have their files' modification times,
+made monotonic. Later commits have in-commit timestamps. A time belongs to the second half unless it is before the
+enablement timestamp.
 """
 
 from bisect import bisect_left, bisect_right
@@ -42,7 +42,7 @@ class CommitClock:
         self._file_ms = list(accumulate(times, lambda before_ms, ms: max(ms, before_ms + 1)))
 
     async def first_at_or_after(self, moment_ms: int) -> int:
-        """The first version not earlier than `moment_ms`. Raises `ConfigError` where there is none."""
+        """Return the first version at or after `moment_ms`. Raises `ConfigError` where there is none."""
         if self._since_ms is None or moment_ms < self._since_ms:
             index = bisect_left(self._file_ms, moment_ms)
             found = (self._by_file[index:] or self._by_commit)[:1]
@@ -50,22 +50,22 @@ class CommitClock:
             found = self._by_commit[await self._count_before(moment_ms) :][:1]
         if not found:
             reason = f"{_text(moment_ms)} is after the latest commit, version {self._listing.latest}"
-            raise ConfigError("start", reason, "Give an earlier moment, or `latest` to follow what comes.")
+            raise ConfigError("start", reason, "Give an earlier time, or `latest` to start with new commits.")
         return found[0].version
 
     async def last_at_or_before(self, moment_ms: int) -> int:
-        """The last version not later than `moment_ms`. Raises `ConfigError` where there is none."""
+        """Return the last version at or before `moment_ms`. Raises `ConfigError` where there is none."""
         if self._since_ms is None or moment_ms < self._since_ms:
             found = self._by_file[: bisect_right(self._file_ms, moment_ms)]
         else:
             found = self._by_file + self._by_commit[: await self._count_before(moment_ms + 1)]
         if not found:
             reason = f"{_text(moment_ms)} is before the earliest commit, version {self._listing.earliest}"
-            raise ConfigError("end", reason, "Give a later moment.")
+            raise ConfigError("end", reason, "Give a later time.")
         return found[-1].version
 
     def _number(self, configuration: Mapping[str, str | None], key: str) -> int:
-        """A property that is a number; 0 where it is not set."""
+        """Parse a numeric property; 0 where it is not set."""
         text = configuration.get(key) or "0"
         try:
             return int(text)
@@ -74,7 +74,7 @@ class CommitClock:
             raise LogCorrupt(listing.table, "metaData", f"{key} is {text!r}, not a number", listing.latest) from None
 
     async def _count_before(self, moment_ms: int) -> int:
-        """How many of the self-dated commits are earlier than `moment_ms`: a binary search, a read a step."""
+        """Count the commits with an in-commit timestamp before `moment_ms`: a binary search, one read per step."""
         low, high = 0, len(self._by_commit)
         while low < high:
             middle = (low + high) // 2
@@ -94,7 +94,7 @@ class CommitClock:
 
         found = await self._store.scan(path.name, decode)
         if found is None:
-            raise LogCorrupt(table, path.name, "no inCommitTimestamp, though the table says it has them", path.version)
+            raise LogCorrupt(table, path.name, "no inCommitTimestamp, though the table has them enabled", path.version)
         return found
 
 

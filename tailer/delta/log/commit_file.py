@@ -1,7 +1,7 @@
-"""What a commit file was when it was read, and so whether it has changed since.
+"""Identity of a commit file, to detect that it changed after it was read.
 
-Files of a log do not change, and most writers make them appear whole. Where one does not, its first lines are a commit
-as good as any: only that it is longer a moment later tells.
+Commit files do not change, and most writers create them atomically. With a writer that does not, the first lines alone
+are a valid commit too. Only the file's growth reveals that it was incomplete.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from tailer.stores.local import ObjectMeta, ObjectStore, OpenObject
 
 __all__ = ["CommitContent", "CommitFile", "read_whole"]
 
-_PIECE_BYTES: Final = 2**20
+_CHUNK_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """How to tell a commit file from another one: by its time and length, or else its content, where that was read."""
+    """Identity of a commit file: its time and length, and the digest of its content where that was read."""
 
     meta: ObjectMeta
     digest: bytes | None
 
     async def is_still(self, store: ObjectStore) -> bool:
-        """Whether the file in the store is this one. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        """Return whether the file in the store is this one. Raises `ObjectNotFound`, `StorageUnavailable`."""
         found = await store.stat(self.meta.name)
         if found == self.meta:
             return True
@@ -34,7 +34,7 @@ class CommitFile:
 
 
 class CommitContent:
-    """A file being read from its beginning to its end: what it holds, as a digest, and whether its last line ends."""
+    """Digesting reader of a commit file. `is_ended`: whether the last line read ends with a newline."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -42,7 +42,7 @@ class CommitContent:
         self.is_ended = False
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, as of any file."""
+        """Read the next bytes."""
         data = self._file.read(size)
         if data:
             self._digest.update(data)
@@ -50,18 +50,18 @@ class CommitContent:
         return data
 
     def read_all(self) -> None:
-        """Read what is left."""
-        while self.read(_PIECE_BYTES):
+        """Read the rest of the file."""
+        while self.read(_CHUNK_BYTES):
             pass
 
     @property
     def digest(self) -> bytes:
-        """The digest of what was read."""
+        """Digest of the bytes read so far."""
         return self._digest.digest()
 
 
 def read_whole(opened: OpenObject) -> tuple[CommitFile, bool]:
-    """What an open commit file is, and whether its last line ends."""
+    """Read an open commit file; return its identity and whether its last line ends with a newline."""
     content = CommitContent(opened.file)
     content.read_all()
     return CommitFile(opened.meta, content.digest), content.is_ended

@@ -1,17 +1,17 @@
-"""The files of a `_delta_log`: their names, and the segment of them that makes up a state.
+"""The files of a `_delta_log`: their names, and the segment of files that makes up a state.
 
-Names follow PROTOCOL.md ("File Types"); everything else in the folder (checksums, hidden files, staged commits, other
-tools' leftovers) is not ours to read. Log compaction files are recognised and left out: they drop `cdc` and
-`commitInfo` actions, so they can never stand for the commits they cover.
+Names follow PROTOCOL.md ("File Types"). Other files in the folder are ignored: checksums, hidden files, staged commits,
+leftovers of other tools. Log compaction files are ignored too: they drop `cdc` and `commitInfo` actions, so they cannot
+replace the commits they cover.
 
 `LogSegment` guarantees, checked when it is made:
   1. commits are strictly consecutive;
   2. they begin right after the checkpoint, or at version 0 where there is none;
-  3. the checkpoint is whole: one file, or all parts of a multi-part one, all of one version;
-  4. the segment ends at `version`, so that state there can be built from nothing else.
+  3. the checkpoint is complete: one file, or all parts of a multi-part one, all of one version;
+  4. the segment ends at `version` and contains everything needed for the state there.
 
-A log may be long: `list_recent` lists it from about the checkpoint on that `_last_checkpoint` names. Such a listing is
-the end of the log as it is, and refuses every question about what came before.
+A log may be long: `list_recent` lists it from slightly before the checkpoint that `_last_checkpoint` names. Such a
+listing covers the end of the log and refuses questions about earlier versions.
 """
 
 import re
@@ -50,13 +50,13 @@ _NAMES: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
 
 
 def commit_name(version: int) -> str:
-    """The object name of a version's commit file."""
+    """Return the object name of a version's commit file."""
     return f"{LOG}/{version:020d}.json"
 
 
 @dataclass(frozen=True, slots=True)
 class LogPath:
-    """A file of the log that we read: a commit or (a part of) a checkpoint."""
+    """A commit file, a checkpoint or a part of one."""
 
     version: int
     kind: LogFileKind
@@ -68,12 +68,12 @@ class LogPath:
 
     @property
     def meta(self) -> ObjectMeta:
-        """The file as the listing had it."""
+        """Name, size and time from the listing."""
         return ObjectMeta(self.name, self.size_bytes, self.modified_ms)
 
     @classmethod
     def parse(cls, meta: ObjectMeta) -> Self | None:
-        """What the file's name says, or None for a file that is not for us."""
+        """Parse the file's name; None for a file that is neither a commit nor a checkpoint."""
         base = meta.name.rpartition("/")[2]
         for kind, pattern in _NAMES:
             match = pattern.fullmatch(base)
@@ -108,10 +108,10 @@ class LogSegment:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """One listing of the log, ordered: what is there to begin from. `since`: the first version that was looked for.
+    """An ordered listing of the log. `since`: the first version that was listed.
 
-    Where that is not 0, versions before `since` and states without a checkpoint in the listing are not known, which is
-    not to say that they are gone: asking for them is a `ValueError`.
+    Where that is not 0, versions before `since` and states without a checkpoint in the listing are unknown, but may
+    exist. Asking for them raises `ValueError`.
     """
 
     table: str
@@ -121,9 +121,9 @@ class LogListing:
 
     @classmethod
     def of(cls, table: str, objects: Iterable[ObjectMeta], since: int = 0) -> Self:
-        """Sort a folder's objects out. Incomplete multi-part checkpoints are left out.
+        """Build a listing from a folder's objects. Incomplete multi-part checkpoints are left out.
 
-        Raises `NotATable` where neither a commit nor a checkpoint is there.
+        Raises `NotATable` where the folder has neither a commit nor a checkpoint.
         """
         paths = [path for path in map(LogPath.parse, objects) if path is not None]
         commits = sorted((p for p in paths if p.kind is LogFileKind.COMMIT), key=lambda p: p.version)
@@ -134,12 +134,12 @@ class LogListing:
 
     @property
     def latest(self) -> int:
-        """The newest version there is."""
+        """The newest version."""
         return max([path.version for path in self.commits[-1:]] + [files[0].version for files in self.checkpoints[-1:]])
 
     @property
     def earliest(self) -> int:
-        """The first version whose changes can be read: state at it is known and its commit is there.
+        """The first version whose changes can be read: its state is known and its commit exists.
 
         Raises `VersionGone` where no commit is left.
         """
@@ -152,9 +152,9 @@ class LogListing:
         return starts[0]
 
     def segment(self, version: int, without: Collection[str] = ()) -> LogSegment:
-        """The files that make up the state at `version`, from the nearest checkpoint with no file named in `without`.
+        """Return the files of the state at `version`, from the nearest checkpoint without a file named in `without`.
 
-        Raises `VersionAhead` beyond the latest version and `VersionGone` where files of it are missing.
+        Raises `VersionAhead` after the latest version and `VersionGone` where files of it are missing.
         """
         if version > self.latest:
             raise VersionAhead(self.table, version, self.latest)
@@ -172,7 +172,7 @@ class LogListing:
 
     @property
     def gaps(self) -> frozenset[tuple[int, int]]:
-        """Where commits are missing: between which two versions, the one after the latest included."""
+        """Pairs of versions between which commits are missing; the version after the latest counts as present."""
         versions = [*(path.version for path in self.commits), self.latest + 1]
         return frozenset((low, high) for low, high in pairwise(versions) if high != low + 1)
 
@@ -191,21 +191,21 @@ class LogListing:
 
 
 async def list_log(store: ObjectStore) -> LogListing:
-    """What is in the log now. Raises `NotATable`, `StorageUnavailable`."""
+    """List the log. Raises `NotATable`, `StorageUnavailable`."""
     return await _list_since(store, 0)
 
 
-async def list_recent(store: ObjectStore, behind: int, version: int | None = None) -> LogListing:
-    """What is in the log now, as far back as state at `version` (None: the latest) and later ones takes.
+async def list_recent(store: ObjectStore, clock_window: int, version: int | None = None) -> LogListing:
+    """List the log as far back as the states at `version` (None: the latest) and later need.
 
-    The listing holds the commits of `behind` versions before the checkpoint it begins with, for their times. It is the
-    whole log where `_last_checkpoint` is missing, broken, later than `version`, or names a checkpoint that is not there
-    or not whole. Raises `NotATable`, `StorageUnavailable`.
+    The listing includes the `clock_window` versions before its first checkpoint, for their timestamps. The whole log is
+    listed where `_last_checkpoint` is missing, malformed, later than `version`, or names a missing or incomplete
+    checkpoint. Raises `NotATable`, `StorageUnavailable`.
     """
     hint = await read_last_checkpoint(store)
     if hint is not None and (version is None or hint <= version):
         with suppress(NotATable):
-            listing = await _list_since(store, max(hint - behind, 0))
+            listing = await _list_since(store, max(hint - clock_window, 0))
             if any(files[0].version == hint for files in listing.checkpoints):
                 return listing
     return await list_log(store)
@@ -214,8 +214,8 @@ async def list_recent(store: ObjectStore, behind: int, version: int | None = Non
 async def _list_since(store: ObjectStore, since: int) -> LogListing:
     """List the log from a version on.
 
-    A folder is not listed in one instant: a later commit may be seen where an earlier one, made during the listing, was
-    not. So a gap counts only when the next listing has it too.
+    Listings are not atomic: one may contain a later commit but miss an earlier one that was written meanwhile. So a gap
+    counts only if the next listing has it too.
     """
     start_after = commit_name(since - 1) if since else ""
     gaps: frozenset[tuple[int, int]] = frozenset()
@@ -227,7 +227,7 @@ async def _list_since(store: ObjectStore, since: int) -> LogListing:
 
 
 def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], ...]:
-    """Checkpoints by version; where a version has several, the preferred one last."""
+    """Sort complete checkpoints by version; of several for one version, the preferred one comes last."""
     whole: list[tuple[LogPath, ...]] = []
     single = [path for path in paths if path.kind is not LogFileKind.CHECKPOINT_PART]
     whole.extend((path,) for path in single)

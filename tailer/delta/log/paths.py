@@ -1,4 +1,4 @@
-"""Where the paths in actions point (PROTOCOL.md, "Add File and Remove File"): data, change and vector files alike."""
+"""Resolution of paths in actions (PROTOCOL.md, "Add File and Remove File"): data, change and vector files alike."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ from urllib.parse import unquote
 __all__ = ["locate"]
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
-# What may stand before a single slash. Before two, anything is a scheme.
+# Schemes recognised before a single slash. Before two slashes, anything is a scheme.
 _SCHEMES: Final = re.compile(
     r"abfss?|adl|dbfs|file|ftp|gs|hdfs|https?|oss|s3[an]?|viewfs|wasbs?|webhdfs", re.IGNORECASE
 )
@@ -15,13 +15,13 @@ _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
 def locate(path: str, root: str) -> str:
-    """Where a path of the log points: percent-decoded once, without dot segments, under `root` unless it is absolute.
+    """Resolve a path of the log: percent-decoded once, without dot segments, under `root` unless it is absolute.
 
-    Absolute are paths that begin with a slash, and URIs: a known scheme and a slash, or any scheme and two. Every other
-    path is relative, whatever it has before a colon. A location on this machine begins with a slash, and all others do
-    not: also a file URI becomes one unless it names another host.
+    Absolute paths are those that begin with a slash, and URIs: a known scheme and a slash, or any scheme and two
+    slashes. Every other path is relative, whatever it has before a colon. A local location begins with a slash, and no
+    other location does. So a file URI becomes a path, unless it names another host.
 
-    Raises `ValueError` where that is no name a file can have: not UTF-8 once decoded, or with a NUL in it.
+    Raises `ValueError` for an impossible file name: not UTF-8 after decoding, or with a NUL in it.
     """
     uri = _URI.match(path)
     if uri is not None and (uri[2] == "//" or _SCHEMES.fullmatch(uri[1])):
@@ -37,20 +37,20 @@ def locate(path: str, root: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """The path without `.` and `..`, as URIs are resolved: a link in it does not matter.
+    """Remove `.` and `..` from a path as from a URI: symbolic links are ignored.
 
-    A relative path may still begin with `..`.
+    A relative result may still begin with `..`.
     """
     if not _DOTS.search(path):
         return path
-    kept: list[str] = []
+    segments: list[str] = []
     for segment in path.split("/"):
-        if segment == ".." and kept and kept[-1] != "..":
-            if kept != [""]:
-                kept.pop()
-        elif segment != "." and not (segment == ".." and kept == [""]):
-            kept.append(segment)
-    return "/".join(kept)
+        if segment == ".." and segments and segments[-1] != "..":
+            if segments != [""]:
+                segments.pop()
+        elif segment != "." and not (segment == ".." and segments == [""]):
+            segments.append(segment)
+    return "/".join(segments)
 
 
 def _decoded_under(root: str, path: str) -> str:
@@ -62,5 +62,5 @@ def _decoded_under(root: str, path: str) -> str:
 def _decoded(path: str) -> str:
     text = unquote(path, errors="strict") if "%" in path else path
     if "\0" in text:
-        raise ValueError(f"path {path!r} has a NUL in it")
+        raise ValueError(f"path {path!r} contains a NUL")
     return text

@@ -1,8 +1,8 @@
 """Version checksum files: protocol and metadata at a version, without the log before it (PROTOCOL.md, "Version
 Checksum File").
 
-A writer may leave one beside a commit, before or after it, and one of an attempt that failed may stay. So it is
-believed only where it names the transaction of the commit that is there.
+A writer may write one before or after the commit, and a failed attempt may leave one. So a checksum file is used only
+if it names the transaction of the commit.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ __all__ = ["VersionChecksum", "read_checksum"]
 
 
 class VersionChecksum(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that tell a state; the others are about the table's files."""
+    """The fields that define the state; the others describe the table's files."""
 
     protocol: Protocol
     metadata: Metadata
@@ -27,7 +27,7 @@ _CHECKSUM = msgspec.json.Decoder(VersionChecksum)
 
 
 async def read_checksum(store: ObjectStore, commit: Commit) -> VersionChecksum | None:
-    """Read the checksum file of `commit`; None where there is none that is sound and says that it belongs to it.
+    """Read the checksum file of `commit`; None where it is missing, malformed or of another transaction.
 
     Raises `StorageUnavailable`.
     """
