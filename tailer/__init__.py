@@ -9,7 +9,7 @@ The flow
      storage -> LogSegment -> Commit -> Snapshot.advance -> ChangePlan[ChangeTask]     |
                  (async I/O at the edge, pure in the middle)         |                 |
                                                         execute(task): sync, pyarrow   |
-                                        PairingEngine around LocalEngine: threads | SparkEngine: executors
+                                        ChangelogEngine around LocalEngine: threads | SparkEngine: executors
                                                                      |                 |
                                                                ChangeBatch -> SinkTransaction.commit(progress)
     wake-up (watch) -> pipeline <---------------------------------------- Sink.progress(app_id)

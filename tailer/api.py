@@ -18,8 +18,8 @@ from anyio import EndOfStream, create_memory_object_stream, to_thread
 from anyio.from_thread import start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from tailer.changelog.carryovers import PairingCounts
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.carryovers import ChangelogCounts
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.delta.table import DeltaTableLog
@@ -200,7 +200,7 @@ class Changes:
                 start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
                 engine = await self._net_engine(table, versions)
             else:
-                engine = nullcontext(PairingEngine(LocalEngine(), self.rules, _unreported))
+                engine = nullcontext(ChangelogEngine(LocalEngine(), self.rules, _unreported))
             wake = LocalWake(self.folder / "_delta_log") if end is None else TimerWake()
             async with engine as running:
                 await Pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()
@@ -220,7 +220,7 @@ async def _next(receive: MemoryObjectReceiveStream[pa.RecordBatch]) -> pa.Record
         return None
 
 
-def _unreported(plan: ChangePlan, counts: PairingCounts) -> None:
+def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
     """Drop the counts: the metrics are the daemon's."""
 
 

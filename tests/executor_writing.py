@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from sinks.delta.sink import DeltaSink
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
@@ -79,7 +79,7 @@ class Delivering:
         self, session: Callable[[], SparkSession], until: int | None = None, sink: DeltaSink | None = None
     ) -> DeltaPipeline:
         """The pipeline whose rows executors write."""
-        engine = PairingEngine(LocalEngine(), self.pairing)
+        engine = ChangelogEngine(LocalEngine(), self.pairing)
         return delta_pipeline(
             self.settings,
             self.log(),
@@ -94,7 +94,7 @@ class Delivering:
 
     def driver(self, until: int | None = None, limits: Limits = LIMITS) -> Pipeline:
         """The ordinary pipeline."""
-        engine = PairingEngine(LocalEngine(), self.pairing)
+        engine = ChangelogEngine(LocalEngine(), self.pairing)
         end = None if until is None else Start(StartKind.VERSION, until)
         return Pipeline(self.name, self.log(), self.sink(), engine, TimerWake(), self.start, end, self.policy, limits)
 

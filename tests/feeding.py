@@ -12,7 +12,7 @@ import anyio
 import pyarrow as pa
 from anyio import to_thread
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
@@ -68,7 +68,7 @@ def placed(batches: Iterable[ChangeBatch]) -> Iterator[Placed]:
 def places_of(path: Path, rules: PairingRules = KEEP, first: int = 0) -> Counter[Placed]:
     """What `LocalEngine` makes of the versions from `first` on."""
     found: Counter[Placed] = Counter()
-    versions: list[Followed] = follow(path, first, engine=PairingEngine(LocalEngine(), rules))
+    versions: list[Followed] = follow(path, first, engine=ChangelogEngine(LocalEngine(), rules))
     for version in versions:
         found.update(placed(version.batches))
     return found

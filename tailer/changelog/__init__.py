@@ -1,9 +1,9 @@
-"""The changelog of rewritten files: which of their rows changed.
+"""The changelog of rewritten files: the rows that changed.
 
-Without a change feed, a writer that changes one row rewrites its file: the log says that all of its rows were deleted
-and inserted. This package compares them and keeps what is different (`carryovers`, `engine`), pairs a delete and an
-insert of one row into an update, and reduces a range of versions to its net changes (`net_changes`). Rows are compared
-on disk (`row_index`), and what is found is spilled there too (`spill`).
+Without a change feed, a writer that changes one row rewrites its file. The log then says that all rows of the file were
+deleted and inserted. This package compares the rows and drops the unchanged ones (`carryovers`, `engine`), pairs a
+delete and an insert of one row into an update, and reduces a range of versions to its net changes (`net_changes`). Rows
+are compared in an on-disk index (`row_index`), and the results are spilled to disk too (`spill`).
 """
 
 __all__: list[str] = []

@@ -1,30 +1,30 @@
-"""From rewritten files to changed rows: which rows of a version are changes, and which belong to one update.
+"""From rewritten files to changed rows: carry-overs, updates and unchanged updates of a version.
 
-A writer without deletion vectors that changes one row writes its whole file anew: the log then says that a million rows
-were deleted and a million inserted. `refine` compares the rows of a version with each other and puts what it finds into
-the plan's tasks, so that executing them yields the rows that changed:
+A writer without deletion vectors that changes one row rewrites its whole file. The log then says that a million rows
+were deleted and a million inserted. `refine` compares the rows of a version with each other and adds the result to the
+plan's tasks, so that executing them yields only the rows that changed:
 
 1. *Carry-overs* (`Carryovers.DROP`) are rows that are deleted and inserted unchanged. They cancel out as multisets:
-   where a row is deleted twice and inserted once, one delete is left. Where rows are tracked (PROTOCOL.md, "Row
-   Tracking") those with the same row id and row commit version are found first, which takes no more than reading these
-   two columns; what is left is compared by the values of all columns that are delivered. Only versions without a change
-   feed have carry-overs: where there is one, it says what changed, and is believed.
-2. *Updates* (`compute_updates`): a deleted and an inserted row that are one row before and after become
-   `update_preimage` and `update_postimage`. One row are those with equal `key` columns, none of them null; of the
-   others, those with one row id. Where several rows of a version have one key, the n-th that is deleted goes with the
-   n-th that is inserted, in the order of delivery; those without a partner stay what they are. Both images come
-   together, the preimage first, at the position of the postimage and in the columns of the version; where the version
-   drops a column, its rows are left as they are. Of the images in change files those with one key are put together
-   likewise; others stay as they lie there.
-3. *Unchanged* (`skip_unchanged`): the images of an update are dropped where they are equal; those in change files,
-   which do not say which belong together, as multisets.
+   of a row that is deleted twice and inserted once, one delete is left. With row tracking (PROTOCOL.md, "Row
+   Tracking"), rows with equal row id and row commit version are matched first, which reads only these two columns. The
+   other rows are compared by all delivered columns. Only versions without a change feed have carry-overs, because the
+   feed lists exactly the changes.
+2. *Updates* (`compute_updates`): a deleted and an inserted row with the same identity become `update_preimage` and
+   `update_postimage`. Rows have the same identity if their `key` columns are equal and none of these is null; of the
+   remaining rows, if their row ids are equal. Where several rows of a version have one key, the n-th deleted row is
+   paired with the n-th inserted row, in the order of delivery. Rows without a partner stay deletes and inserts. Both
+   images are delivered together, the preimage first, at the position of the postimage and with the columns of the
+   version. Where the version drops a column, its rows are not paired. Images in change files are paired by key in the
+   same way. The others stay in place.
+3. *Unchanged* (`skip_unchanged`): equal images of an update are dropped. Images in change files are not paired there,
+   so they cancel out as multisets.
 
-Rows are equal if they are in all columns that the table has before or after the version, matched by what tells columns
-apart over time (`tailer.schema.identity`): to a row that does not have a column it is null. Where the types of a column
-cannot be compared, no row is equal to another.
+Rows are equal if they are equal in all columns that the table has before or after the version. Columns are matched by
+their identity over time (`tailer.schema.identity`), and a missing column counts as null. Where the types of a column
+cannot be compared, no rows are equal.
 
-All other rows stay where they were (invariant 4): `task` and `row` of a position are those of the plan as it was.
-Memory is bounded by `tailer.changelog.row_index`, and a bit for each row of a version.
+All other rows keep their positions (invariant 4): `task` and `row` are those of the original plan. Memory is bounded by
+`tailer.changelog.row_index` and one bit for each row of a version.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,10 +38,10 @@ from pyroaring import BitMap64
 
 from tailer.changelog.compared_columns import ComparedColumns
 from tailer.changelog.partition_groups import by_partition
-from tailer.changelog.row_index import RowMatches
+from tailer.changelog.row_index import RowIndex
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.changelog.spill.bitmaps import Selections
-from tailer.changelog.spill.preimages import Preimages
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import ROW_ID, ChangeType
 from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
@@ -49,7 +49,7 @@ from tailer.read.execute import execute
 from tailer.read.row_bitmaps import Bitmaps
 from tailer.schema.columns import dropped_column
 
-__all__ = ["PairingCounts", "apart", "check_key", "concerns", "lacks_identity", "refine", "refine_range"]
+__all__ = ["ChangelogCounts", "check_key", "concerns", "independent_parts", "lacks_identity", "refine", "refine_range"]
 
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
@@ -58,10 +58,10 @@ _ROW_ID: Final = select_columns(_IDS, [ROW_ID])
 
 
 @dataclass(frozen=True, slots=True)
-class PairingCounts:
-    """What was found, in rows: `carryovers` and `unchanged` were dropped, `updates` are two images each.
+class ChangelogCounts:
+    """Row counts of a comparison: `carryovers` and `unchanged` were dropped, `updates` have two images each.
 
-    `ambiguous`: rows that had a choice of partners for an update, or found them all taken.
+    `ambiguous`: rows with more than one possible partner for an update, or whose possible partners are all paired.
     """
 
     carryovers: int = 0
@@ -76,28 +76,28 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
         if plan.schema.get_field_index(column) < 0:
             known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
             change = (
-                "Where a version renames it, change the key between the two: progress is kept. Where a later version "
-                "adds it, start there."
+                "If a version renames it, deliver the versions before, then change the key: progress is kept. If a "
+                "later version adds it, start there."
             )
             remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
             raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
 
 
 def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
-    """Whether `refine` may find anything."""
+    """Return whether `refine` may change the plan."""
     if plan.regime is Regime.CDC:
         return rules.skip_unchanged or (rules.compute_updates and bool(rules.key))
     kinds = {task.kind for task in plan.tasks}
     if plan.regime is not Regime.FILES or len(kinds) < 2:
         return False
-    return _may_carry_over(plan, rules) or _pairs(plan, rules)
+    return _has_carryovers(plan, rules) or _pairs(plan, rules)
 
 
-def apart(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
-    """The plan in parts that `refine` may be given one by one: it compares no row of one with a row of another.
+def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
+    """Split the plan into parts that `refine` can process independently, because no rows of two parts are compared.
 
-    These are its partitions where equal values are all that is looked for: an update may take a row from one to
-    another, and an id is whatever the file says.
+    Where only values are compared, the parts are partitions. Otherwise the plan is one part: an update may move a row
+    to another partition, and row ids do not depend on partitions.
     """
     if plan.regime is not Regime.FILES or rules.compute_updates or _is_tracked(plan):
         return [plan]
@@ -110,71 +110,72 @@ def apart(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
 
 
 def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
-    """Whether updates are wanted, and nothing tells which rows of `plan` are one."""
+    """Return whether updates are requested but the rows of `plan` have neither a key nor row ids."""
     rewrites = plan.regime is Regime.FILES and len({task.kind for task in plan.tasks}) > 1
     return rewrites and rules.compute_updates and not rules.key and not _is_tracked(plan)
 
 
 def refine(
-    plan: ChangePlan, rules: PairingRules, matches: RowMatches, selections: Selections, preimages: Preimages
-) -> tuple[ChangePlan, PairingCounts]:
-    """The plan for those rows that are changes by `rules`, but for `preimages`, which belong before their postimages.
+    plan: ChangePlan, rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps, preimages: SpilledPreimages
+) -> tuple[ChangePlan, ChangelogCounts]:
+    """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
-    The plan refers to `selections` and is good as long as they are.
+    The new plan refers to `bitmaps` and is valid as long as they are. `plan` must have the key columns
+    (`check_key`).
 
-    Raises what `tailer.read.execute.execute` raises, and `StorageUnavailable` where the disk is full. The plan has the
-    columns of the key (`check_key`).
+    Raises what `tailer.read.execute.execute` raises, and `StorageUnavailable` where the disk is full.
     """
     columns = ComparedColumns.of([plan])
-    comparison = _Comparison(plan.tasks, columns, matches, selections)
-    matches.begin()
-    carryovers = comparison.cancel() if _may_carry_over(plan, rules) else 0
+    comparison = _Comparison(plan.tasks, columns, row_index, bitmaps)
+    row_index.begin()
+    carryovers = comparison.cancel() if _has_carryovers(plan, rules) else 0
     updates = ambiguous = 0
     if rules.compute_updates:
         updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys)
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
     if comparison.has_pairs:
         comparison.join(preimages)
-    matches.begin()
-    return replace(plan, tasks=comparison.tasks()), PairingCounts(carryovers, updates, ambiguous, unchanged)
+    row_index.begin()
+    return replace(plan, tasks=comparison.tasks()), ChangelogCounts(carryovers, updates, ambiguous, unchanged)
 
 
 def refine_range(
-    plans: Sequence[ChangePlan], rules: PairingRules, matches: RowMatches, selections: Selections
-) -> tuple[tuple[ChangePlan, ...], PairingCounts]:
-    """The plans of consecutive versions for their net changes: what became of the rows from before to after them.
+    plans: Sequence[ChangePlan], rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps
+) -> tuple[tuple[ChangePlan, ...], ChangelogCounts]:
+    """Refine the plans of consecutive versions to their net changes, from before the first to after the last version.
 
-    Rows that come and go, or go and come again, cancel out as multisets, carry-overs first, whatever the rules say of
-    them; of a row that several versions update, the first preimage and the last postimage are left, each where it was.
-    What is left are updates where `rules.compute_updates` finds them, else deletes and inserts. Rows are compared in
-    all of the table's own columns that it has in the range: those of change files have no ids.
+    Rows that are inserted and later deleted, or deleted and later inserted, cancel out as multisets. Carry-overs cancel
+    out first, even if the rules keep them. Of a row that several versions update, the first preimage and the last
+    postimage are left, each at its position. The remaining rows are updates where `rules.compute_updates` pairs them,
+    else deletes and inserts. Rows are compared in all table columns of the range, without row tracking columns, because
+    rows of change files have no ids.
 
-    Raises what `refine` raises, and `ConfigError` where rows of one version cannot be compared with those of the last.
+    Raises what `refine` raises, and `ConfigError` where rows of a version cannot be compared with those of the last.
     """
     dropped: Bitmaps = {}
     tasks: list[ChangeTask] = []
     carryovers = updates = ambiguous = 0
     for plan in plans:
         if plan.regime is Regime.FILES and not plan.feed:
-            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), matches, selections)
-            matches.begin()
+            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), row_index, bitmaps)
+            row_index.begin()
             carryovers += carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
     columns = ComparedColumns.of(plans, own=True)
-    comparison = _Comparison(tasks, columns, matches, selections, dropped, exactly=True)
-    matches.begin()
+    comparison = _Comparison(tasks, columns, row_index, bitmaps, dropped, exactly=True)
+    row_index.begin()
     comparison.cancel_all()
     if rules.compute_updates:
         check_key(plans[-1], rules)
         updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key))
-    matches.begin()
+    row_index.begin()
     found = iter(comparison.tasks())
     net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
-    return net, PairingCounts(carryovers, updates, ambiguous)
+    return net, ChangelogCounts(carryovers, updates, ambiguous)
 
 
-def _may_carry_over(plan: ChangePlan, rules: PairingRules) -> bool:
+def _has_carryovers(plan: ChangePlan, rules: PairingRules) -> bool:
     return rules.carryovers is Carryovers.DROP and plan.regime is Regime.FILES and not plan.feed
 
 
@@ -187,66 +188,67 @@ def _is_tracked(plan: ChangePlan) -> bool:
 
 
 class _Comparison:
-    """The rows of some tasks, compared with each other in all `columns` that they have.
+    """Comparison of the rows of some tasks with each other, in all `columns`.
 
-    `dropped`: rows that are no changes, by the index of their task. `exactly`: whether to take images of updates for
-    deletes and inserts.
+    `dropped`: rows that are not changes, by task index. `exactly`: whether to treat images of updates as deletes and
+    inserts.
     """
 
     def __init__(
         self,
         tasks: Sequence[ChangeTask],
         columns: ComparedColumns,
-        matches: RowMatches,
-        selections: Selections,
+        row_index: RowIndex,
+        bitmaps: SpilledBitmaps,
         dropped: Bitmaps | None = None,
         exactly: bool = False,
     ) -> None:
         self._tasks = tasks
         self._columns = columns
-        self._matches = matches
-        self._selections = selections
+        self._row_index = row_index
+        self._bitmaps = bitmaps
         self._exactly = exactly
         self.dropped: Bitmaps = dropped or {}
-        self._gone: Bitmaps = {}  # preimages, and below postimages, of updates that were found
-        self._come: Bitmaps = {}
+        self._preimages: Bitmaps = {}  # of the updates found so far
+        self._postimages: Bitmaps = {}
 
     def tasks(self) -> tuple[ChangeTask, ...]:
-        """The tasks, told what was found."""
-        return tuple(self._told(index, task.schema) for index, task in enumerate(self._tasks))
+        """Return the tasks refined by the results so far."""
+        return tuple(self._refined(index, task.schema) for index, task in enumerate(self._tasks))
 
     @property
     def has_pairs(self) -> bool:
-        """Whether images were found that belong together."""
-        return bool(self._gone)
+        """Whether any updates were found."""
+        return bool(self._preimages)
 
     def cancel(self) -> int:
-        """Drop carry-overs; how many rows that were."""
-        # Of a row that had fewer columns its id tells no more than that it is still the same row.
+        """Drop carry-overs and return how many rows were dropped."""
+        # An equal row id does not prove equal values if the deleted row had fewer columns.
         every = self._columns.every
         tracked = [index for index in self._tracked() if self._columns.compared(index) is every]
         dropped = 0
         if self._has_both(tracked):
-            taken = self._take(tracked, _IDS, _PLAIN, nulls_differ=True)
-            dropped += self._drop(taken, self._matches.unmatched_singles())
-        rivals = self._rivals(self._columns.comparable())
-        if self._has_both(rivals):
-            taken = self._take(rivals, every, _PLAIN)
-            dropped += self._drop(taken, self._matches.unmatched())
+            positions = self._index_rows(tracked, _IDS, _PLAIN, nulls_differ=True)
+            dropped += self._drop(positions, self._row_index.unmatched_singles())
+        candidates = self._in_mixed_partitions(self._columns.comparable())
+        if self._has_both(candidates):
+            positions = self._index_rows(candidates, every, _PLAIN)
+            dropped += self._drop(positions, self._row_index.unmatched())
         return dropped
 
     def cancel_all(self) -> None:
-        """Drop all rows, of whatever version, that cancel out. Raises `ConfigError` where some cannot be compared."""
+        """Drop all rows that cancel out across versions. Raises `ConfigError` where some cannot be compared."""
         comparable = self._columns.comparable()
-        strange = [self._tasks[index].version for index in set(range(len(self._tasks))).difference(comparable)]
-        if strange:
-            reason = f"the columns before or at version {max(strange)} cannot be compared with those at the end"
-            remedy = f"Begin at version {max(strange) + 1}, or end before {max(strange)}."
+        incomparable = [self._tasks[index].version for index in set(range(len(self._tasks))).difference(comparable)]
+        if incomparable:
+            last = max(incomparable)
+            reason = f"the columns before or at version {last} cannot be compared with those of the last version"
+            remedy = f"Start at version {last + 1}, or end before version {last}."
             raise ConfigError("net changes", reason, remedy)
-        self._drop(self._take(comparable, self._columns.every, _PLAIN), self._matches.unmatched())
+        self._drop(self._index_rows(comparable, self._columns.every, _PLAIN), self._row_index.unmatched())
 
     def pair(self, key: pa.Schema, null_keys: bool = False) -> tuple[int, int]:
-        """Find updates: by the columns `key`, if any, then by row id; how many, and how many rows were ambiguous.
+        """Pair updates by the columns `key`, if any, then by row id; return counts of updates and ambiguous rows.
 
         `null_keys`: whether nulls in keys are equal.
         """
@@ -256,11 +258,11 @@ class _Comparison:
         by_id = self._pair([index for index in whole if index in tracked], _ROW_ID, _PLAIN)
         updates, ambiguous = by_key.updates + by_id.updates, by_key.ambiguous + by_id.ambiguous
         if not self._exactly:
-            # Change files say that rows are images, but not of which update: writers may put them far apart.
+            # Change files mark images but do not pair them, and the two images may be far from each other.
             images = self._pair([index for index in whole if self._has_images(index)], key, _IMAGES, null_keys)
             ambiguous += images.ambiguous
             if images.left:
-                # Whose row got another key may have left the old one to a new row, or have taken that of a deleted one.
+                # A row whose key changed may have freed its key for a new row, or got the key of a deleted row.
                 crossed = self._pair(whole, key, _PLAIN + _IMAGES, null_keys)
                 updates, ambiguous = updates + crossed.updates, ambiguous + crossed.ambiguous
         return updates, ambiguous
@@ -270,101 +272,104 @@ class _Comparison:
     ) -> "_Paired":
         if not indices or len(columns) == 0:
             return _Paired()
-        taken = self._take(indices, columns, types, nulls_differ=not nulls, untold=True)
-        count = sum(map(len, taken.values()))
+        positions = self._index_rows(indices, columns, types, nulls_differ=not nulls, unpaired=True)
+        count = sum(map(len, positions.values()))
         if count < 2:
             return _Paired(left=count)
-        # A row that comes, loses a column and goes is left as two: what goes must not be taken for what was before.
-        gone, come, ambiguous = self._matches.pair(in_turn=self._exactly and not self._columns.whole)
-        _unite(self._gone, gone)
-        _unite(self._come, come)
-        updates = sum(map(len, gone.values()))
+        # A row that is inserted, loses a column and is deleted did not cancel out: its delete must not be paired as
+        # if the row had existed before the range.
+        deleted, inserted, ambiguous = self._row_index.pair(in_turn=self._exactly and not self._columns.whole)
+        _merge(self._preimages, deleted)
+        _merge(self._postimages, inserted)
+        updates = sum(map(len, deleted.values()))
         return _Paired(updates, ambiguous, count - 2 * updates)
 
     def _has_images(self, index: int) -> bool:
         return self._tasks[index].kind is TaskKind.CDC_OTHERS
 
     def skip_unchanged(self) -> int:
-        """Drop images of updates that are equal; how many rows that were."""
+        """Drop updates with equal images and return how many rows were dropped."""
         indices, dropped = self._columns.comparable(), 0
-        if told := [index for index in indices if index in self._gone or index in self._come]:
-            self._take(told, self._columns.every, _IMAGES)
-            equal = self._matches.part_equals()
+        if paired := [index for index in indices if index in self._preimages or index in self._postimages]:
+            self._index_rows(paired, self._columns.every, _IMAGES)
+            equal = self._row_index.unpair_equal()
             dropped = sum(map(len, equal.values()))
-            _unite(self.dropped, equal)
-            for found in (self._gone, self._come):
+            _merge(self.dropped, equal)
+            for found in (self._preimages, self._postimages):
                 found |= {index: rows - equal.get(index, BitMap64()) for index, rows in found.items()}
         if written := [index for index in indices if self._has_images(index)]:
-            taken = self._take(written, self._columns.every, _IMAGES, untold=True)
-            dropped += self._drop(taken, self._matches.unmatched())
+            positions = self._index_rows(written, self._columns.every, _IMAGES, unpaired=True)
+            dropped += self._drop(positions, self._row_index.unmatched())
         return dropped
 
-    def join(self, preimages: Preimages) -> None:
-        """Take the preimages that were found out of their tasks."""
-        postimages = {self._tasks[index].index: rows for index, rows in self._come.items() if rows}
-        with closing(self._matches.partner_ranks()) as ranks:
-            preimages.keep(self._images(self._gone), ranks, postimages)
-        _unite(self.dropped, self._gone)
-        self._gone = {}
+    def join(self, preimages: SpilledPreimages) -> None:
+        """Move the paired preimages from their tasks to `preimages`."""
+        postimages = {self._tasks[index].index: rows for index, rows in self._postimages.items() if rows}
+        with closing(self._row_index.partner_ranks()) as ranks:
+            preimages.keep(self._images(self._preimages), ranks, postimages)
+        _merge(self.dropped, self._preimages)
+        self._preimages = {}
 
     def _images(self, found: Bitmaps) -> Iterator[pa.RecordBatch]:
         for index in sorted(found):
-            rows = self._selections.store(found[index])
+            rows = self._bitmaps.store(found[index])
             if rows is not None:
-                task, told = self._tasks[index], Refinement(updated=rows)
-                schema = self._columns.as_then(index, self._columns.latest)
-                wanted = replace(task, schema=schema, include=rows, exclude=None, refinement=told)
-                yield from (batch.rows for batch in execute(wanted))
+                task, refinement = self._tasks[index], Refinement(updated=rows)
+                schema = self._columns.as_of_task(index, self._columns.latest)
+                preimages = replace(task, schema=schema, include=rows, exclude=None, refinement=refinement)
+                yield from (batch.rows for batch in execute(preimages))
 
-    def _take(
+    def _index_rows(
         self,
         indices: Iterable[int],
         schema: pa.Schema,
         types: tuple[ChangeType, ...],
         nulls_differ: bool = False,
-        untold: bool = False,
+        unpaired: bool = False,
     ) -> Bitmaps:
-        """Make rows of these tasks the ones to ask about; their positions. `untold`: but those found to be images."""
-        self._matches.clear()
-        taken: Bitmaps = {}
+        """Index the rows of these tasks and return their positions. `unpaired`: without rows already paired."""
+        self._row_index.clear()
+        positions: Bitmaps = {}
         for index in indices:
-            batches = execute(self._told(index, self._as_then(index, schema), untold))
-            taken[index] = self._matches.add(index, batches, types, nulls_differ)
-        return taken
+            batches = execute(self._refined(index, self._as_of_task(index, schema), unpaired))
+            positions[index] = self._row_index.add(index, batches, types, nulls_differ)
+        return positions
 
     def _tracked(self) -> list[int]:
         return [index for index, task in enumerate(self._tasks) if task.tracking is not None]
 
-    def _told(self, index: int, schema: pa.Schema, untold: bool = False) -> ChangeTask:
+    def _refined(self, index: int, schema: pa.Schema, unpaired: bool = False) -> ChangeTask:
         nothing = BitMap64()
         left_out = self.dropped.get(index, nothing)
-        images = self._gone.get(index, nothing) | self._come.get(index, nothing)
-        if untold:
+        images = self._preimages.get(index, nothing) | self._postimages.get(index, nothing)
+        if unpaired:
             left_out, images = left_out | images, nothing
-        dropped, updated = self._selections.store(left_out), self._selections.store(images)
+        dropped, updated = self._bitmaps.store(left_out), self._bitmaps.store(images)
         refinement = Refinement(dropped, updated, self._exactly) if dropped or updated or self._exactly else None
         return replace(self._tasks[index], schema=schema, refinement=refinement)
 
-    def _drop(self, taken: Bitmaps, left: Bitmaps) -> int:
-        dropped = {index: rows - left.get(index, BitMap64()) for index, rows in taken.items()}
-        _unite(self.dropped, dropped)
+    def _drop(self, positions: Bitmaps, left: Bitmaps) -> int:
+        dropped = {index: rows - left.get(index, BitMap64()) for index, rows in positions.items()}
+        _merge(self.dropped, dropped)
         return sum(map(len, dropped.values()))
 
-    def _as_then(self, index: int, schema: pa.Schema) -> pa.Schema:
-        """`schema` as the rows of a task have it; as it is where it is not about columns of the table."""
+    def _as_of_task(self, index: int, schema: pa.Schema) -> pa.Schema:
+        """Return `schema` with the columns as a task's rows have them; unchanged for row tracking columns."""
         if schema in (_IDS, _ROW_ID):
             return schema
-        return self._columns.compared(index) if schema is self._columns.every else self._columns.as_then(index, schema)
+        if schema is self._columns.every:
+            return self._columns.compared(index)
+        return self._columns.as_of_task(index, schema)
 
     def _keeps_all(self, index: int) -> bool:
-        """Whether the rows have all their columns in the place where they are delivered."""
-        return self._exactly or dropped_column(self._columns.then[index], self._columns.latest) is None
+        """Return whether the columns in which the rows are delivered include all of their own."""
+        return self._exactly or dropped_column(self._columns.by_task[index], self._columns.latest) is None
 
     def _has_both(self, indices: Iterable[int]) -> bool:
         return len({self._tasks[index].kind for index in indices}) > 1
 
-    def _rivals(self, indices: Sequence[int]) -> list[int]:
-        """Those tasks whose partition has rows on the other side, too: no row is equal to one of another partition."""
+    def _in_mixed_partitions(self, indices: Sequence[int]) -> list[int]:
+        """Return the tasks whose partition has deletes and inserts: rows of two partitions are never equal."""
         columns = [self._columns.compared(index) for index in indices]
         groups = by_partition([self._tasks[index] for index in indices], columns)
         found = ([indices[number] for number in group] for group in groups)
@@ -373,14 +378,14 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Paired:
-    """How many updates were found, how many rows were ambiguous, and how many of all rows are left alone."""
+    """Counts of the updates found, the ambiguous rows, and the rows left unpaired."""
 
     updates: int = 0
     ambiguous: int = 0
     left: int = 0
 
 
-def _unite(found: Bitmaps, more: Bitmaps) -> None:
+def _merge(found: Bitmaps, more: Bitmaps) -> None:
     for index, rows in more.items():
         if rows:
             found[index] = found[index] | rows if index in found else rows

@@ -1,8 +1,8 @@
-"""The columns in which change rows are compared: all that their table has in the versions they are from.
+"""The columns in which change rows are compared: all columns that the table has in the compared versions.
 
-Rows of different versions have different columns. They are equal if they are in every column that either has: one that
-a row does not have is null to it. So a row that differs from another in a column that is dropped meanwhile, or replaced
-by one of the same name, is not taken for that other row.
+Rows of different versions may have different columns. They are equal if they are equal in every column that either row
+has, where a missing column counts as null. So rows that differ in a column that is dropped later, or replaced by
+another column with the same name, are not equal.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ __all__ = ["ComparedColumns"]
 
 @dataclass(frozen=True, slots=True)
 class ComparedColumns:
-    """Identified columns: those of the rows of each task, those of the last version, and all that there are.
+    """Columns with identities: `by_task` of each task's rows, `latest` of the last version, and `every` column.
 
-    `whole`: whether the last version has them all.
+    `whole`: whether the last version has every column.
     """
 
-    then: tuple[pa.Schema, ...]
+    by_task: tuple[pa.Schema, ...]
     latest: pa.Schema
     every: pa.Schema
     whole: bool
@@ -33,36 +33,36 @@ class ComparedColumns:
 
     @classmethod
     def of(cls, plans: Sequence[ChangePlan], own: bool = False) -> Self:
-        """Those of consecutive plans; `own`: without what row tracking says of rows."""
+        """Collect the columns of consecutive plans; `own`: without the columns of row tracking."""
         chain: list[pa.Schema] = []
-        places: list[int] = []
+        indices: list[int] = []
         for plan in plans:
-            places += _places(chain, plan)
+            indices += _append_schemas(chain, plan)
         found = identified(map(_own, chain) if own else chain)
         every = united(found) if len(found) > 1 else found[-1]
         whole = all(dropped_column(schema, found[-1]) is None for schema in found)
-        return cls(tuple(found[place] for place in places), found[-1], every, whole)
+        return cls(tuple(found[index] for index in indices), found[-1], every, whole)
 
-    def as_then(self, index: int, schema: pa.Schema) -> pa.Schema:
-        """`schema` as the rows of a task have its columns; `schema` itself where that is the same."""
-        return restated(self.then[index], schema)
+    def as_of_task(self, index: int, schema: pa.Schema) -> pa.Schema:
+        """Return `schema` with the columns as a task's rows have them; `schema` itself where that is the same."""
+        return restated(self.by_task[index], schema)
 
     def compared(self, index: int) -> pa.Schema:
-        """All columns as the rows of a task have them; `every` itself where that is the same."""
-        key = id(self.then[index])
+        """Return every column as a task's rows have them; `every` itself where that is the same."""
+        key = id(self.by_task[index])
         if key not in self._known:
-            self._known[key] = self.as_then(index, self.every)
+            self._known[key] = self.as_of_task(index, self.every)
         return self._known[key]
 
     def comparable(self) -> list[int]:
-        """The tasks whose rows have a meaning in all columns."""
+        """Return the tasks whose rows can be converted to every column."""
         every = pa.struct(list(self.every))
-        known = {id(then): restates(pa.struct(list(then)), every) for then in self.then}
-        return [index for index, then in enumerate(self.then) if known[id(then)]]
+        known = {id(schema): restates(pa.struct(list(schema)), every) for schema in self.by_task}
+        return [index for index, schema in enumerate(self.by_task) if known[id(schema)]]
 
 
-def _places(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:
-    """Put the schemas of a plan behind those of the versions before it; returns where that of each task is."""
+def _append_schemas(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:
+    """Append a plan's schemas to `chain`, after earlier versions; return the index in `chain` of each task's schema."""
     of_tasks = [task.compared or task.schema for task in plan.tasks]
     schemas = {id(schema): schema for schema in of_tasks}
     begin = max(len(chain) - 1, 0)

@@ -1,7 +1,7 @@
-"""A comparison of rows on a worker thread, which ends soon when nobody waits for it any more.
+"""Cancellable comparisons of rows on worker threads.
 
-At most `AT_ONCE` take place side by side in an event loop, each in the memory of one `RowMatches`; the others wait, in
-the order they came.
+At most `AT_ONCE` comparisons run concurrently in an event loop, each in the memory of one `RowIndex`. Others wait in
+arrival order.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ import anyio
 from anyio import CapacityLimiter, lowlevel, to_thread
 from anyio.lowlevel import RunVar
 
-from tailer.changelog.row_index import RowMatches, Stopped
-from tailer.changelog.row_index_pool import lent_matches
+from tailer.changelog.row_index import RowIndex, Stopped
+from tailer.changelog.row_index_pool import borrowed_index
 from tailer.engine.background import background
 
 __all__ = ["AT_ONCE", "compare"]
@@ -24,15 +24,15 @@ AT_ONCE: Final = 4
 _limiter: Final[RunVar[CapacityLimiter]] = RunVar("comparisons")
 
 
-async def compare(work: Callable[[RowMatches], T]) -> T:
-    """Run `work` on a worker thread with a comparer lent to it. Cancelled, stop the comparer and wait for that."""
-    comparison = _Comparison()
+async def compare(work: Callable[[RowIndex], T]) -> T:
+    """Run `work` on a worker thread with a row index. On cancellation, stop the index and wait until `work` ends."""
+    cancellable = _CancellableWork()
     async with background() as group:
-        group.start_soon(comparison.stop_when_cancelled)
+        group.start_soon(cancellable.stop_when_cancelled)
         try:
-            return await to_thread.run_sync(comparison.run, work, limiter=_limiter_here())
+            return await to_thread.run_sync(cancellable.run, work, limiter=_limiter_here())
         except Stopped:
-            await lowlevel.checkpoint()  # raises the cancellation that it was stopped for
+            await lowlevel.checkpoint()  # raises the cancellation that stopped it
             raise
 
 
@@ -45,33 +45,33 @@ def _limiter_here() -> CapacityLimiter:
         return limiter
 
 
-class _Comparison:
-    """Runs work on one thread and is stopped by another, only while the comparer is its own."""
+class _CancellableWork:
+    """Runs work on one thread; another thread stops it, but only while it owns the row index."""
 
     def __init__(self) -> None:
-        self._turn = Lock()
-        self._matches: RowMatches | None = None
+        self._lock = Lock()
+        self._row_index: RowIndex | None = None
         self._stopped = False
 
-    def run(self, work: Callable[[RowMatches], T]) -> T:
-        with lent_matches() as matches:
+    def run(self, work: Callable[[RowIndex], T]) -> T:
+        with borrowed_index() as row_index:
             try:
-                self._take(matches)
-                return work(matches)
+                self._set_row_index(row_index)
+                return work(row_index)
             finally:
-                self._take(None)
+                self._set_row_index(None)
 
     async def stop_when_cancelled(self) -> None:
         try:
             await anyio.sleep_forever()
         finally:
-            with self._turn:
+            with self._lock:
                 self._stopped = True
-                if self._matches is not None:
-                    self._matches.stop()
+                if self._row_index is not None:
+                    self._row_index.stop()
 
-    def _take(self, matches: RowMatches | None) -> None:
-        with self._turn:
-            self._matches = matches
-            if matches is not None and self._stopped:
-                matches.stop()
+    def _set_row_index(self, row_index: RowIndex | None) -> None:
+        with self._lock:
+            self._row_index = row_index
+            if row_index is not None and self._stopped:
+                row_index.stop()

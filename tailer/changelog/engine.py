@@ -1,9 +1,8 @@
-"""An engine around another one that leaves out of a version what is no change, and tells updates
+"""An engine around another one that drops unchanged rows of a version and pairs updates
 (`tailer.changelog.carryovers`).
 
-A version is compared before its first row is delivered. What was found is the same every time (invariant 4), so nothing
-of it is kept: who goes on in the middle of a version has it compared again, by the same rules
-(`tailer.changelog.task_ids`).
+A version is compared before its first row is delivered. The result is the same every time (invariant 4), so it is not
+persisted: resuming in the middle of a version compares it again, by the same rules (`tailer.changelog.task_ids`).
 """
 
 import logging
@@ -13,28 +12,28 @@ from typing import Final
 
 from anyio import CancelScope, to_thread
 
-from tailer.changelog.carryovers import PairingCounts, check_key, concerns, lacks_identity, refine
+from tailer.changelog.carryovers import ChangelogCounts, check_key, concerns, lacks_identity, refine
 from tailer.changelog.comparison import compare
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.spill.bitmaps import Selections
-from tailer.changelog.spill.preimages import Preimages
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 
-__all__ = ["PairingEngine"]
+__all__ = ["ChangelogEngine"]
 
 _log = logging.getLogger(__name__)
 
-_REMEDY: Final = "give the columns that tell rows apart as key, or leave compute_updates out"
+_REMEDY: Final = "set key to the columns that identify a row, or remove compute_updates"
 
 
-class PairingEngine:
-    """Runs plans on `engine`, by `rules`; for one pipeline. `report` is told of each version that was compared."""
+class ChangelogEngine:
+    """Runs plans on `engine` by `rules`, for one pipeline. `report` is called for each version that was compared."""
 
     def __init__(
-        self, engine: Engine, rules: PairingRules, report: Callable[[ChangePlan, PairingCounts], None] | None = None
+        self, engine: Engine, rules: PairingRules, report: Callable[[ChangePlan, ChangelogCounts], None] | None = None
     ) -> None:
         self._engine = engine
         self._rules = rules
@@ -48,10 +47,10 @@ class PairingEngine:
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`. Raises what `tailer.changelog.carryovers.refine` raises, too.
+        """See `Engine.run`. Also raises what `tailer.changelog.carryovers.refine` raises.
 
-        And `ConfigError` where a version with rows lacks a column of the key, whether or not it must be compared, and
-        where `after` is in the middle of the version, and was reached by other rules.
+        Raises `ConfigError` where a version with rows lacks a key column, whether or not it must be compared. Raises
+        `ConfigError` also where `after` is inside the version and was reached by other rules.
         """
         if plan.tasks and self._rules.compute_updates:
             check_key(plan, self._rules)
@@ -64,8 +63,8 @@ class PairingEngine:
             async with self._engine.run(plan, after) as batches:
                 yield batches
             return
-        async with _on_disk() as (selections, preimages):
-            plan = await self._refined(plan, selections, preimages)
+        async with _spill_files() as (bitmaps, preimages):
+            plan = await self._refined(plan, bitmaps, preimages)
             async with self._engine.run(plan, after) as batches:
                 if not preimages:
                     yield batches
@@ -74,33 +73,35 @@ class PairingEngine:
                     yield joined
 
     def _warn(self, plan: ChangePlan) -> None:
-        """Warn once where updates are wanted and nothing identifies rows."""
+        """Warn once where updates are requested and nothing identifies rows."""
         if not self._warned and lacks_identity(plan, self._rules):
             self._warned = True
-            _log.warning("%s: without a key, and without row tracking, no update can be told: %s", plan.table, _REMEDY)
+            _log.warning("%s: updates cannot be computed without a key or row tracking: %s", plan.table, _REMEDY)
 
-    async def _refined(self, plan: ChangePlan, selections: Selections, preimages: Preimages) -> ChangePlan:
+    async def _refined(self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages) -> ChangePlan:
         rules = self._rules
-        refined, counts = await compare(lambda matches: refine(plan, rules, matches, selections, preimages))
+        refined, counts = await compare(lambda row_index: refine(plan, rules, row_index, bitmaps, preimages))
         if self._report is not None:
             self._report(plan, counts)
         return refined
 
 
 @asynccontextmanager
-async def _on_disk() -> AsyncIterator[tuple[Selections, Preimages]]:
-    """What is kept of a version while it is delivered. To delete it may take a while."""
-    with ExitStack() as kept:
-        selections, preimages = kept.enter_context(Selections()), kept.enter_context(Preimages())
+async def _spill_files() -> AsyncIterator[tuple[SpilledBitmaps, SpilledPreimages]]:
+    """Provide spill files for the delivery of one version. Deleting them may take a while."""
+    with ExitStack() as stack:
+        bitmaps, preimages = stack.enter_context(SpilledBitmaps()), stack.enter_context(SpilledPreimages())
         try:
-            yield selections, preimages
+            yield bitmaps, preimages
         finally:
             with CancelScope(shield=True):
-                await to_thread.run_sync(kept.close)
+                await to_thread.run_sync(stack.close)
 
 
-async def _joined(batches: AsyncIterator[ChangeBatch], preimages: Preimages) -> AsyncGenerator[ChangeBatch, None]:
+async def _joined(
+    batches: AsyncIterator[ChangeBatch], preimages: SpilledPreimages
+) -> AsyncGenerator[ChangeBatch, None]:
     async for batch in batches:
-        pieces = preimages.joined(batch)
-        while (piece := await to_thread.run_sync(next, pieces, None)) is not None:
-            yield piece
+        slices = preimages.joined(batch)
+        while (joined := await to_thread.run_sync(next, slices, None)) is not None:
+            yield joined

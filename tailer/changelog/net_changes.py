@@ -1,6 +1,6 @@
-"""Net changes of a range of versions: what became of its rows from before the range to after it.
+"""Net changes of a range of versions: the difference between the table before and after the range.
 
-| existed before | exists after | what is left |
+| existed before | exists after | delivered |
 |---|---|---|
 | no | no | nothing |
 | no | yes | its last insert |
@@ -8,17 +8,17 @@
 | yes | yes | its first preimage and its last postimage, or nothing where they are equal |
 
 All versions of the range are planned and compared (`tailer.changelog.carryovers.refine_range`) before the first row is
-delivered; rows then come in the order of their versions, each with its own version and time. Memory is bounded but for
+delivered. Rows are delivered in version order, each with its own version and timestamp. Memory is bounded except for
 the plans.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from tailer.changelog.carryovers import PairingCounts, check_key, refine_range
+from tailer.changelog.carryovers import ChangelogCounts, check_key, refine_range
 from tailer.changelog.comparison import compare
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.spill.bitmaps import Selections
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
@@ -28,7 +28,7 @@ __all__ = ["NetChanges", "net_changes"]
 
 
 class NetChanges:
-    """An engine that runs, of each version of a range, what `plans` say of it."""
+    """An engine that runs the net-change plan of each version, from `plans`."""
 
     def __init__(self, engine: Engine, plans: Sequence[ChangePlan]) -> None:
         self._engine = engine
@@ -53,11 +53,11 @@ async def net_changes(
     engine: Engine,
     rules: PairingRules,
     shape: Callable[[ChangePlan], ChangePlan],
-    report: Callable[[ChangePlan, PairingCounts], None],
+    report: Callable[[ChangePlan, ChangelogCounts], None],
 ) -> AsyncIterator[NetChanges]:
-    """An engine for the net changes of `versions`, which the table has.
+    """Prepare an engine for the net changes of `versions`, which must exist.
 
-    `shape`: what makes of a plan one for the columns that are wanted. `report` is told once, with the last plan.
+    `shape` selects the delivered columns of a plan. `report` is called once, with the last plan.
 
     Raises what reading the log and `tailer.changelog.carryovers.refine_range` raise.
     """
@@ -65,11 +65,11 @@ async def net_changes(
     await table.seek(versions.start)
     while len(plans) < len(versions) and (plan := await table.next_plan()) is not None:
         plans.append(shape(plan))
-    with Selections() as selections:
+    with SpilledBitmaps() as bitmaps:
         net: tuple[ChangePlan, ...] = ()
         if plans:
             if rules.compute_updates:
                 check_key(plans[-1], rules)
-            net, counts = await compare(lambda matches: refine_range(plans, rules, matches, selections))
+            net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps))
             report(plans[-1], counts)
         yield NetChanges(engine, net)

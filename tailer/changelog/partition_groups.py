@@ -1,7 +1,7 @@
-"""Which tasks are about the same partition of their table. Rows of different ones are never equal: its columns differ.
+"""Grouping of tasks by partition. Rows of different partitions are never equal: their partition columns differ.
 
-Values of partition columns are text in the log (PROTOCOL.md, "Partition Value Serialization"), and one value may be
-written in several ways: what is compared are the values.
+Values of partition columns are text in the log (PROTOCOL.md, "Partition Value Serialization"). One value may have
+several texts, so the parsed values are compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,30 +17,29 @@ __all__ = ["by_partition"]
 
 
 def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> list[list[int]]:
-    """The indices of tasks, those of one partition together, each in order; all together where there is no partition.
+    """Group the indices of tasks by partition, in order; one group for a table without partitions.
 
-    `schemas`: of each task, the columns by which its rows are compared, in one order, as its files have them: a
-    partition column that is not among them tells nothing apart. Raises `DataCorrupt` for a value that is none of its
-    type.
+    `schemas`: for each task, the compared columns as its files have them, in the same order for all tasks. Partition
+    columns that are not compared are ignored. Raises `DataCorrupt` for a value that is not of its column's type.
     """
-    told = [dict(task.partition_values) for task in tasks]
-    columns = _columns(told, schemas)
-    values: dict[tuple[str | None, ...], tuple[Any, ...]] = {}  # the texts of many files are the same
+    partition_values = [dict(task.partition_values) for task in tasks]
+    columns = _columns(partition_values, schemas)
+    values: dict[tuple[str | None, ...], tuple[Any, ...]] = {}  # many files have the same texts
     found: dict[tuple[Any, ...], list[int]] = {}
     for index, (task, schema) in enumerate(zip(tasks, schemas, strict=True)):
         fields = [schema.field(column) for column in columns]
-        texts = tuple(told[index][physical_name(field)] for field in fields)
+        texts = tuple(partition_values[index][physical_name(field)] for field in fields)
         if texts not in values:
             values[texts] = _values(task, texts, fields)
         found.setdefault(values[texts], []).append(index)
     return list(found.values())
 
 
-def _columns(told: Sequence[Mapping[str, str | None]], schemas: Sequence[pa.Schema]) -> list[int]:
-    """The columns, by number, that have one value in each of the files, the same in whatever way written."""
+def _columns(partition_values: Sequence[Mapping[str, str | None]], schemas: Sequence[pa.Schema]) -> list[int]:
+    """Return the numbers of the columns that are partition columns in every file, except floating point columns."""
     fixed = set(range(len(schemas[0]))) if schemas else set()
     known: dict[tuple[int, frozenset[str]], set[int]] = {}
-    for values, schema in zip(told, schemas, strict=True):
+    for values, schema in zip(partition_values, schemas, strict=True):
         key = (id(schema), frozenset(values))
         if key not in known:
             known[key] = {number for number, field in enumerate(schema) if physical_name(field) in values}

@@ -1,13 +1,13 @@
-"""What comparing a pipeline's versions found, as metrics and in the log: nothing is left out without being counted."""
+"""Metrics and log messages about the comparison of a pipeline's versions: every dropped row is counted."""
 
 import logging
 from typing import Final
 
-from tailer.changelog.carryovers import PairingCounts
+from tailer.changelog.carryovers import ChangelogCounts
 from tailer.engine.metrics import Counter
 from tailer.plan import ChangePlan
 
-__all__ = ["METRICS", "PairingReport"]
+__all__ = ["METRICS", "ChangelogReport"]
 
 _log = logging.getLogger(__name__)
 
@@ -19,22 +19,22 @@ METRICS: Final = (
 )
 
 
-class PairingReport:
-    """Reports for the pipeline `name`."""
+class ChangelogReport:
+    """Reports on the comparisons of the pipeline `name`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         for counter in METRICS:
             counter.add(name, 0)
 
-    def note(self, plan: ChangePlan, counts: PairingCounts) -> None:
-        """`counts` were found in the version of `plan`."""
+    def note(self, plan: ChangePlan, counts: ChangelogCounts) -> None:
+        """Count the results for the version of `plan`, and warn about ambiguous rows."""
         found = (counts.carryovers, counts.updates, counts.ambiguous, counts.unchanged)
         for counter, count in zip(METRICS, found, strict=True):
             counter.add(self._name, count)
         if counts.ambiguous:
             _log.warning(
-                "%s: version %d: several of %d rows have one key; they are paired in the order of delivery",
+                "%s: version %d: %d rows share their key with other rows; they are paired in the order of delivery",
                 self._name,
                 plan.version,
                 counts.ambiguous,

@@ -1,8 +1,8 @@
-"""The comparers of a process: lent to one comparison at a time, so that many pipelines need no more than a few.
+"""The pool of row indexes of a process; each is used by one comparison at a time.
 
-A comparer (`RowMatches`) is a database with threads, memory and a spill folder of its own. Whatever ends a comparison,
-an error, a full disk or a cancellation, therefore leaves the others alone. To make one takes longer than to compare a
-few rows, so up to `KEPT` of them stay open for the next comparison, for `KEEP_S` seconds.
+A `RowIndex` is a database with its own threads, memory and spill directory. So an error, a full disk or a
+cancellation in one comparison does not affect the others. Creating an index takes longer than comparing a few rows. So
+up to `MAX_IDLE` unused ones stay open for the next comparison, for `IDLE_S` seconds.
 """
 
 import atexit
@@ -12,68 +12,68 @@ from contextlib import contextmanager
 from threading import Lock, Timer
 from typing import Final
 
-from tailer.changelog.row_index import RowMatches
+from tailer.changelog.row_index import RowIndex
 
-__all__ = ["KEEP_S", "KEPT", "close_kept", "lent_matches"]
+__all__ = ["IDLE_S", "MAX_IDLE", "borrowed_index", "close_idle"]
 
-KEPT: Final = 2
-KEEP_S: Final = 10.0
+MAX_IDLE: Final = 2
+IDLE_S: Final = 10.0
 
-_turn: Final = Lock()
-_kept: Final[dict[int, dict[RowMatches, Timer]]] = {}  # by process: one that forked off has none yet
+_lock: Final = Lock()
+_idle: Final[dict[int, dict[RowIndex, Timer]]] = {}  # by process: a forked child has none
 
 
 @contextmanager
-def lent_matches() -> Iterator[RowMatches]:
-    """Lend a comparer for the block, on any thread. Raises `StorageUnavailable` where it can have no folder.
+def borrowed_index() -> Iterator[RowIndex]:
+    """Borrow a row index for the block, on any thread. Raises `StorageUnavailable` where it cannot have a folder.
 
-    It is closed where the block fails, and where it has grown.
+    It is closed if the block fails or the index has grown.
     """
-    matches = _take() or RowMatches()
+    row_index = _take_idle() or RowIndex()
     try:
-        yield matches
+        yield row_index
     except BaseException:
-        matches.close()
+        row_index.close()
         raise
-    if matches.closed or matches.has_grown or not _keep(matches):
-        matches.close()
+    if row_index.closed or row_index.has_grown or not _keep_idle(row_index):
+        row_index.close()
 
 
-def close_kept() -> None:
-    """Close the comparers of this process that nobody uses."""
-    while (matches := _take()) is not None:
-        matches.close()
+def close_idle() -> None:
+    """Close the unused row indexes of this process."""
+    while (row_index := _take_idle()) is not None:
+        row_index.close()
 
 
-def _take() -> RowMatches | None:
+def _take_idle() -> RowIndex | None:
     while True:
-        with _turn:
-            kept = _kept.get(os.getpid())
-            if not kept:
+        with _lock:
+            idle = _idle.get(os.getpid())
+            if not idle:
                 return None
-            matches, timer = kept.popitem()
+            row_index, timer = idle.popitem()
         timer.cancel()
-        if not matches.closed:
-            return matches
-        matches.close()
+        if not row_index.closed:
+            return row_index
+        row_index.close()
 
 
-def _keep(matches: RowMatches) -> bool:
-    """Keep it for a while; False where enough are kept."""
-    with _turn:
-        if os.getpid() not in _kept:
-            _kept[os.getpid()] = {}
-            atexit.register(close_kept)
-        kept = _kept[os.getpid()]
-        if len(kept) >= KEPT:
+def _keep_idle(row_index: RowIndex) -> bool:
+    """Keep an unused index for `IDLE_S` seconds; return False where the pool is full."""
+    with _lock:
+        if os.getpid() not in _idle:
+            _idle[os.getpid()] = {}
+            atexit.register(close_idle)
+        idle = _idle[os.getpid()]
+        if len(idle) >= MAX_IDLE:
             return False
-        kept[matches] = timer = Timer(KEEP_S, _expire, [matches])
+        idle[row_index] = timer = Timer(IDLE_S, _expire, [row_index])
         timer.daemon = True
         timer.start()
     return True
 
 
-def _expire(matches: RowMatches) -> None:
-    with _turn:
-        if _kept.get(os.getpid(), {}).pop(matches, None) is not None:
-            matches.close()
+def _expire(row_index: RowIndex) -> None:
+    with _lock:
+        if _idle.get(os.getpid(), {}).pop(row_index, None) is not None:
+            row_index.close()

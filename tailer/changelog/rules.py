@@ -7,7 +7,7 @@ __all__ = ["Carryovers", "PairingRules"]
 
 
 class Carryovers(StrEnum):
-    """What to do with rows that a version deletes and inserts unchanged, because their file was rewritten."""
+    """Treatment of rows that a version deletes and inserts unchanged because their file was rewritten."""
 
     DROP = "drop"
     KEEP = "keep"
@@ -15,11 +15,11 @@ class Carryovers(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PairingRules:
-    """Which rows of a version are changes, and which are images of one update (`tailer.changelog.carryovers`).
+    """Rules for comparing the rows of a version (`tailer.changelog.carryovers`).
 
     `compute_updates`: whether a delete and an insert of one row become the images of an update. `key`: the columns that
-    tell rows apart; empty: row tracking does, where the table has it. `skip_unchanged`: whether to leave out updates
-    that change nothing. `null_keys`: whether nulls in a key are equal, as they are in the key of a message.
+    identify a row; empty: row ids do, where the table tracks rows. `skip_unchanged`: whether to leave out updates that
+    change nothing. `null_keys`: whether nulls in a key are equal, as they are in the key of a message.
     """
 
     carryovers: Carryovers = Carryovers.DROP

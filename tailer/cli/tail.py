@@ -10,9 +10,9 @@ import anyio
 import click
 
 from tailer.changelog.carryovers import concerns
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
-from tailer.changelog.report import PairingReport
+from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
@@ -178,7 +178,7 @@ def _check_range(look: _Look) -> None:
 
 async def _follow(look: _Look) -> None:
     display = Display()
-    engine = PairingEngine(LocalEngine(), look.rules, PairingReport("tail").note)
+    engine = ChangelogEngine(LocalEngine(), look.rules, ChangelogReport("tail").note)
     shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
     log = FollowedLog(LocalStore(look.folder), display)
     await _run(_pipeline(look, log, look.begin, look.until, shown), display)
@@ -208,7 +208,7 @@ class _NetChanges:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
             display.say(f"{announcement(log.uri, StartPoint(first), last)}, as net changes")
             display.busy(f"comparing versions {first} to {last}")
-            wanted, report = look.policy.shape, PairingReport("tail").note
+            wanted, report = look.policy.shape, ChangelogReport("tail").note
             versions = range(first, last + 1)
             async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import CancelScope, to_thread
 
-from tailer.changelog.carryovers import PairingCounts
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.carryovers import ChangelogCounts
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.placement import EngineKind, SparkSettings
 from tailer.engine.local import LocalEngine
@@ -31,7 +31,7 @@ __all__ = ["SPARK_BYTES", "Engines", "SizedEngine", "open_engines"]
 
 SPARK_BYTES: Final = 256 * 2**20  # of files: a version from which on executors are worth their while
 
-Report = Callable[[ChangePlan, PairingCounts], None]
+Report = Callable[[ChangePlan, ChangelogCounts], None]
 
 
 class SizedEngine:
@@ -64,12 +64,12 @@ class Engines:
 
     def for_pipeline(self, rules: PairingRules, report: Report) -> Engine:
         """The engine of one pipeline."""
-        local = PairingEngine(self._local, rules, report)
+        local = ChangelogEngine(self._local, rules, report)
         if self.spark is None:
             return local
         from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415 - PySpark is an extra
 
-        remote = PairingEngine(SparkEngine(self.spark.executors), rules, report)
+        remote = ChangelogEngine(SparkEngine(self.spark.executors), rules, report)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
 
 

@@ -19,7 +19,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from tailer.changelog.report import PairingReport
+from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.daemon.engines import Engines, open_engines
@@ -222,7 +222,7 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: 
         if settings.write is Writers.EXECUTORS:
             return _sharded(settings, engines, status)
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
-    engine = engines.for_pipeline(settings.pairing, PairingReport(settings.name).note)
+    engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
     if _is_written_by_spark(settings):
         return _appending(settings, sink, engines, engine, status)
     return Pipeline(

@@ -81,7 +81,7 @@ class Pipeline:
         self._vacuum_watch = vacuum_watch
         if sink.demands.key not in ((), engine.key):
             reason = f"{sink.name} tells rows apart by {', '.join(sink.demands.key)}, and the engine does not"
-            raise ConfigError(name, reason, "Give a PairingEngine with compute_updates, null_keys and that key.")
+            raise ConfigError(name, reason, "Give a ChangelogEngine with compute_updates, null_keys and that key.")
         self._looked_back = -_LOOK_BACK_S
         self._status = status or PipelineStatus(name)
         self._attempts = Attempts(name, self._limits.retry_for_s, self._status)

@@ -18,8 +18,8 @@ from typing import Final
 
 import anyio
 
-from tailer.changelog.carryovers import PairingCounts
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.carryovers import ChangelogCounts
+from tailer.changelog.engine import ChangelogEngine
 from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
@@ -70,10 +70,10 @@ class ShardReport:
 
     shard: int
     error: TailerError | None = None
-    compared: list[tuple[ChangePlan, PairingCounts]] = field(default_factory=list)
+    compared: list[tuple[ChangePlan, ChangelogCounts]] = field(default_factory=list)
     rows: int = 0
 
-    def note(self, plan: ChangePlan, counts: PairingCounts) -> None:
+    def note(self, plan: ChangePlan, counts: ChangelogCounts) -> None:
         """`counts` were found in the version of `plan`."""
         self.compared.append((replace(plan, tasks=()), counts))
 
@@ -169,8 +169,8 @@ def _engine(work: ShardWork, sink: Sink, report: ShardReport) -> Engine:
     settings = work.settings
     local, note = LocalEngine(threads=1), report.note
     if sink.demands.key:
-        return KeyShards(PairingEngine(local, settings.pairing, note), work.shard, settings.shards)
-    return PairingEngine(TaskShards(local, work.shard, settings.shards), settings.pairing, note)
+        return KeyShards(ChangelogEngine(local, settings.pairing, note), work.shard, settings.shards)
+    return ChangelogEngine(TaskShards(local, work.shard, settings.shards), settings.pairing, note)
 
 
 def _open_table(settings: PipelineSettings) -> DeltaTableLog:

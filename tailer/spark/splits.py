@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from tailer.changelog.carryovers import apart, check_key, concerns, refine, refine_range
-from tailer.changelog.row_index_pool import lent_matches
+from tailer.changelog.carryovers import check_key, concerns, independent_parts, refine, refine_range
+from tailer.changelog.row_index_pool import borrowed_index
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.spill.bitmaps import Selections
-from tailer.changelog.spill.preimages import Preimages
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
@@ -131,7 +131,7 @@ def compared(plan: ChangePlan, rules: PairingRules) -> tuple[list[Compared], lis
     Raises `ConfigError` where rows lack a column of the key, `DataCorrupt` for partition values that are none.
     """
     check_key(plan, rules)
-    parts = apart(plan, rules)
+    parts = independent_parts(plan, rules)
     rivals = [part for part in parts if concerns(part, rules)]
     sizes = [part.size_bytes for part in rivals]
     groups = _grouped(rivals, sizes, _piece_bytes(sum(sizes), MAX_PIECE_BYTES))
@@ -177,18 +177,18 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 
 
 def _compared(piece: Compared) -> Iterator[ChangeBatch]:
-    with Selections() as selections, Preimages() as preimages:
-        with lent_matches() as matches:
-            plan, _ = refine(piece.plan, piece.rules, matches, selections, preimages)
+    with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
+        with borrowed_index() as row_index:
+            plan, _ = refine(piece.plan, piece.rules, row_index, bitmaps, preimages)
         for part in slices(plan):
             for batch in part.rows():
                 yield from preimages.joined(batch)
 
 
 def _net(piece: Net) -> Iterator[ChangeBatch]:
-    with Selections() as selections:
-        with lent_matches() as matches:
-            plans, _ = refine_range(piece.plans, piece.rules, matches, selections)
+    with SpilledBitmaps() as bitmaps:
+        with borrowed_index() as row_index:
+            plans, _ = refine_range(piece.plans, piece.rules, row_index, bitmaps)
         for plan in plans:
             for part in slices(plan):
                 yield from part.rows()

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from sinks.kafka.sink import KafkaSink
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.daemon.serve import close_sinks
 from tailer.delta.table import DeltaTableLog
@@ -35,7 +35,7 @@ async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str,
         "bench",
         DeltaTableLog(LocalStore(table)),
         sink,
-        PairingEngine(LocalEngine(), PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key))),
+        ChangelogEngine(LocalEngine(), PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key))),
         LocalWake(table / "_delta_log"),
         Start.parse("earliest"),
         until=Start.parse(until),

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
@@ -58,7 +58,7 @@ def ours(path: Path, rules: PairingRules) -> int:
         nonlocal rows
         rows += len(batch)
 
-    pass_rewrite(path, PairingEngine(LocalEngine(), rules), take)
+    pass_rewrite(path, ChangelogEngine(LocalEngine(), rules), take)
     return rows
 
 

@@ -29,7 +29,7 @@ from sinks.kafka.options import settings_of
 from sinks.kafka.progress import Entry, encode
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
@@ -69,7 +69,7 @@ class Scene:
         anyio.run(self._deliver, sink, then_close)
 
     async def _deliver(self, sink: KafkaSink, then_close: bool) -> None:
-        engine = PairingEngine(LocalEngine(1), PairingRules())
+        engine = ChangelogEngine(LocalEngine(1), PairingRules())
         table = DeltaTableLog(LocalStore(self.history.path))
         start, until = Start.parse("earliest"), Start.parse("latest")
         limits = Limits(max_versions=2, poll_interval_s=0.01)

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import MAX_THREADS, LocalEngine
 from tailer.events import CHANGE_TYPE, ChangeBatch
@@ -26,7 +26,7 @@ def report(path: Path, rules: PairingRules) -> str:
         columns = (batch.rows[name].to_pylist() for name in (CHANGE_TYPE, "id"))
         changes.extend(zip(*columns, strict=True))
 
-    pass_rewrite(path, PairingEngine(LocalEngine(MAX_THREADS), rules), take)
+    pass_rewrite(path, ChangelogEngine(LocalEngine(MAX_THREADS), rules), take)
     # Not `ru_maxrss`: that counts what the parent held when it started us.
     peak_kb = int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
     return json.dumps({"changes": changes, "peak_bytes": peak_kb * 1024})

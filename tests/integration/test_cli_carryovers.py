@@ -87,7 +87,7 @@ def test_net_changes(orders: Path) -> None:
         (("--from", "0", "--to", "5", "--compute-updates", "--key", "id,,x"), 2, "empty or a repeated name"),
         (("--from", "0", "--to", "5", "--compute-updates", "--key", "ID"), 2, "Did you mean 'id'?"),
         (("--from", "0", "--to", "5", "--compute-updates", "--key", "id", "--columns", "amount"), 2, "--columns"),
-        (("--from", "1", "--to", "5", "--compute-updates"), 0, "no update can be told"),
+        (("--from", "1", "--to", "5", "--compute-updates"), 0, "updates cannot be computed"),
     ],
 )
 def test_what_cannot_be_meant(orders: Path, options: tuple[str, ...], code: int, words: str) -> None:

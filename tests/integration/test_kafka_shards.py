@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from anyio import create_task_group, to_thread
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
@@ -93,7 +93,7 @@ class Place:
 
         async def deliver(sink: Sink) -> None:
             whole = UndividedSink(sink, settings.name, self.layout(sink), settings.start)
-            engine = PairingEngine(LocalEngine(), settings.pairing)
+            engine = ChangelogEngine(LocalEngine(), settings.pairing)
             until = Start.parse(str(self.last))
             await Pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP
@@ -99,9 +99,9 @@ FED: Final = {replace(bare, feed=True): done for bare, done in DONE.items() if U
 Histories = dict[CarriedShape, CarriedHistory]
 
 
-def paired(rules: PairingRules) -> PairingEngine:
+def paired(rules: PairingRules) -> ChangelogEngine:
     """The engine under test."""
-    return PairingEngine(LocalEngine(), rules)
+    return ChangelogEngine(LocalEngine(), rules)
 
 
 def row_count(version: Followed) -> int:

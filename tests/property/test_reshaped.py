@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from tailer.changelog.carryovers import concerns
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
@@ -134,7 +134,7 @@ def own(table: Reshaped) -> Callable[[int, bool], Named]:
 
 def check_versions(table: Reshaped) -> None:
     """What is left of each version, on one machine and in pieces."""
-    for found in follow(table.path, engine=PairingEngine(LocalEngine(), DROP)):
+    for found in follow(table.path, engine=ChangelogEngine(LocalEngine(), DROP)):
         change, version = table.changes[found.plan.version], found.plan.version
         assert sides(found.batches, own(table)) == left(change.gone, change.come), told(table, version)
         if concerns(found.plan, DROP):
@@ -147,7 +147,7 @@ def check_versions(table: Reshaped) -> None:
 def check_updates(table: Reshaped) -> None:
     """With updates it is the same rows; images are in the columns of the version."""
     for version, change in enumerate(table.changes):
-        engine = PairingEngine(LocalEngine(), by_key(table, version))
+        engine = ChangelogEngine(LocalEngine(), by_key(table, version))
         gone, come = Counter[Any](), Counter[Any]()
         for batch in follow(table.path, version, version, engine=engine)[0].batches:
             for row in batch.rows.to_pylist():

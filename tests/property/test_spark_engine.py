@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
@@ -33,7 +33,7 @@ def engine(spark: SparkSession) -> Iterator[Engine]:
 
 def rows(plan: ChangePlan, engine: Engine, rules: PairingRules, after: Position | None = None) -> list[Placed]:
     """The rows of a plan, in order."""
-    return list(placed(run_plan(plan, PairingEngine(engine, rules), after).batches))
+    return list(placed(run_plan(plan, ChangelogEngine(engine, rules), after).batches))
 
 
 @pytest.mark.golden

@@ -16,8 +16,8 @@ import pytest
 
 from tailer.changelog import row_index_pool as matches_pool
 from tailer.changelog.comparison import AT_ONCE, compare
-from tailer.changelog.row_index import RowMatches
-from tailer.changelog.row_index_pool import KEPT, close_kept, lent_matches
+from tailer.changelog.row_index import RowIndex
+from tailer.changelog.row_index_pool import MAX_IDLE, borrowed_index, close_idle
 from tailer.errors import FileVacuumed
 from tailer.events import ChangeBatch, ChangeType
 from tests.change_rows import changes
@@ -27,18 +27,18 @@ TYPES = (ChangeType.DELETE, ChangeType.INSERT)
 
 PROGRAM = """
 import os, sys, tempfile
-from tailer.changelog.row_index_pool import lent_matches
+from tailer.changelog.row_index_pool import borrowed_index
 
-with lent_matches():
+with borrowed_index():
     pass
 if sys.argv[1] == "forks":
     child = os.fork()
     if child == 0:
-        with lent_matches() as matches:
+        with borrowed_index() as matches:
             matches.begin()
         sys.exit()
     os.waitpid(child, 0)
-    with lent_matches() as matches:
+    with borrowed_index() as matches:
         matches.begin()
         assert os.listdir(os.path.dirname(matches._folder))
 """
@@ -47,10 +47,10 @@ if sys.argv[1] == "forks":
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where temporary files go; no comparer is kept before and after."""
-    close_kept()
+    close_idle()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
-    close_kept()
+    close_idle()
 
 
 def one_row() -> Iterator[ChangeBatch]:
@@ -58,7 +58,7 @@ def one_row() -> Iterator[ChangeBatch]:
     yield changes(["insert"], {"id": pa.array([1])})
 
 
-def use(matches: RowMatches) -> int:
+def use(matches: RowIndex) -> int:
     """A comparison: how many rows are left of one that came."""
     matches.begin()
     matches.add(0, one_row(), TYPES)
@@ -72,31 +72,31 @@ def spill_folders(folder: Path) -> int:
 
 def kept() -> int:
     """How many comparers are open and not lent."""
-    return len(matches_pool._kept.get(os.getpid(), {}))
+    return len(matches_pool._idle.get(os.getpid(), {}))
 
 
 def test_the_same_one_is_lent_again() -> None:
-    with lent_matches() as first:
+    with borrowed_index() as first:
         use(first)
-    with lent_matches() as second:
+    with borrowed_index() as second:
         assert second is first
         assert use(second) == 1
 
 
 def test_only_a_few_are_kept(folder: Path) -> None:
     with ExitStack() as stack:
-        lent = [stack.enter_context(lent_matches()) for _ in range(KEPT + 3)]
-        assert len(set(lent)) == KEPT + 3
-        assert spill_folders(folder) == KEPT + 3
-    assert (kept(), spill_folders(folder)) == (KEPT, KEPT)
-    close_kept()
+        lent = [stack.enter_context(borrowed_index()) for _ in range(MAX_IDLE + 3)]
+        assert len(set(lent)) == MAX_IDLE + 3
+        assert spill_folders(folder) == MAX_IDLE + 3
+    assert (kept(), spill_folders(folder)) == (MAX_IDLE, MAX_IDLE)
+    close_idle()
     assert (kept(), spill_folders(folder)) == (0, 0)
 
 
 def test_what_nobody_uses_is_closed_after_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matches_pool, "KEEP_S", 0.05)
+    monkeypatch.setattr(matches_pool, "IDLE_S", 0.05)
     before = threading.active_count()
-    with lent_matches() as matches:
+    with borrowed_index() as matches:
         time.sleep(0.1)
         assert use(matches) == 1
     deadline = time.monotonic() + 30
@@ -108,8 +108,8 @@ def test_what_nobody_uses_is_closed_after_a_while(folder: Path, monkeypatch: pyt
 
 def test_a_comparison_that_fails_takes_its_comparer_with_it(folder: Path) -> None:
     with ExitStack() as stack:
-        other = stack.enter_context(lent_matches())
-        with suppress(FileVacuumed), lent_matches() as failing:
+        other = stack.enter_context(borrowed_index())
+        with suppress(FileVacuumed), borrowed_index() as failing:
             raise FileVacuumed("t", 1, "f")
         assert failing.closed
         assert use(other) == 1
@@ -117,10 +117,10 @@ def test_a_comparison_that_fails_takes_its_comparer_with_it(folder: Path) -> Non
 
 
 def test_one_whose_folder_was_taken_away_is_not_lent_again() -> None:
-    with lent_matches() as first:
+    with borrowed_index() as first:
         use(first)
     Path(first._folder).rmdir()
-    with lent_matches() as second:
+    with borrowed_index() as second:
         assert second is not first
         assert use(second) == 1
     assert kept() == 1
@@ -143,7 +143,7 @@ class Busy:
         self.go = threading.Event()
         self._turn = threading.Lock()
 
-    def __call__(self, matches: RowMatches) -> int:
+    def __call__(self, matches: RowIndex) -> int:
         with self._turn:
             self.now += 1
             self.most = max(self.most, self.now)
@@ -166,7 +166,7 @@ async def test_so_many_at_once_and_the_others_wait(folder: Path) -> None:
         await anyio.sleep(0.05)
         assert (busy.most, spill_folders(folder)) == (AT_ONCE, AT_ONCE)
         busy.go.set()
-    assert (busy.done, busy.most, spill_folders(folder)) == (3 * AT_ONCE, AT_ONCE, KEPT)
+    assert (busy.done, busy.most, spill_folders(folder)) == (3 * AT_ONCE, AT_ONCE, MAX_IDLE)
 
 
 @pytest.mark.anyio
@@ -191,7 +191,7 @@ async def test_cancelling_one_leaves_the_others_alone() -> None:
     async def other() -> None:
         found.append(await compare(busy))
 
-    def endless(matches: RowMatches) -> int:
+    def endless(matches: RowIndex) -> int:
         while True:
             use(matches)
 
@@ -218,7 +218,7 @@ async def test_one_that_fails_leaves_the_others_alone() -> None:
     async def other() -> None:
         found.append(await compare(busy))
 
-    def failing(matches: RowMatches) -> int:
+    def failing(matches: RowIndex) -> int:
         matches.begin()
         matches._database.execute("SELECT * FROM nowhere")
         return 0

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 import pytest
 
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.placement import EngineKind, SparkSettings
 from tailer.daemon.engines import SizedEngine, open_engines
@@ -59,7 +59,7 @@ async def test_without_spark_there_are_threads() -> None:
     async with open_engines(EngineKind.LOCAL, SparkSettings()) as engines:
         assert engines.spark is None
         engine = engines.for_pipeline(PairingRules(), lambda *_: None)
-    assert isinstance(engine, PairingEngine)
+    assert isinstance(engine, ChangelogEngine)
     assert isinstance(engine._engine, LocalEngine)
 
 

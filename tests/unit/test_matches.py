@@ -1,4 +1,4 @@
-"""`RowMatches` against counting by hand: rows of every type, equal exactly where their values are, on little memory."""
+"""`RowIndex` against counting by hand: rows of every type, equal exactly where their values are, on little memory."""
 
 import resource
 import struct
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.changelog.row_index import RowMatches, Stopped
+from tailer.changelog.row_index import RowIndex, Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
@@ -39,7 +39,7 @@ def batch(columns: Sequence[pa.Array], kinds: str | Sequence[str] = "insert", fi
     return ChangeBatch("id", 1, 0, rows, pa.array(range(first, first + count), pa.int64()))
 
 
-def paired(matches: RowMatches) -> tuple[Bitmaps, int]:
+def paired(matches: RowIndex) -> tuple[Bitmaps, int]:
     """The rows that have a partner, whichever side they are on, and how many were ambiguous."""
     gone, come, unclear = matches.pair()
     assert sum(map(len, gone.values())) == sum(map(len, come.values()))
@@ -52,9 +52,9 @@ def lists(found: Bitmaps) -> dict[int, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> RowMatches:
+def shared() -> RowIndex:
     """For many small questions: each begins with `begin`."""
-    return RowMatches()
+    return RowIndex()
 
 
 # Values of Delta's types, as Python has them; moments and days are numbers, for not all are in Python's calendar.
@@ -199,7 +199,7 @@ EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 
 @EXAMPLES
 @given(data=st.data())
-def test_rows_of_any_types_against_counting(shared: RowMatches, data: st.DataObject) -> None:
+def test_rows_of_any_types_against_counting(shared: RowIndex, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(TYPES, min_size=1, max_size=3))
     pool = data.draw(st.lists(st.tuples(*map(values, kinds)), min_size=1, max_size=6))
     sources = data.draw(
@@ -224,7 +224,7 @@ def test_rows_of_any_types_against_counting(shared: RowMatches, data: st.DataObj
     assert unclear == sum(map(ambiguous, grouped(rows)))
 
 
-def different(matches: RowMatches, columns: Sequence[pa.Array]) -> bool:
+def different(matches: RowIndex, columns: Sequence[pa.Array]) -> bool:
     """Whether no two rows are equal: each, gone, has a single equal among all of them, come."""
     matches.begin()
     matches.add(0, iter([batch(columns, "delete")]), ALL)
@@ -290,7 +290,7 @@ DIFFERENT: dict[str, list[pa.Array]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_different_rows_are_different(shared: RowMatches, name: str) -> None:
+def test_different_rows_are_different(shared: RowIndex, name: str) -> None:
     columns = DIFFERENT[name]
     assert different(shared, columns)
 
@@ -341,7 +341,7 @@ EQUAL: dict[str, tuple[pa.Array, pa.Array]] = {
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_equal_rows_are_equal(shared: RowMatches, name: str) -> None:
+def test_equal_rows_are_equal(shared: RowIndex, name: str) -> None:
     one, other = EQUAL[name]
     for row in range(len(one)):
         shared.begin()
@@ -354,7 +354,7 @@ def numbers(values: Sequence[Any], kinds: str | Sequence[str] = "insert", first:
     return iter([batch([pa.array(values, pa.int64())], kinds, first)])
 
 
-def test_of_equal_rows_the_first_that_go_and_the_last_that_come_are_left(shared: RowMatches) -> None:
+def test_of_equal_rows_the_first_that_go_and_the_last_that_come_are_left(shared: RowIndex) -> None:
     shared.begin()
     shared.add(3, numbers([7, 8, 7], "delete", first=10), ALL)
     shared.add(2, numbers([7], "update_preimage", first=40), ALL)
@@ -376,7 +376,7 @@ def test_of_equal_rows_the_first_that_go_and_the_last_that_come_are_left(shared:
     ],
 )
 def test_only_rows_of_some_types_are_compared(
-    shared: RowMatches, types: tuple[ChangeType, ...], taken: list[int]
+    shared: RowIndex, types: tuple[ChangeType, ...], taken: list[int]
 ) -> None:
     shared.begin()
     kinds = ["delete", "insert", "update_preimage", "update_postimage", "strange"]
@@ -384,7 +384,7 @@ def test_only_rows_of_some_types_are_compared(
     assert lists(shared.unmatched()) == {0: taken}
 
 
-def test_null_keys_are_no_keys(shared: RowMatches) -> None:
+def test_null_keys_are_no_keys(shared: RowIndex) -> None:
     columns = [pa.array([1, None, 1, None]), pa.array(["a", "a", None, None])]
     shared.begin()
     assert list(shared.add(0, iter([batch(columns, "delete")]), ALL, nulls_differ=True)) == [0]
@@ -395,21 +395,21 @@ def test_null_keys_are_no_keys(shared: RowMatches) -> None:
     assert list(shared.add(0, iter([batch(inner)]), ALL, nulls_differ=True)) == [0]
 
 
-def test_nothing_to_compare(shared: RowMatches) -> None:
+def test_nothing_to_compare(shared: RowIndex) -> None:
     shared.begin()
     assert list(shared.add(0, iter([]), ALL)) == []
     assert list(shared.add(1, numbers([1, 2], "strange"), ALL)) == []
     assert (shared.unmatched(), shared.unmatched_singles(), paired(shared)) == ({}, {}, ({}, 0))
 
 
-def ranks(matches: RowMatches) -> list[int]:
+def ranks(matches: RowIndex) -> list[int]:
     return [rank for found in matches.partner_ranks() for rank in found["rank"].to_pylist()]
 
 
-def test_partners_over_several_questions(shared: RowMatches) -> None:
+def test_partners_over_several_questions(shared: RowIndex) -> None:
     """Rows are gone at 0 and 1, have come at 2 and 3; two keys tell some of the partners each."""
     shared.begin()
-    assert (ranks(shared), shared.part_equals()) == ([], {})
+    assert (ranks(shared), shared.unpair_equal()) == ([], {})
     for source, keys, kind in ((0, [1, 2], "delete"), (2, [9, 1], "insert")):
         shared.add(source, numbers(keys, kind, first=10), ALL)
     assert (lists(paired(shared)[0]), ranks(shared)) == ({0: [10], 2: [11]}, [0])
@@ -424,9 +424,9 @@ def test_partners_over_several_questions(shared: RowMatches) -> None:
         shared.add(source, numbers(row_values, kind, first=10), ALL)
     shared.add(3, numbers([7, 8], first=10), ALL)
     # 0/10 and 2/11 are 7 and 8, 0/11 and 3/11 are both 8, 1/10 and 3/10 are both 7.
-    assert lists(shared.part_equals()) == {0: [11], 1: [10], 3: [10, 11]}
+    assert lists(shared.unpair_equal()) == {0: [11], 1: [10], 3: [10, 11]}
     assert ranks(shared) == [0]
-    assert shared.part_equals() == {}
+    assert shared.unpair_equal() == {}
     shared.begin()
     assert ranks(shared) == []
 
@@ -437,7 +437,7 @@ def test_partners_over_several_questions(shared: RowMatches) -> None:
 )
 @settings(deadline=None)
 def test_partners_against_counting(
-    shared: RowMatches, gone: list[tuple[int, int, int]], come: list[tuple[int, int, int]]
+    shared: RowIndex, gone: list[tuple[int, int, int]], come: list[tuple[int, int, int]]
 ) -> None:
     """Rows of a source, a key and a value: partners have one key, those of one value part."""
     sides = []
@@ -465,7 +465,7 @@ def test_partners_against_counting(
     assert places(found) == sorted(place for pair in partners for place, _ in pair)
     take(1)
     equal = [(one, other) for one, other in partners if one[1] == other[1]]
-    assert places(shared.part_equals()) == sorted(place for pair in equal for place, _ in pair)
+    assert places(shared.unpair_equal()) == sorted(place for pair in equal for place, _ in pair)
     left = sorted((one[0], other[0]) for one, other in partners if one[1] != other[1])
     order = sorted(other for _, other in left)
     assert ranks(shared) == [order.index(other) for _, other in left]
@@ -475,8 +475,8 @@ def places(found: Bitmaps) -> list[Place]:
     return [(source, row) for source, rows in sorted(found.items()) for row in rows]
 
 
-@pytest.mark.parametrize("forget", [RowMatches.begin, RowMatches.clear])
-def test_what_was_asked_before_is_forgotten(shared: RowMatches, forget: Callable[[RowMatches], None]) -> None:
+@pytest.mark.parametrize("forget", [RowIndex.begin, RowIndex.clear])
+def test_what_was_asked_before_is_forgotten(shared: RowIndex, forget: Callable[[RowIndex], None]) -> None:
     shared.begin()
     shared.add(0, numbers([1], "delete"), ALL)
     forget(shared)
@@ -485,7 +485,7 @@ def test_what_was_asked_before_is_forgotten(shared: RowMatches, forget: Callable
     assert lists(shared.unmatched()) == {1: [0]}
 
 
-def test_positions_with_holes_and_beyond_four_billion(shared: RowMatches) -> None:
+def test_positions_with_holes_and_beyond_four_billion(shared: RowIndex) -> None:
     expected_rows = [[3, 5, 2**33], [2**33 + 1, 2**33 + 2, 2**39], [2**40 - 3, 2**40 - 2, 2**40 - 1]]
     sources = []
     for rows in expected_rows:
@@ -515,7 +515,7 @@ def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
     count = 300_000
     answers = []
     for memory in (SPILLING_BYTES, 8 * SPILLING_BYTES):
-        matches = RowMatches(memory)
+        matches = RowIndex(memory)
         matches.begin()
         matches.add(0, many(count, "delete"), ALL)
         matches.add(1, many(count, begin=count // 2), ALL)
@@ -536,7 +536,7 @@ def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("good", [0, 1, 40])
-def test_what_reading_raises_comes_out_unchanged(shared: RowMatches, good: int) -> None:
+def test_what_reading_raises_comes_out_unchanged(shared: RowIndex, good: int) -> None:
     error = FileVacuumed("t", 3, "gone.parquet")
 
     def failing() -> Iterator[ChangeBatch]:
@@ -553,13 +553,13 @@ def test_what_reading_raises_comes_out_unchanged(shared: RowMatches, good: int) 
 
 
 def test_slow_answers_show_no_progress_on_standard_output() -> None:
-    matches = RowMatches()
+    matches = RowIndex()
     assert matches._database.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
     matches.close()
 
 
 def test_stopped_for_good() -> None:
-    matches = RowMatches()
+    matches = RowIndex()
     matches.begin()
     matches.stop()
     for ask in (matches.begin, matches.clear, matches.unmatched, matches.unmatched_singles, matches.pair):
@@ -571,12 +571,12 @@ def test_stopped_for_good() -> None:
 
 def test_stopped_when_it_is_closed_or_about_to_be() -> None:
     """Both come from different threads, in any order."""
-    matches = RowMatches()
+    matches = RowIndex()
     connections = list(matches._connections)
     matches.close()
     matches.stop()
     assert matches.closed
-    other = RowMatches()
+    other = RowIndex()
     other._connections.extend(connections)
     other.stop()
     assert other.closed
@@ -586,7 +586,7 @@ def test_stopped_when_it_is_closed_or_about_to_be() -> None:
 
 def test_stopped_while_rows_come() -> None:
     """From another thread, while the rows of a source without an end are read."""
-    matches, reading = RowMatches(), threading.Event()
+    matches, reading = RowIndex(), threading.Event()
     matches.begin()
 
     def endless() -> Iterator[ChangeBatch]:
@@ -607,7 +607,7 @@ def test_stopped_while_rows_come() -> None:
 
 
 def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    matches = RowMatches()
+    matches = RowIndex()
     matches.begin()
     matches.add(0, many(400_000), ALL)
     calls: list[int] = []
@@ -636,7 +636,7 @@ def full_disk(free_bytes: int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("folder")
 def test_a_full_disk_while_rows_come() -> None:
-    matches = RowMatches(SPILLING_BYTES // 2)
+    matches = RowIndex(SPILLING_BYTES // 2)
     matches.begin()
     with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot be kept there: comparing rows"):
         matches.add(0, many(2_000_000), ALL)
@@ -646,10 +646,10 @@ def test_a_full_disk_while_rows_come() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("question", [RowMatches.unmatched, RowMatches.pair])
-def test_a_full_disk_while_answers_are_made(question: Callable[[RowMatches], object]) -> None:
+@pytest.mark.parametrize("question", [RowIndex.unmatched, RowIndex.pair])
+def test_a_full_disk_while_answers_are_made(question: Callable[[RowIndex], object]) -> None:
     """Every row has its equals, so that all of them are sorted."""
-    matches = RowMatches(SPILLING_BYTES // 2)
+    matches = RowIndex(SPILLING_BYTES // 2)
     matches.begin()
     for source, kind in enumerate(["delete", "insert", "insert"]):
         matches.add(source, many(200_000, kind), ALL)
@@ -662,12 +662,12 @@ def test_a_full_disk_while_answers_are_made(question: Callable[[RowMatches], obj
 
 @pytest.mark.usefixtures("folder")
 def test_less_memory_than_it_takes() -> None:
-    matches = RowMatches(2**20)
+    matches = RowIndex(2**20)
     with pytest.raises(StorageUnavailable, match="cannot be kept there: comparing rows"):
         ask_much(matches)
 
 
-def ask_much(matches: RowMatches) -> None:
+def ask_much(matches: RowIndex) -> None:
     matches.begin()
     for source, kind in enumerate(["delete", "insert", "insert"]):
         matches.add(source, many(60_000, kind), ALL)
@@ -680,4 +680,4 @@ def test_nowhere_to_put_temporary_files(folder: Path, monkeypatch: pytest.Monkey
     (folder / "file").write_bytes(b"")
     monkeypatch.setattr(tempfile, "tempdir", str(folder / place))
     with pytest.raises(StorageUnavailable, match=place):
-        RowMatches()
+        RowIndex()

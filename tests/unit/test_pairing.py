@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.changelog.carryovers import PairingCounts, check_key, concerns, refine, refine_range
-from tailer.changelog.row_index import RowMatches
+from tailer.changelog.carryovers import ChangelogCounts, check_key, concerns, refine, refine_range
+from tailer.changelog.row_index import RowIndex
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.changelog.spill.bitmaps import Selections
-from tailer.changelog.spill.preimages import RUN_BYTES, Preimages
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.changelog.spill.preimages import RUN_BYTES, SpilledPreimages
 from tailer.errors import ConfigError, FileVacuumed
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
@@ -38,8 +38,8 @@ NUMBER = pa.schema([("v", pa.int64())])
 
 
 @cache
-def matches() -> RowMatches:
-    return RowMatches()
+def matches() -> RowIndex:
+    return RowIndex()
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def tracked(values: Sequence[Any], first: int | None, version: int | None, **sto
     return File(columns, NUMBER, tracking=RowTracking(first, version, *names))
 
 
-def read(tasks: Iterable[ChangeTask], preimages: Preimages | None = None) -> list[Row]:
+def read(tasks: Iterable[ChangeTask], preimages: SpilledPreimages | None = None) -> list[Row]:
     found: list[Row] = []
     for task in tasks:
         for batch in execute(task):
@@ -140,11 +140,11 @@ def read(tasks: Iterable[ChangeTask], preimages: Preimages | None = None) -> lis
     return found
 
 
-def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -> tuple[list[Row], PairingCounts]:
+def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -> tuple[list[Row], ChangelogCounts]:
     """The rows of a plan by `rules`, and what was counted."""
     if not concerns(plan, rules):
-        return read(plan.tasks), PairingCounts()
-    with Selections() as selections, Preimages(run_bytes) as preimages:
+        return read(plan.tasks), ChangelogCounts()
+    with SpilledBitmaps() as selections, SpilledPreimages(run_bytes) as preimages:
         found, counts = refine(plan, rules, matches(), selections, preimages)
         return read(found.tasks, preimages), counts
 
@@ -158,7 +158,7 @@ class TestCarryovers:
     def test_equal_rows_cancel_out_one_for_one(self, table: Versions) -> None:
         rows, counts = refined(table.values([1, 2, 2, 3, None], [2, None, 4, 1]), DROP)
         assert rows == [("delete", 0, 1, 2), ("delete", 0, 3, 3), ("insert", 1, 2, 4)]
-        assert counts == PairingCounts(carryovers=6)
+        assert counts == ChangelogCounts(carryovers=6)
 
     def test_the_first_deleted_and_the_last_inserted_ones_are_left(self, table: Versions) -> None:
         gone = [File({"v": [7, 7]}, NUMBER), File({"v": [7, 8]}, NUMBER)]
@@ -171,7 +171,7 @@ class TestCarryovers:
         ]
 
     def test_nothing_is_left(self, table: Versions) -> None:
-        assert refined(table.values([3, 1, 2], [1, 2, 3]), DROP) == ([], PairingCounts(carryovers=6))
+        assert refined(table.values([3, 1, 2], [1, 2, 3]), DROP) == ([], ChangelogCounts(carryovers=6))
 
     def test_they_may_be_kept(self, table: Versions) -> None:
         plan = table.values([1, 2], [2, 3])
@@ -183,12 +183,12 @@ class TestCarryovers:
         assert not concerns(plan, DROP)
         assert not concerns(plan, UNCHANGED)
         assert left(plan, BY_KEY) == [("update_preimage", 1, "a"), ("update_postimage", 1, "a")]
-        assert refined(plan, replace(BY_KEY, skip_unchanged=True)) == ([], PairingCounts(updates=1, unchanged=2))
+        assert refined(plan, replace(BY_KEY, skip_unchanged=True)) == ([], ChangelogCounts(updates=1, unchanged=2))
 
     def test_rows_that_vectors_leave_out_are_not_compared(self, table: Versions) -> None:
         gone = File({"v": [1, 2, 3, 4]}, NUMBER, exclude=[0, 3])
         come = File({"v": [4, 3, 1, 2]}, NUMBER, include=[0, 1, 3], exclude=[0])
-        assert refined(table.files([gone], [come], NUMBER), DROP) == ([], PairingCounts(carryovers=4))
+        assert refined(table.files([gone], [come], NUMBER), DROP) == ([], ChangelogCounts(carryovers=4))
 
     def test_a_vector_and_a_rewritten_file_in_one_version(self, table: Versions) -> None:
         """Rows 1 and 2 of a file that stays are deleted; another is rewritten; what is new holds one of either."""
@@ -226,7 +226,7 @@ class TestRowTracking:
         come = tracked([1, 2, 3, 9], 3, 6, rid=[0, 1, 2, None], rver=[5, 5, None, None])
         rows, counts = refined(table.files([gone], [come], NUMBER), DROP)
         assert rows == [("delete", 0, 3, 4), ("insert", 1, 3, 9)]
-        assert counts == PairingCounts(carryovers=6)
+        assert counts == ChangelogCounts(carryovers=6)
 
     def test_rows_with_one_id_but_another_version_are_compared_by_value(self, table: Versions) -> None:
         gone, come = tracked([1, 2], 0, 5), tracked([1, 3], 9, 6, rid=[0, 1])
@@ -257,8 +257,8 @@ class TestRowTracking:
     def test_a_log_that_says_nothing_of_the_ids(self, table: Versions) -> None:
         gone, come = tracked([1, 2], None, None), tracked([2, 1], None, None)
         plan = table.files([gone], [come], NUMBER)
-        assert refined(plan, DROP) == ([], PairingCounts(carryovers=4))
-        assert refined(plan, replace(BY_ID, carryovers=Carryovers.KEEP))[1] == PairingCounts()
+        assert refined(plan, DROP) == ([], ChangelogCounts(carryovers=4))
+        assert refined(plan, replace(BY_ID, carryovers=Carryovers.KEEP))[1] == ChangelogCounts()
 
     def test_only_one_side_is_tracked(self, table: Versions) -> None:
         plan = table.files([File({"v": [1, 2]}, NUMBER)], [tracked([2, 3], 0, 5)], NUMBER)
@@ -295,7 +295,7 @@ class TestUpdates:
             ("update_preimage", 3, 0, 1, "a"),
             ("update_postimage", 3, 0, 1, "A"),
         ]
-        assert counts == PairingCounts(carryovers=2, updates=3)
+        assert counts == ChangelogCounts(carryovers=2, updates=3)
 
     def test_null_keys_are_no_keys(self, table: Versions) -> None:
         plan = table.files([pairs((None, "a"), (1, None))], [pairs((None, "b"), (1, "c"))])
@@ -324,14 +324,14 @@ class TestUpdates:
             ("update_preimage", "b"),
             ("update_postimage", "e"),
         ]
-        assert counts == PairingCounts(updates=3, ambiguous=5)
+        assert counts == ChangelogCounts(updates=3, ambiguous=5)
 
     def test_carry_overs_leave_the_others_of_their_key(self, table: Versions) -> None:
         """Two rows with one key, one of which is carried over: the others belong together without a doubt."""
         plan = table.files([pairs((1, "a"), (1, "b"))], [pairs((1, "c"), (1, "a"))])
         rows, counts = refined(plan, BY_KEY)
         assert [(row[0], row[4]) for row in rows] == [("update_preimage", "b"), ("update_postimage", "c")]
-        assert counts == PairingCounts(carryovers=2, updates=1)
+        assert counts == ChangelogCounts(carryovers=2, updates=1)
 
     def test_keys_come_before_row_ids(self, table: Versions) -> None:
         """By key, 2 is 2 whatever its id; the row id is asked of those that no key brings together."""
@@ -388,14 +388,14 @@ class TestUpdates:
         plan = table.files([pairs((1, "a"), (2, "b"), (3, "c"))], [pairs((3, "c"), (2, "a"), (1, "b"))])
         rows, counts = refined(plan, rules)
         assert [row[0] for row in rows] == ["update_preimage", "update_postimage"] * 2
-        assert counts == PairingCounts(updates=3, unchanged=2)
-        assert refined(plan.select(["k"]), rules) == ([], PairingCounts(updates=3, unchanged=6))
+        assert counts == ChangelogCounts(updates=3, unchanged=2)
+        assert refined(plan.select(["k"]), rules) == ([], ChangelogCounts(updates=3, unchanged=6))
         ids = table.files([tracked([1, 2, 3], 0, 1)], [tracked([2, 1, 3], 9, 2, rid=[0, 1, 2])], NUMBER)
         rows, counts = refined(ids, replace(rules, key=()))
         assert [row[::3] for row in rows] == [
             *zip(["update_preimage", "update_postimage"] * 2, [1, 2, 2, 1], strict=True)
         ]
-        assert counts == PairingCounts(updates=3, unchanged=2)
+        assert counts == ChangelogCounts(updates=3, unchanged=2)
 
 
 KINDS = ["update_preimage", "update_postimage"]
@@ -427,7 +427,7 @@ class TestChangeFiles:
 
     def test_images_that_are_equal(self, table: Versions) -> None:
         rows, counts = refined(table.cdc(written(*self.ROWS)), UNCHANGED)
-        assert counts == PairingCounts(unchanged=2)
+        assert counts == ChangelogCounts(unchanged=2)
         assert [row[2] for row in rows] == [2, 7, 0, 4, 5, 6, 8]
 
     def test_equal_images_of_several_files_are_dropped_as_multisets(self, table: Versions) -> None:
@@ -438,7 +438,7 @@ class TestChangeFiles:
             ("update_preimage", 2, 0),
             ("update_postimage", 2, 1),
         ]
-        assert counts == PairingCounts(unchanged=2)
+        assert counts == ChangelogCounts(unchanged=2)
 
     def test_deletes_and_inserts_may_be_updates(self, table: Versions) -> None:
         """Images that lie together stay so; what is none of these kinds is none."""
@@ -450,7 +450,7 @@ class TestChangeFiles:
             ("strange", 1, 6, 5, "e"),
             ("strange", 1, 8, 3, "C"),
         ]
-        assert counts == PairingCounts(updates=1, unchanged=4)
+        assert counts == ChangelogCounts(updates=1, unchanged=4)
 
     def test_images_far_apart_are_put_together(self, table: Versions) -> None:
         """As delta-rs writes them, all postimages first; and as an update across partitions has them, in two files."""
@@ -474,7 +474,7 @@ class TestChangeFiles:
             ("update_postimage", 3, 1, 9, "Z"),
             ("update_preimage", 3, 2, 8, "y"),
         ]
-        assert counts == PairingCounts()
+        assert counts == ChangelogCounts()
         as_they_lie = [row[3] for row in refined(plan, BY_ID)[0]]
         assert as_they_lie == [1, 2, 1, 2, 3, 3, 9, 8]
 
@@ -499,7 +499,7 @@ class TestChangeFiles:
             ("update_preimage", 5, "e"),
             ("update_postimage", 5, "E"),
         ]
-        assert counts == PairingCounts(updates=2)
+        assert counts == ChangelogCounts(updates=2)
 
     def test_images_of_one_key_are_paired_in_their_order(self, table: Versions) -> None:
         changes = [("update_preimage", 1, "a"), ("update_preimage", 1, "b"), ("update_postimage", 1, "b")]
@@ -510,7 +510,7 @@ class TestChangeFiles:
             ("update_preimage", "b"),
             ("update_postimage", "a"),
         ]
-        assert counts == PairingCounts(ambiguous=4)
+        assert counts == ChangelogCounts(ambiguous=4)
 
 
 def physical(name: str, kind: pa.DataType, stored: str) -> pa.Field:
@@ -692,7 +692,7 @@ class TestPartitions:
         files = [File({"v": [1, 2]}, schema, (("p", text),)) for _ in range(2)]
         plan = table.files(files[:1], files[1:], schema)
         list(execute(plan.tasks[0]))
-        with Selections() as selections, Preimages() as preimages:
+        with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
             _, counts = refine(plan, DROP, matches(), selections, preimages)
         assert counts.carryovers == 4
 
@@ -709,9 +709,9 @@ class TestPartitions:
         plan = table.files(gone, come, schema)
         for index in (0, 3):
             Path(plan.tasks[index].uri).unlink()
-        with Selections() as selections, Preimages() as preimages:
+        with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
             found, counts = refine(plan, DROP, matches(), selections, preimages)
-            assert counts == PairingCounts(carryovers=4)
+            assert counts == ChangelogCounts(carryovers=4)
             assert read(found.tasks[1:3]) == []
             with pytest.raises(FileVacuumed):
                 read(found.tasks)
@@ -769,7 +769,7 @@ def test_rules_against_counting(
 
 def net(table: Versions, rules: PairingRules = DROP, plans: Sequence[ChangePlan] | None = None) -> list[Row]:
     """Kind, version, place and values of what is left of all versions."""
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         found, _ = refine_range(table.plans if plans is None else plans, rules, matches(), selections)
         return [(row[0], plan.version, *row[1:]) for plan in found for row in read(plan.tasks)]
 

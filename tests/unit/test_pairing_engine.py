@@ -1,4 +1,4 @@
-"""`PairingEngine`: the refined rows from any place on, a comparison that can be cancelled, and nothing left behind."""
+"""`ChangelogEngine`: the refined rows after any position, a cancellable comparison, and no files left."""
 
 import tempfile
 import threading
@@ -12,10 +12,10 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changelog.carryovers import PairingCounts, refine
-from tailer.changelog.engine import PairingEngine
-from tailer.changelog.row_index import RowMatches, Stopped
-from tailer.changelog.row_index_pool import close_kept
+from tailer.changelog.carryovers import ChangelogCounts, refine
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.row_index import RowIndex, Stopped
+from tailer.changelog.row_index_pool import close_idle
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
@@ -36,7 +36,7 @@ Seen = list[tuple[str, int, int, int]]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary files go, from the first comparer on."""
-    close_kept()
+    close_idle()
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -65,7 +65,7 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
-async def run(engine: PairingEngine, plan: ChangePlan, after: Position | None = None) -> Seen:
+async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None = None) -> Seen:
     """Kind, task, position and key of all that comes."""
     seen: Seen = []
     async with engine.run(plan, after) as batches:
@@ -77,27 +77,27 @@ async def run(engine: PairingEngine, plan: ChangePlan, after: Position | None = 
 
 
 async def test_what_is_left_and_what_is_reported(plan: ChangePlan) -> None:
-    reports: list[tuple[ChangePlan, PairingCounts]] = []
-    engine = PairingEngine(LocalEngine(2), BY_KEY, lambda *found: reports.append(found))
+    reports: list[tuple[ChangePlan, ChangelogCounts]] = []
+    engine = ChangelogEngine(LocalEngine(2), BY_KEY, lambda *found: reports.append(found))
     seen = await run(engine, plan)
     assert [key for kind, _, _, key in seen if kind == "delete"] == list(range(50))
     assert sorted(key for kind, *_, key in seen if kind == "insert") == list(range(2000, 2050))
     images = [row for row in seen if row[0].startswith("update")]
     assert [row[0] for row in images] == ["update_preimage", "update_postimage"] * 195
     assert [row[1:] for row in images[::2]] == [row[1:] for row in images[1::2]]
-    assert [(told.version, counts) for told, counts in reports] == [(7, PairingCounts(2 * 1755, 195))]
+    assert [(told.version, counts) for told, counts in reports] == [(7, ChangelogCounts(2 * 1755, 195))]
     assert await run(engine, plan) == seen
     assert len(reports) == 2
 
 
 async def test_nobody_needs_to_be_told(plan: ChangePlan) -> None:
-    seen = await run(PairingEngine(LocalEngine(2), DROP), plan)
+    seen = await run(ChangelogEngine(LocalEngine(2), DROP), plan)
     assert len(seen) == 100 + 2 * 195
 
 
 @pytest.mark.parametrize("rules", [DROP, BY_KEY], ids=["drop", "updates"])
 async def test_every_place_to_resume(plan: ChangePlan, rules: PairingRules) -> None:
-    engine = PairingEngine(LocalEngine(1), rules)
+    engine = ChangelogEngine(LocalEngine(1), rules)
     whole = await run(engine, plan)
     first = whole[0][1] // TASKS * TASKS
     places = sorted({row[1:3] for row in whole} | {(first + task, row) for task, row in [(0, 17), (1, 10**6), (3, 0)]})
@@ -122,19 +122,19 @@ async def test_what_was_begun_is_not_gone_on_with_by_other_rules(
     plan: ChangePlan, before: PairingRules, behind: PairingRules
 ) -> None:
     """Behind a position of others, rows would be lost or doubled."""
-    whole = await run(PairingEngine(LocalEngine(1), before), plan)
+    whole = await run(ChangelogEngine(LocalEngine(1), before), plan)
     place = Position(7, *whole[len(whole) // 2][1:3])
     with pytest.raises(ConfigError, match="version 7 was delivered in part"):
-        await run(PairingEngine(LocalEngine(1), behind), plan, place)
+        await run(ChangelogEngine(LocalEngine(1), behind), plan, place)
     if before.carryovers is Carryovers.DROP:
         with pytest.raises(ConfigError, match="version 7 was delivered in part"):
-            await run(PairingEngine(LocalEngine(1), before), plan.select(["k"]), place)
-    assert len(await run(PairingEngine(LocalEngine(1), before), plan, place)) < len(whole)
+            await run(ChangelogEngine(LocalEngine(1), before), plan.select(["k"]), place)
+    assert len(await run(ChangelogEngine(LocalEngine(1), before), plan, place)) < len(whole)
 
 
 async def test_a_key_that_the_table_does_not_have(plan: ChangePlan) -> None:
     """The same error at every version with rows, whether it needs the key or not; others pass."""
-    engine = PairingEngine(LocalEngine(1), replace(BY_KEY, key=("K",)))
+    engine = ChangelogEngine(LocalEngine(1), replace(BY_KEY, key=("K",)))
     inserts = replace(plan, tasks=plan.tasks[2:])
     for version in (inserts, plan):
         with pytest.raises(ConfigError, match="no column 'K' at version 7") as caught:
@@ -144,15 +144,15 @@ async def test_a_key_that_the_table_does_not_have(plan: ChangePlan) -> None:
 
 
 async def test_updates_that_nothing_tells(plan: ChangePlan, caplog: pytest.LogCaptureFixture) -> None:
-    engine = PairingEngine(LocalEngine(1), replace(BY_KEY, key=()))
+    engine = ChangelogEngine(LocalEngine(1), replace(BY_KEY, key=()))
     for _ in range(2):
         await run(engine, plan)
-    assert caplog.text.count("no update can be told") == 1
+    assert caplog.text.count("updates cannot be computed") == 1
 
 
 async def test_what_has_nothing_to_compare_passes(plan: ChangePlan, folder: Path) -> None:
     reports: list[Any] = []
-    engine = PairingEngine(LocalEngine(1), DROP, lambda *found: reports.append(found))
+    engine = ChangelogEngine(LocalEngine(1), DROP, lambda *found: reports.append(found))
     inserts = ChangePlan("t", "id", 7, 0, None, Regime.FILES, SCHEMA, plan.tasks[2:])
     assert len(await run(engine, inserts)) == 2000
     assert (reports, entries(folder)) == ([], [])
@@ -160,7 +160,7 @@ async def test_what_has_nothing_to_compare_passes(plan: ChangePlan, folder: Path
 
 async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Path) -> None:
     """Only the spill folder of the comparer that is kept is left, until that is closed."""
-    engine = PairingEngine(LocalEngine(1), BY_KEY)
+    engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     async with engine.run(plan) as batches:
         async for _ in batches:
             assert len(files_in(folder)) >= 2
@@ -168,11 +168,11 @@ async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Pat
     assert files_in(folder) == []
     await fail_inside(engine, plan)
     assert files_in(folder) == []
-    close_kept()
+    close_idle()
     assert entries(folder) == []
 
 
-async def fail_inside(engine: PairingEngine, plan: ChangePlan) -> None:
+async def fail_inside(engine: ChangelogEngine, plan: ChangePlan) -> None:
     with suppress(KeyError):
         async with engine.run(plan):
             raise KeyError
@@ -184,7 +184,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 async def test_an_error_while_comparing_comes_out_and_the_engine_goes_on(plan: ChangePlan, folder: Path) -> None:
-    engine = PairingEngine(LocalEngine(1), BY_KEY)
+    engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     whole = await run(engine, plan)
     gone = replace(plan.tasks[3], uri=f"{plan.tasks[3].uri}.gone")
     with pytest.raises(FileVacuumed):
@@ -197,7 +197,7 @@ async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
     plan: ChangePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preimages are written while the answer that orders them is still being read."""
-    engine = PairingEngine(LocalEngine(1), BY_KEY)
+    engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     with monkeypatch.context() as patch:
         patch.setattr("tailer.changelog.spill.preimages.scratch_folder", lambda: Path("/nowhere"))
         with pytest.raises(StorageUnavailable):
@@ -206,7 +206,7 @@ async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
 
 
 async def test_nowhere_to_put_temporary_files(plan: ChangePlan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = PairingEngine(LocalEngine(1), BY_KEY)
+    engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "missing"))
     with pytest.raises(StorageUnavailable, match="missing"):
         await run(engine, plan)
@@ -233,7 +233,7 @@ async def test_cancelled_in_the_middle_of_a_comparison(
 ) -> None:
     """It would never end by itself. The engine is as good as new."""
     endless, reports = Endless(), list[Any]()
-    engine = PairingEngine(LocalEngine(1), BY_KEY, lambda *found: reports.append(found))
+    engine = ChangelogEngine(LocalEngine(1), BY_KEY, lambda *found: reports.append(found))
     with monkeypatch.context() as patch:
         patch.setattr("tailer.changelog.carryovers.execute", endless)
         async with anyio.create_task_group() as group:
@@ -251,9 +251,9 @@ async def test_cancelled_when_the_comparison_is_about_to_end(
     plan: ChangePlan, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """Too late to be stopped: what was found is of no use to anybody any more, and the next one begins anew."""
-    engine, about_to_end = PairingEngine(LocalEngine(1), BY_KEY), threading.Event()
+    engine, about_to_end = ChangelogEngine(LocalEngine(1), BY_KEY), threading.Event()
 
-    def slow(plan: ChangePlan, rules: PairingRules, matches: RowMatches, *more: Any) -> Any:
+    def slow(plan: ChangePlan, rules: PairingRules, matches: RowIndex, *more: Any) -> Any:
         found = refine(plan, rules, matches, *more)
         about_to_end.set()
         with suppress(Stopped):

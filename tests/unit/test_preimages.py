@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from tailer.changelog.spill.preimages import Preimages
+from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), *METADATA_FIELDS])
@@ -38,7 +38,7 @@ def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
     updated = {4: list(range(0, 300, 3)), 9: list(range(200))}
     ids = [task * 1000 + row for task, places in updated.items() for row in places]
     order = chance.sample(range(len(ids)), len(ids))
-    with Preimages(run_bytes) as preimages:
+    with SpilledPreimages(run_bytes) as preimages:
         told = {task: BitMap64(places) for task, places in updated.items()}
         shuffled = rows([ids[rank] for rank in order], "update_preimage")
         preimages.keep(in_batches(shuffled, 13), ranks(order, 17), told)
@@ -64,7 +64,7 @@ def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
 def test_wide_preimages_of_narrow_rows_come_in_pieces() -> None:
     """A batch is as large as its postimages are small; what is put before them may be much larger."""
     ids = list(range(600))
-    with Preimages(run_bytes=2**18) as preimages:
+    with SpilledPreimages(run_bytes=2**18) as preimages:
         wide = rows(ids, "update_preimage", "x" * 10_000)
         preimages.keep(in_batches(wide, 20), ranks(ids, 100), {0: BitMap64(ids)})
         batch = ChangeBatch("id", 7, 0, rows(ids, "update_postimage"), pa.array(ids, pa.int64()))

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from tailer.changelog.row_index import RowMatches
-from tailer.changelog.spill.bitmaps import Selections
+from tailer.changelog.row_index import RowIndex
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.preimages import Preimages
+from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.errors import Retry, ScratchUnavailable
 
@@ -112,18 +112,18 @@ def sort_much() -> None:
 
 
 def select_rows() -> None:
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         selections.store(BitMap64([1]))
 
 
 def keep_preimages() -> None:
     batch = pa.record_batch({"id": [1]})
     ranks = iter([pa.record_batch({"rank": pa.array([0], pa.int64())})])
-    with Preimages() as preimages:
+    with SpilledPreimages() as preimages:
         preimages.keep([batch], ranks, {0: BitMap64([0])})
 
 
-@pytest.mark.parametrize("spill", [sort_much, select_rows, keep_preimages, scratch_folder, RowMatches])
+@pytest.mark.parametrize("spill", [sort_much, select_rows, keep_preimages, scratch_folder, RowIndex])
 def test_a_full_disk_is_named_whoever_fills_it(
     parent: Path, monkeypatch: pytest.MonkeyPatch, spill: Callable[[], object]
 ) -> None:
@@ -133,5 +133,5 @@ def test_a_full_disk_is_named_whoever_fills_it(
     with pytest.raises(ScratchUnavailable) as raised:
         spill()
     assert str(raised.value) == f"{parent}: temporary files cannot be kept there: No space left on device"
-    assert raised.value.hint == "Free space there, or let TMPDIR name a folder of a disk that has some."
+    assert raised.value.hint == "Free space there, or set TMPDIR to a folder on a disk with free space."
     assert raised.value.retry is Retry.TIMED

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.changelog.spill.bitmaps import Selections
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.delta.deletion_vector import load
 from tailer.errors import StorageUnavailable
 from tailer.plan import DeletionVectorRef
@@ -44,14 +44,14 @@ def loaded(ref: DeletionVectorRef | None) -> BitMap64 | None:
 
 @given(st.lists(ROWS, max_size=5))
 def test_what_is_stored_comes_back(rows: list[set[int]]) -> None:
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         refs = [selections.store(BitMap64(each)) for each in rows]
         assert [loaded(ref) for ref in refs] == [BitMap64(each) if each else None for each in rows]
 
 
 def test_many_rows(folder: Path) -> None:
     rows = BitMap64(range(0, 3_000_000, 3)) | BitMap64(range(5_000_000, 9_000_000))
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         assert loaded(selections.store(rows)) == rows
         assert sum(path.stat().st_size for path in left(folder)) < 500_000
 
@@ -59,7 +59,7 @@ def test_many_rows(folder: Path) -> None:
 def test_a_task_finds_its_rows(folder: Path) -> None:
     path = folder / "f.parquet"
     pq.write_table(pa.table({"a": [1, 2, 3, 4]}), path)
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         refs = [selections.store(BitMap64(rows)) for rows in ([3], [0, 1, 2], [2])]
         job = task(path, pa.schema([("a", pa.int64())]), include=refs[1], exclude=refs[2])
         (batch,) = execute(job)
@@ -67,13 +67,13 @@ def test_a_task_finds_its_rows(folder: Path) -> None:
 
 
 def test_nothing_takes_no_file(folder: Path) -> None:
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         assert (selections.store(None), selections.store(BitMap64())) == (None, None)
         assert list(folder.iterdir()) == []
 
 
 def test_the_file_is_gone_behind_the_block(folder: Path) -> None:
-    with suppress(KeyError), Selections() as selections:
+    with suppress(KeyError), SpilledBitmaps() as selections:
         selections.store(BitMap64([1]))
         selections.store(BitMap64([2]))
         assert len([path for path in left(folder) if path.is_file()]) == 1
@@ -82,7 +82,7 @@ def test_the_file_is_gone_behind_the_block(folder: Path) -> None:
 
 
 def test_somebody_took_the_file_away(folder: Path) -> None:
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         ref = selections.store(BitMap64([1]))
         assert ref is not None
         Path(str(ref.uri)).unlink()
@@ -93,14 +93,14 @@ def test_somebody_took_the_file_away(folder: Path) -> None:
 def test_nowhere_to_put_them(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     (folder / "file").write_bytes(b"")
     monkeypatch.setattr(tempfile, "tempdir", str(folder / place))
-    with Selections() as selections, pytest.raises(StorageUnavailable, match=place):
+    with SpilledBitmaps() as selections, pytest.raises(StorageUnavailable, match=place):
         selections.store(BitMap64([1]))
 
 
 @pytest.mark.parametrize("free_bytes", [0, 1, 20])
 def test_a_full_disk(folder: Path, free_bytes: int) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Selections() as selections:
+    with SpilledBitmaps() as selections:
         resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, before[1]))
         try:
             with pytest.raises(StorageUnavailable, match="File too large"):

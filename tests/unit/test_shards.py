@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.memory import MemorySink
-from tailer.changelog.engine import PairingEngine
+from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
@@ -114,15 +114,15 @@ async def rows_of(engine: Engine, plan: ChangePlan, after: Position | None = Non
 
 
 def by_key(shard: int, shards: int) -> Engine:
-    return KeyShards(PairingEngine(LocalEngine(), KEYED), shard, shards)
+    return KeyShards(ChangelogEngine(LocalEngine(), KEYED), shard, shards)
 
 
 def by_task(shard: int, shards: int) -> Engine:
-    return PairingEngine(TaskShards(LocalEngine(), shard, shards), PairingRules())
+    return ChangelogEngine(TaskShards(LocalEngine(), shard, shards), PairingRules())
 
 
 def by_task_of_compared(shard: int, shards: int) -> Engine:
-    return PairingEngine(TaskShards(LocalEngine(), shard, shards), KEYED)
+    return ChangelogEngine(TaskShards(LocalEngine(), shard, shards), KEYED)
 
 
 @pytest.mark.anyio
@@ -132,7 +132,7 @@ def by_task_of_compared(shard: int, shards: int) -> Engine:
 async def test_every_row_is_in_one_shard_in_its_order(
     history: History, division: Callable[[int, int], Engine], rules: PairingRules
 ) -> None:
-    whole = PairingEngine(LocalEngine(), rules)
+    whole = ChangelogEngine(LocalEngine(), rules)
     engines = [division(shard, 3) for shard in range(3)]
     used = set()
     for plan in await plans(history):
@@ -182,7 +182,7 @@ async def test_keys_that_rows_cannot_be_divided_by(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="divided into shards by 'id'"):
         await rows_of(by_key(0, 2), plan)
     absent = KeyShards(
-        PairingEngine(LocalEngine(), PairingRules(compute_updates=True, key=("b",), null_keys=True)), 0, 2
+        ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("b",), null_keys=True)), 0, 2
     )
     with pytest.raises(ConfigError, match="no column 'b' at version 0"):
         await rows_of(absent, plan)

@@ -1,3 +1,3 @@
-"""Temporary files: bitmaps and preimages that do not fit into memory, and the folder for them."""
+"""Temporary files: spilled bitmaps, spilled preimages, and the spill directory."""
 
 __all__: list[str] = []

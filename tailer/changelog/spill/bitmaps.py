@@ -1,7 +1,7 @@
-"""Rows chosen while a version is prepared, as deletion vectors in a temporary file, for tasks to refer to.
+"""Row selections of refined plans, spilled as deletion vectors to a temporary file that tasks refer to.
 
-So what was found out about a million rows takes no room in a plan, and `tailer.read.execute` needs no second way to be
-told which rows it is about. Nothing refers to the file but the plan that was prepared with it.
+So a selection of a million rows takes no space in a plan, and `tailer.read.execute` needs no second kind of row
+selection. Only the plan that was refined with the file refers to it.
 """
 
 import shutil
@@ -17,13 +17,13 @@ from tailer.delta.deletion_vector import VERSION, encode
 from tailer.errors import ScratchUnavailable
 from tailer.plan import DeletionVectorRef
 
-__all__ = ["Selections"]
+__all__ = ["SpilledBitmaps"]
 
 _FRAME_BYTES: Final = 8
 
 
-class Selections:
-    """Stores bitmaps until the block is left. Raises `ScratchUnavailable` where the disk does not take them."""
+class SpilledBitmaps:
+    """Stores bitmaps until the block is left. Raises `ScratchUnavailable` where they cannot be written."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -39,13 +39,13 @@ class Selections:
             shutil.rmtree(self._path.parent, ignore_errors=True)
 
     def store(self, rows: BitMap64 | None) -> DeletionVectorRef | None:
-        """How a task is to refer to `rows`; None where there are none."""
-        return self.put(encode(rows), len(rows)) if rows else None
+        """Store `rows` and return a reference for tasks; None where `rows` is empty."""
+        return self.store_framed(encode(rows), len(rows)) if rows else None
 
-    def put(self, framed: bytes, cardinality: int) -> DeletionVectorRef:
-        """How a task is to refer to that many rows, given as `taken` gave them."""
+    def store_framed(self, framed: bytes, cardinality: int) -> DeletionVectorRef:
+        """Store `cardinality` rows in the form that `read_framed` returns, and return a reference for tasks."""
         try:
-            path = self._begun()
+            path = self._open_path()
             with path.open("ab") as file:
                 file.write(framed)
         except OSError as error:
@@ -54,8 +54,8 @@ class Selections:
         return DeletionVectorRef(str(path), None, offset, len(framed) - _FRAME_BYTES, cardinality)
 
     @staticmethod
-    def taken(ref: DeletionVectorRef) -> bytes:
-        """What was stored as `ref`, to be put elsewhere. Raises `ScratchUnavailable` where it is gone."""
+    def read_framed(ref: DeletionVectorRef) -> bytes:
+        """Read the bitmap at `ref` for `store_framed`. Raises `ScratchUnavailable` where it cannot be read."""
         try:
             with Path(ref.uri or "").open("rb") as file:
                 file.seek(ref.offset or 0)
@@ -63,7 +63,7 @@ class Selections:
         except OSError as error:
             raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 
-    def _begun(self) -> Path:
+    def _open_path(self) -> Path:
         if self._path is None:
             self._path = scratch_folder() / "rows.bin"
             self._end = self._path.write_bytes(bytes([VERSION]))

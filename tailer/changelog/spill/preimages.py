@@ -1,8 +1,8 @@
-"""Preimages put right before their postimages, however far apart the two lie in files, in bounded memory.
+"""Spilled preimages, delivered right before their postimages in bounded memory, however far apart the files are.
 
-Preimages are read in the order of their files and written to disk as runs, each sorted by the rank of the postimage it
-belongs to: the how-manieth of the version it is. A batch of postimages has consecutive ranks, so of each run it needs
-one slice. Both images of an update have the position of the postimage, and come in one batch.
+Preimages are read in file order and written to disk as runs. Each run is sorted by the rank of the postimage, which is
+the postimage's number within the version. A batch of postimages has consecutive ranks, so it needs one slice of each
+run. Both images of an update have the position of the postimage and come in one batch.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from tailer.errors import ScratchUnavailable
 from tailer.events import ChangeBatch
 from tailer.read.row_bitmaps import Bitmaps, positions_of, span
 
-__all__ = ["RUN_BYTES", "Preimages"]
+__all__ = ["RUN_BYTES", "SpilledPreimages"]
 
 RUN_BYTES: Final = 16 * 2**20
 _RANK: Final = "rank"
@@ -30,14 +30,14 @@ _RANK: Final = "rank"
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A file of preimages, with the ranks of their postimages, which ascend, as the last column."""
+    """A file of preimages. Its last column is the rank of the postimage, ascending."""
 
     path: str
 
     def between(self, first: int, end: int) -> pa.RecordBatch:
-        """The preimages of the postimages with ranks `first` to `end`.
+        """Read the preimages of the postimages with ranks from `first` to before `end`.
 
-        The file is mapped no longer than they are in use: what stays mapped stays in memory.
+        The file is mapped only while they are in use, because mapped pages count as memory.
         """
         try:
             with pa.memory_map(self.path) as source:
@@ -49,8 +49,8 @@ class _Run:
         return rows.slice(start, stop - start)
 
 
-class Preimages:
-    """Keeps preimages until the block is left. Raises `ScratchUnavailable` where the disk does not take them."""
+class SpilledPreimages:
+    """Stores preimages until the block is left. Raises `ScratchUnavailable` where they cannot be written or read."""
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes = run_bytes
@@ -58,7 +58,7 @@ class Preimages:
         self._runs: list[_Run] = []
         self._postimages: Bitmaps = {}
         self._before: dict[int, int] = {}
-        self._row_bytes = 0  # of the widest run, on average
+        self._row_bytes = 0  # largest average of a run
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -74,17 +74,17 @@ class Preimages:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep(self, rows: Iterable[pa.RecordBatch], ranks: Iterator[pa.RecordBatch], postimages: Bitmaps) -> None:
-        """Take in all preimages, in any order, with as many `ranks`; `postimages`: their rows, by task index."""
+        """Store all preimages, in any order, each with its rank; `postimages`: their positions, by task index."""
         self._postimages = postimages
         before = 0
         for task in sorted(postimages):
             self._before[task] = before
             before += len(postimages[task])
-        told = _Ranks(ranks)
+        ranked = _Ranks(ranks)
         waiting: list[pa.RecordBatch] = []
         size = 0
         for batch in rows:
-            waiting.append(batch.append_column(_RANK, told.take(batch.num_rows)))
+            waiting.append(batch.append_column(_RANK, ranked.read(batch.num_rows)))
             size += batch.nbytes
             if size >= self._run_bytes:
                 self._write(waiting)
@@ -93,7 +93,7 @@ class Preimages:
             self._write(waiting)
 
     def joined(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
-        """`batch` with the preimage of each postimage before it, in pieces with about as many bytes of preimages."""
+        """Insert the preimage of each postimage before it; yield slices with about `run_bytes` of preimages each."""
         postimages = self._postimages.get(batch.task)
         if postimages is None or len(batch) == 0:
             yield batch
@@ -101,27 +101,27 @@ class Preimages:
         first = batch.row_index[0].as_py()
         rank = self._before[batch.task] + (postimages.rank(first - 1) if first > 0 else 0)
         updated = positions_of(postimages & span(first, batch.last_row + 1))
-        places = pc.indices_nonzero(pc.is_in(batch.row_index, value_set=updated)).to_pylist()
+        indices = pc.indices_nonzero(pc.is_in(batch.row_index, value_set=updated)).to_pylist()
         step = max(1, self._run_bytes // max(1, self._row_bytes))
         start = 0
-        for at in range(0, len(places), step):
-            some, end = places[at : at + step], len(batch) if at + step >= len(places) else places[at + step]
+        for at in range(0, len(indices), step):
+            some, end = indices[at : at + step], len(batch) if at + step >= len(indices) else indices[at + step]
             yield self._with_images(batch.slice(start, end - start), [place - start for place in some], rank + at)
             start = end
         if start < len(batch):
             yield batch.slice(start, len(batch) - start)
 
-    def _with_images(self, batch: ChangeBatch, places: Sequence[int], rank: int) -> ChangeBatch:
-        """`batch` with preimages before the rows at `places`, the first of which is a postimage with `rank`."""
-        rows = pa.concat_batches([batch.rows, self._between(rank, rank + len(places))])
-        # Every row twice its index, a preimage one less than the row it stands before.
-        keys = [*range(0, 2 * len(batch), 2), *(2 * place - 1 for place in places)]
+    def _with_images(self, batch: ChangeBatch, indices: Sequence[int], rank: int) -> ChangeBatch:
+        """Insert preimages before the rows at `indices`, the first of which is the postimage with `rank`."""
+        rows = pa.concat_batches([batch.rows, self._between(rank, rank + len(indices))])
+        # A row's key is twice its index; a preimage's key is one less than that of its postimage.
+        keys = [*range(0, 2 * len(batch), 2), *(2 * place - 1 for place in indices)]
         order = pc.sort_indices(pa.array(keys, pa.int64()))
-        positions = pa.concat_arrays([batch.row_index, batch.row_index.take(pa.array(places, pa.int64()))])
+        positions = pa.concat_arrays([batch.row_index, batch.row_index.take(pa.array(indices, pa.int64()))])
         return replace(batch, rows=rows.take(order), row_index=positions.take(order))
 
     def _between(self, first: int, end: int) -> pa.RecordBatch:
-        """The preimages of the postimages with ranks `first` to `end`, in their order."""
+        """Read the preimages of the postimages with ranks from `first` to before `end`, in rank order."""
         rows = pa.concat_batches([run.between(first, end) for run in self._runs])
         return rows.take(pc.sort_indices(rows[_RANK])).drop_columns([_RANK])
 
@@ -141,14 +141,14 @@ class Preimages:
 
 
 class _Ranks:
-    """A stream of ranks, taken as many at a time as there are rows."""
+    """A stream of ranks, read in requested numbers."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._rest = pa.array([], pa.int64())
 
-    def take(self, count: int) -> pa.Array:
+    def read(self, count: int) -> pa.Array:
         while len(self._rest) < count:
             self._rest = pa.concat_arrays([self._rest, next(self._batches)[_RANK]])
-        taken, self._rest = self._rest[:count], self._rest[count:]
-        return taken
+        ranks, self._rest = self._rest[:count], self._rest[count:]
+        return ranks

@@ -2,7 +2,7 @@
 
 The pieces of a plan (`tailer.spark.splits`) run side by side on executors; each gives its batches as Arrow IPC, and the
 driver takes them piece after piece. So the order of rows is that of `LocalEngine`, a lost executor is Spark's to
-replace, and memory on the driver is bounded by the pieces under way. Where rows are compared before, `PairingEngine`
+replace, and memory on the driver is bounded by the pieces under way. Where rows are compared before, `ChangelogEngine`
 does it on the daemon's machine; what it found travels with the pieces.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 
-from tailer.changelog.spill.bitmaps import Selections
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, DeletionVectorRef, Position, Refinement
 from tailer.spark.engine.executors import Executors, Run
@@ -82,15 +82,17 @@ def _found(refinement: Refinement | None, taken: dict[DeletionVectorRef, bytes])
     refs = (None, None) if refinement is None else (refinement.dropped, refinement.updated)
     for ref in refs:
         if ref is not None and ref not in taken:
-            taken[ref] = Selections.taken(ref)
+            taken[ref] = SpilledBitmaps.read_framed(ref)
     dropped, updated = (None if ref is None else taken[ref] for ref in refs)
     return dropped, updated
 
 
 def _encoded(item: _Item) -> Iterator[bytes]:
     """On an executor: the batches of a piece, each with where its rows lie."""
-    with Selections() as selections:
-        parts = (_with(part, found, selections.put) for part, found in zip(item.piece.slices, item.found, strict=True))
+    with SpilledBitmaps() as bitmaps:
+        parts = (
+            _with(part, found, bitmaps.store_framed) for part, found in zip(item.piece.slices, item.found, strict=True)
+        )
         for batch in run(Rows(tuple(parts))):
             place = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
             rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(place)

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio import lowlevel, to_thread
 
-from tailer.changelog.report import PairingReport
+from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings
 from tailer.engine.background import background
 from tailer.errors import ConfigError, Retry, TailerError
@@ -87,7 +87,7 @@ class ShardedPipeline:
         self._wake = wake
         self._limits = limits or Limits(poll_interval_s=settings.poll_interval_s)
         self._until = until
-        self._report = PairingReport(settings.name)
+        self._report = ChangelogReport(settings.name)
         self._watch = VacuumWatch(settings.name)
         self._status = status or PipelineStatus(settings.name)
         self._attempts = Attempts(settings.name, self._limits.retry_for_s, self._status)
