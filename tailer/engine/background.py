@@ -1,7 +1,6 @@
-"""A task group for work behind a block of code: it ends with the block, and leaves the block's errors as they are.
+"""A task group for background work of a block: it ends with the block and does not wrap the block's errors.
 
-anyio's own task group wraps an error raised in its block into an `ExceptionGroup`; what happens in the block is not the
-background's business, so here it passes untouched.
+anyio's own task group wraps an error raised in its block into an `ExceptionGroup`. Here the error passes unchanged.
 """
 
 from collections.abc import AsyncIterator
@@ -15,9 +14,9 @@ __all__ = ["background"]
 
 @asynccontextmanager
 async def background() -> AsyncIterator[TaskGroup]:
-    """A task group whose tasks are cancelled when the block is left.
+    """Open a task group whose tasks are cancelled when the block is left.
 
-    An error that a background task raises cancels the block and comes out as an `ExceptionGroup`.
+    An error in a background task cancels the block and is raised as an `ExceptionGroup`.
     """
     group = anyio.create_task_group()
     await group.__aenter__()

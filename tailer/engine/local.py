@@ -1,8 +1,8 @@
-"""Running a plan's tasks: the `Engine` port, and `LocalEngine` over worker threads of this process.
+"""`LocalEngine`: runs a plan's tasks on worker threads of this process.
 
-An engine yields the batches of a plan in task order and, within a task, in row order, whatever runs side by side
-behind it; a task that fails does so at its place in that order, after the rows before it. Memory is bounded by the
-batches in flight (invariant 7): at most `threads` + 1 files are open, each at most one pull ahead of the consumer.
+Batches come in task order and, within a task, in row order, although tasks run concurrently. The error of a failed task
+is raised at its place in that order, after all earlier rows. Memory is bounded by the batches in flight (invariant 7):
+at most `threads` + 1 files are open, each at most one read ahead of the consumer.
 """
 
 import os
@@ -21,19 +21,19 @@ from tailer.read.execute import execute
 
 __all__ = ["LocalEngine", "remaining"]
 
-MAX_THREADS: Final = 8  # of an engine that is not told how many: each holds a pull
-PULL_BYTES: Final = 4 * 2**20  # of Arrow memory, read at a time
-STRETCH_BYTES: Final = 2**20  # of files, read by one thread one after the other
-_OPEN_BYTES: Final = 16 * 2**10  # what opening a file counts for
+MAX_THREADS: Final = 8  # default limit: each thread holds a read
+READ_BYTES: Final = 4 * 2**20  # of Arrow memory, per read
+CHUNK_BYTES: Final = 2**20  # of files, read sequentially by one thread
+_OPEN_BYTES: Final = 16 * 2**10  # cost of opening a file, as bytes
 
 _Tasks = list[tuple[ChangeTask, int]]
 
-# Some batches, whether there may be more, and what ended them.
-_Pull = tuple[list[ChangeBatch], bool, Exception | None]
+# Batches, whether there may be more, and the error that ended them.
+_ReadResult = tuple[list[ChangeBatch], bool, Exception | None]
 
 
 def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
-    """The tasks that are not done at `after`, each with the row to go on behind (-1: from its beginning)."""
+    """Return the tasks not finished at `after`, each with the row after which to continue (-1: all rows)."""
     if after is None or after < Position(plan.version, -1, -1):
         return [(task, -1) for task in plan.tasks]
     if after.version > plan.version:
@@ -43,9 +43,9 @@ def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
 
 
 class LocalEngine:
-    """Tasks on worker threads: decoding Parquet leaves the interpreter's lock, so threads run side by side.
+    """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
-    `threads`: how many; None: one for each processor, up to `MAX_THREADS`.
+    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`.
     """
 
     key: Final = ()
@@ -60,27 +60,27 @@ class LocalEngine:
         if self._limiter is None:
             self._limiter = CapacityLimiter(self._threads)
         tasks = remaining(plan, after)
-        stretches = [_Stretch(stretch, self._limiter) for stretch in _split(tasks)]
+        chunks = [_TaskChunk(chunk, self._limiter) for chunk in _split(tasks)]
         async with AsyncExitStack() as stack:
-            for stretch in stretches:
-                stack.callback(stretch.close)
-            # For a single stretch of small files, looking ahead costs more than it gains.
-            group = await stack.enter_async_context(background()) if _weight(tasks) >= STRETCH_BYTES else None
-            yield await stack.enter_async_context(aclosing(self._ordered(stretches, group)))
+            for chunk in chunks:
+                stack.callback(chunk.close)
+            # For a single chunk of small files, reading ahead costs more than it gains.
+            group = await stack.enter_async_context(background()) if _cost_bytes(tasks) >= CHUNK_BYTES else None
+            yield await stack.enter_async_context(aclosing(self._ordered(chunks, group)))
 
     async def _ordered(
-        self, stretches: Sequence["_Stretch"], group: TaskGroup | None
+        self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """Batches in order, while `group`, if any, works on the current stretch and up to `threads` behind it."""
-        waiting = iter(stretches)
+        """Yield batches in order, while `group`, if any, reads the current chunk and the next `threads` chunks."""
+        waiting = iter(chunks)
         for ahead in islice(waiting, self._threads + 1):
             ahead.start(group)
-        for stretch in stretches:
+        for chunk in chunks:
             more = True
             while more:
-                found, more, error = await stretch.take()
+                found, more, error = await chunk.take()
                 if more:
-                    stretch.start(group)
+                    chunk.start(group)
                 for batch in found:
                     yield batch
                 if error is not None:
@@ -89,73 +89,73 @@ class LocalEngine:
                 ahead.start(group)
 
 
-def _weight(tasks: _Tasks) -> int:
+def _cost_bytes(tasks: _Tasks) -> int:
     return sum(max(task.size_bytes, _OPEN_BYTES) for task, _ in tasks)
 
 
 def _split(tasks: _Tasks) -> Iterator[_Tasks]:
-    """Consecutive tasks, as many together as make up `STRETCH_BYTES`."""
-    stretch: _Tasks = []
+    """Split consecutive tasks into chunks of about `CHUNK_BYTES`."""
+    chunk: _Tasks = []
     size = 0
     for each in tasks:
-        stretch.append(each)
-        size += _weight([each])
-        if size >= STRETCH_BYTES:
-            yield stretch
-            stretch, size = [], 0
-    if stretch:
-        yield stretch
+        chunk.append(each)
+        size += _cost_bytes([each])
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
-class _Stretch:
-    """Some tasks, read one after the other on one thread at a time, at most one pull ahead of the consumer."""
+class _TaskChunk:
+    """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
 
     def __init__(self, tasks: _Tasks, limiter: CapacityLimiter) -> None:
-        self._batches = _read(tasks)
+        self._batches = _execute_all(tasks)
         self._limiter = limiter
-        self._pulled: list[_Pull] = []
-        self._arrived: Event | None = None
+        self._results: list[_ReadResult] = []
+        self._finished: Event | None = None
 
     def start(self, group: TaskGroup | None) -> None:
-        """Pull in the background; without a group `take` does it."""
+        """Start the next read in the background; without a group, `take` reads."""
         if group is not None:
-            self._arrived = Event()
-            group.start_soon(self._pull, self._arrived)
+            self._finished = Event()
+            group.start_soon(self._read_some, self._finished)
 
-    async def take(self) -> _Pull:
-        """What was pulled last."""
-        if self._arrived is None:
-            await self._pull(Event())
+    async def take(self) -> _ReadResult:
+        """Return the result of the last read."""
+        if self._finished is None:
+            await self._read_some(Event())
         else:
-            await self._arrived.wait()
-        return self._pulled.pop()
+            await self._finished.wait()
+        return self._results.pop()
 
-    async def _pull(self, arrived: Event) -> None:
-        self._pulled.append(await to_thread.run_sync(_pull, self._batches, limiter=self._limiter))
-        arrived.set()
+    async def _read_some(self, finished: Event) -> None:
+        self._results.append(await to_thread.run_sync(_read_some, self._batches, limiter=self._limiter))
+        finished.set()
 
     def close(self) -> None:
-        """Close the file that is open."""
-        # A thread is still pulling only where somebody cancelled past anyio; what it pulls is dropped with the file.
+        """Close the open file."""
+        # A thread may still be reading only after a cancellation outside anyio; its result is dropped.
         with suppress(ValueError):
             self._batches.close()
 
 
-def _read(tasks: _Tasks) -> Generator[ChangeBatch, None, None]:
+def _execute_all(tasks: _Tasks) -> Generator[ChangeBatch, None, None]:
     for task, after_row in tasks:
         yield from execute(task, after_row)
 
 
-def _pull(batches: Iterator[ChangeBatch]) -> _Pull:
-    """Batches of `PULL_BYTES`. An error, also one that is not ours, is handed over: its place is behind those rows."""
+def _read_some(batches: Iterator[ChangeBatch]) -> _ReadResult:
+    """Read batches of about `READ_BYTES`. Any error is returned, to be raised after these rows."""
     found: list[ChangeBatch] = []
     size = 0
     try:
         for batch in batches:
             found.append(batch)
             size += batch.size_bytes
-            if size >= PULL_BYTES:
+            if size >= READ_BYTES:
                 return found, True, None
-    except Exception as error:  # noqa: BLE001 - raised by whoever takes the rows
+    except Exception as error:  # noqa: BLE001 - raised after the rows by the consumer
         return found, False, error
     return found, False, None

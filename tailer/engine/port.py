@@ -1,7 +1,7 @@
-"""The `Engine` port: something that can run a plan.
+"""The `Engine` port: runs change plans.
 
-An engine yields the batches of a plan in task order and, within a task, in row order, whatever runs side by side
-behind it; a task that fails does so at its place in that order, after the rows before it.
+An engine yields the batches of a plan in task order and, within a task, in row order, even if it runs tasks
+concurrently. The error of a failed task is raised at its place in that order, after all earlier rows.
 """
 
 from collections.abc import AsyncIterator
@@ -15,18 +15,18 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """Something that can run a plan."""
+    """Runs change plans."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns by which it tells which rows of a version are one, nulls too; empty where it does not."""
+        """The columns by which it pairs rows into updates, with equal nulls; empty where it does not."""
         ...
 
     def run(
         self, plan: ChangePlan, after: Position | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
-        """The plan's batches in position order, from the first row after `after` on (None: all).
+        """Yield the plan's batches in position order, starting with the first row after `after` (None: all rows).
 
-        Iterating raises what `tailer.read.execute.execute` raises. Leaving the block stops what still runs.
+        Iterating raises what `tailer.read.execute.execute` raises. Leaving the block stops running tasks.
         """
         ...

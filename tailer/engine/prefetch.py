@@ -1,7 +1,7 @@
-"""What an engine yields, waited for with a deadline: without giving up the wait, and without losing a batch to it.
+"""Prefetched batches of an engine: waiting for the next batch can time out without losing it.
 
-An engine's iterator cannot be left in the middle of a step and be asked again. So it is driven by a task of its own,
-which hands over a batch at a time.
+A cancelled step of an engine's iterator cannot be resumed. So a background task drives the iterator and passes on one
+batch at a time.
 """
 
 from collections.abc import AsyncIterator
@@ -16,20 +16,20 @@ from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 
-__all__ = ["Arrivals", "arriving"]
+__all__ = ["PrefetchedBatches", "prefetched"]
 
 _END: Final = None
 _Item = ChangeBatch | Exception | None
 
 
-class Arrivals:
-    """Batches as they come. An error comes at its place, and is raised there."""
+class PrefetchedBatches:
+    """Batches in order. An error of the engine is raised in place of the next batch."""
 
     def __init__(self, items: MemoryObjectReceiveStream[_Item]) -> None:
         self._items = items
 
     async def next(self) -> ChangeBatch | None:
-        """The next batch; None at the end. May be cancelled and called again."""
+        """Return the next batch; None at the end. May be cancelled and called again."""
         item = await self._items.receive()
         if isinstance(item, Exception):
             raise item
@@ -37,13 +37,13 @@ class Arrivals:
 
 
 @asynccontextmanager
-async def arriving(engine: Engine, plan: ChangePlan, after: Position | None) -> AsyncIterator[Arrivals]:
-    """Run `plan` on `engine`, as `Engine.run` does; leaving the block stops it."""
+async def prefetched(engine: Engine, plan: ChangePlan, after: Position | None) -> AsyncIterator[PrefetchedBatches]:
+    """Run `plan` on `engine` in the background, as `Engine.run` does; leaving the block stops it."""
     send, receive = anyio.create_memory_object_stream[_Item]()
     with send, receive:
         async with background() as group:
             group.start_soon(_drive, engine, plan, after, send)
-            yield Arrivals(receive)
+            yield PrefetchedBatches(receive)
 
 
 async def _drive(engine: Engine, plan: ChangePlan, after: Position | None, send: MemoryObjectSendStream[_Item]) -> None:
@@ -51,7 +51,7 @@ async def _drive(engine: Engine, plan: ChangePlan, after: Position | None, send:
         async with engine.run(plan, after) as batches:
             async for batch in batches:
                 await send.send(batch)
-    except Exception as error:  # noqa: BLE001 - raised where it is waited for
+    except Exception as error:  # noqa: BLE001 - raised by `next`
         await send.send(error)
     else:
         await send.send(_END)

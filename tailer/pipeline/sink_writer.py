@@ -19,7 +19,7 @@ import anyio
 import pyarrow as pa
 
 from tailer.engine.port import Engine
-from tailer.engine.prefetch import Arrivals, arriving
+from tailer.engine.prefetch import PrefetchedBatches, prefetched
 from tailer.errors import CommitUnknown, SinkFenced
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
@@ -107,10 +107,10 @@ class Delivery:
             async with engine.run(plan, after) as batches:
                 yield batches
         else:
-            async with arriving(engine, plan, after) as arrivals, aclosing(self._patiently(arrivals)) as patient:
+            async with prefetched(engine, plan, after) as arrivals, aclosing(self._patiently(arrivals)) as patient:
                 yield patient
 
-    async def _patiently(self, arrivals: Arrivals) -> AsyncGenerator[ChangeBatch, None]:
+    async def _patiently(self, arrivals: PrefetchedBatches) -> AsyncGenerator[ChangeBatch, None]:
         batch: ChangeBatch | None = None
         while True:
             with anyio.move_on_after(self._limits.max_quiet_s) as waiting:

@@ -53,8 +53,8 @@ KINDS = pytest.mark.parametrize("faulty", [FaultySink, WholeVersions], ids=["spl
 def no_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once, and work is divided as finely as that of a large version is."""
     monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_none())
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
-    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     """Every batch is a pull of its own, so that there is as much to go wrong as there can be."""
     found = Reader()
     monkeypatch.setattr(tailer.engine.local, "execute", found)
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     return found
 
 
@@ -165,7 +165,7 @@ async def test_an_error_comes_behind_the_rows_before_it_and_before_those_after_i
 async def test_rows_before_an_error_come_even_if_both_were_pulled_at_once(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", BIG)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", BIG)
     reader.fails[1] = DataCorrupt("t", 7, "1.parquet", "torn")
     seen: Seen = []
     with pytest.raises(DataCorrupt):
@@ -192,14 +192,14 @@ async def test_looking_ahead_is_bounded(reader: Reader, threads: int) -> None:
 @pytest.mark.usefixtures("reader")
 async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     pulls: list[int] = []
-    pull = tailer.engine.local._pull
+    pull = tailer.engine.local._read_some
 
     def counted(batches: Iterator[ChangeBatch]) -> tuple[list[ChangeBatch], bool, Exception | None]:
         pulls.append(threading.get_ident())
         return pull(batches)
 
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", BIG)
-    monkeypatch.setattr(tailer.engine.local, "_pull", counted)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", BIG)
+    monkeypatch.setattr(tailer.engine.local, "_read_some", counted)
     seen: Seen = []
     await run(LocalEngine(2), plan(*[1000] * 40), seen)
     assert seen == everything(40)
@@ -305,7 +305,7 @@ def table(tmp_path: Path) -> Crafted:
 def test_batches_are_the_same_for_any_number_of_threads(
     table: Crafted, monkeypatch: pytest.MonkeyPatch, stretch_bytes: int
 ) -> None:
-    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", stretch_bytes)
+    monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", stretch_bytes)
     for of in plans(table.path):
         runs = [run_plan(of, LocalEngine(threads)) for threads in (1, 2, 8)]
         assert runs[0].positions == sorted(set(runs[0].positions))
@@ -339,8 +339,8 @@ def open_files(below: Path) -> int:
 
 
 async def test_real_files_are_closed(table: Crafted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", 1)
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     of = (await anyio.to_thread.run_sync(plans, table.path))[1]
     async with LocalEngine(4).run(of) as batches:
         async for _ in batches:

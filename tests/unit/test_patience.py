@@ -13,7 +13,7 @@ from sinks.memory import MemorySink
 from sinks.testing import FaultySink
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
-from tailer.engine.prefetch import arriving
+from tailer.engine.prefetch import prefetched
 from tailer.errors import FileVacuumed, SinkRejected
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
@@ -83,7 +83,7 @@ async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
     plans = [plan for _ in range(table.version + 1) if (plan := await log.next_plan()) is not None]
     (table.path / f"{table.version}-1.parquet").unlink()
     seen = []
-    async with arriving(LocalEngine(), plans[-1], None) as arrivals:
+    async with prefetched(LocalEngine(), plans[-1], None) as arrivals:
         with pytest.raises(FileVacuumed):  # noqa: PT012 - raised behind the first batch
             while (batch := await arrivals.next()) is not None:
                 seen += batch.rows.column("id").to_pylist()

@@ -43,8 +43,8 @@ def table(tmp_path: Path) -> Growing:
 @pytest.fixture
 def many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work is divided as finely as that of a large version is."""
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
-    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
 
 
 class TestGrouping:
