@@ -1,3 +1,3 @@
-"""Reading: a task becomes change rows (`execute`). Synchronous; it runs on threads, on Spark executors, anywhere."""
+"""Execution of tasks: `execute` reads the change rows of a task. Synchronous; runs on threads and Spark executors."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Row positions as bitmaps and as Arrow arrays, and from one to the other without a Python object per row."""
+"""Row positions as bitmaps and as Arrow arrays, converted without a Python object per row."""
 
 import array
 
@@ -8,25 +8,25 @@ from pyroaring import BitMap64
 
 __all__ = ["Bitmaps", "bitmap_of", "positions_of", "span"]
 
-# Row positions by the number of what they are positions in.
+# Row positions by the number of their source, such as a task index.
 Bitmaps = dict[int, BitMap64]
 
 
 def span(first: int, end: int) -> BitMap64:
-    """All positions from `first` to before `end`."""
+    """Return all positions from `first` to before `end`."""
     positions = BitMap64()
     positions.add_range(first, end)
     return positions
 
 
 def positions_of(bitmap: BitMap64) -> pa.Array:
-    """The positions as int64, ascending."""
+    """Convert a bitmap to ascending int64 positions."""
     raw = bitmap.to_array()
     return pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(raw)])
 
 
 def bitmap_of(positions: pa.Array) -> BitMap64:
-    """The bitmap of int64 positions in any order, none of them null."""
+    """Convert int64 positions, in any order and without nulls, to a bitmap."""
     count = len(positions)
     if count == 0:
         return BitMap64()

@@ -1,3 +1,3 @@
-"""Columns over time, whatever the table format: identity, restating rows, what changed between two schemas."""
+"""Schema evolution for every table format: column identity, schema conversion, differences between two schemas."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""What became of a table's columns between two schemas, in words for operators and for whoever reads the stream.
+"""Descriptions of the differences between two schemas, for operators and for consumers of the stream.
 
-Two schemas of one table are compared by what tells its columns apart over time (`tailer.schema.identity`), which is not
-what they are called, on every level of nesting.
+Columns of two schemas of a table are matched by their identity over time (`tailer.schema.identity`), not by name, on
+every level of nesting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ __all__ = ["describe_changes"]
 
 
 def describe_changes(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
-    """What became of the columns, and of the fields in them on every level: a sentence each, in a fixed order.
+    """Describe the changes of columns and nested fields, one sentence each, in a fixed order.
 
-    A column is the same if its physical name is; where a table began to map columns, that is the name it had. Where it
-    ended that and changed nothing else, names are the same. Empty where both schemas read alike.
+    Columns are matched by physical name; where a table starts to map columns, that is the old column name. Where it
+    stops mapping and changes nothing else, columns are matched by name. Empty where the schemas do not differ.
     """
     old, new = (pa.struct(list(schema)) for schema in identified([before, after]))
     return tuple(_differences(old, new, ""))
@@ -30,7 +30,7 @@ def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Ite
     for key, field in old.items():
         if key not in new:
             yield f"column {above}{field.name} was dropped"
-    stay = _in_place([key for key in old if key in new], [key for key in new if key in old])
+    unmoved = _unmoved([key for key in old if key in new], [key for key in new if key in old])
     for key, field in new.items():
         name = above + field.name
         if key not in old:
@@ -38,13 +38,13 @@ def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Ite
             continue
         if old[key].name != field.name:
             yield f"column {above}{old[key].name} was renamed to {name}"
-        if key not in stay:
+        if key not in unmoved:
             yield f"column {name} moved"
         yield from _field_differences(old[key], field, name)
 
 
 def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator[str]:
-    """What is different about a field besides its name and place. `name`: what to call it."""
+    """Describe the changes of a field except its name and position. `name`: the name in messages."""
     if before.nullable != after.nullable:
         yield f"column {name} may be null now" if after.nullable else f"column {name} may not be null any more"
     old, new = before.type, after.type
@@ -60,7 +60,7 @@ def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator
         yield f"column {name} {how} from {old} to {new}"
 
 
-def _in_place(before: Sequence[str], after: Sequence[str]) -> set[str]:
-    """Those of the same names in two orders that need not have moved."""
+def _unmoved(before: Sequence[str], after: Sequence[str]) -> set[str]:
+    """Return the names that keep their relative order between two orders of the same names."""
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     return {name for block in blocks for name in before[block.a : block.a + block.size]}

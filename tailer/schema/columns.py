@@ -1,8 +1,8 @@
-"""Columns of a table over time, whatever its format: names in files, types that widen, rows read as they were.
+"""Columns of a table over time, for every table format: physical names, type widening, reading with a later schema.
 
-The Arrow schema of a table has logical names in table order. Each field's metadata says what the column is called in
-files (`PHYSICAL_NAME`), its Parquet field id (`FIELD_ID`), and which column it is (`COLUMN_ID`), on every level of
-nesting, where the table format says so.
+The Arrow schema of a table has logical names in table order. Each field's metadata has the column's physical name
+(`PHYSICAL_NAME`), Parquet field id (`FIELD_ID`) and identity (`COLUMN_ID`), on every level of nesting, where the table
+format defines them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,39 +26,39 @@ __all__ = [
 
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
-COLUMN_ID: Final = b"tailer.column"  # what `tailer.schema.identity` found of a field
-_ABSENT: Final = "tailer.absent: "  # begins a physical name that no file has
+COLUMN_ID: Final = b"tailer.column"  # identity assigned by `tailer.schema.identity`
+_ABSENT: Final = "tailer.absent: "  # prefix of a physical name that no file has
 _NO_ID: Final = b"-1"
 
 
 def dropped_column(before: pa.Schema, after: pa.Schema) -> str | None:
-    """A column, or a field of one, that `before` has and `after` has not, whatever it is called there."""
-    kept = _columns(pa.struct(list(after)))
-    return next((name for path, name in _columns(pa.struct(list(before))).items() if path not in kept), None)
+    """Return the first column or nested field that `after` drops; None where it drops none. A rename drops nothing."""
+    remaining = _columns(pa.struct(list(after)))
+    return next((name for path, name in _columns(pa.struct(list(before))).items() if path not in remaining), None)
 
 
 def column_id(field: pa.Field) -> str:
-    """The field's identity over time: as `tailer.schema.identity` found it, else its physical name."""
-    told = (field.metadata or {}).get(COLUMN_ID)
-    return physical_name(field) if told is None else str(told.decode())
+    """Return the field's identity over time: assigned by `tailer.schema.identity`, else its physical name."""
+    identity = (field.metadata or {}).get(COLUMN_ID)
+    return physical_name(field) if identity is None else str(identity.decode())
 
 
 def is_absent(field: pa.Field) -> bool:
-    """Whether `restated` put the field there, for rows that did not have it."""
+    """Return whether `restated` added the field, for rows without it."""
     return physical_name(field).startswith(_ABSENT)
 
 
 def physical_name(field: pa.Field) -> str:
-    """What the column is called in data files and in partition values."""
+    """Return the column's name in data files and in partition values."""
     mapped = (field.metadata or {}).get(PHYSICAL_NAME)
     return field.name if mapped is None else str(mapped.decode())
 
 
 def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
-    """`after`, for reading rows of the table when its columns were `before`: those it did not have then are null.
+    """Adapt `after` for reading rows written with the schema `before`; columns missing there are null.
 
-    A file may have values for them, from a time when the table had them before. Columns are read as the table had them
-    then, by their physical names and field ids. The result is `after` itself where that is the same.
+    Files may have values for these columns, from an earlier time when the table had them. Columns are read by the
+    physical names and field ids in `before`. The result is `after` itself where that is the same.
     """
     fields = [_restated(old, field) for old, field in _by_identity(before, after)]
     found = pa.schema(fields)
@@ -66,9 +66,9 @@ def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
 
 
 def restates(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether every value of `before` has a meaning as `after`: columns, on every level, stay, widen, come or go.
+    """Return whether every value of `before` can be read as `after`: fields stay, widen, are added or dropped.
 
-    The rows of a schema are a struct of its fields.
+    This holds on every level of nesting. For schemas, pass a struct of the fields.
     """
     if pa.types.is_struct(before) and pa.types.is_struct(after):
         pairs = _by_identity(before, after)
@@ -81,9 +81,9 @@ def restates(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether a table may change a column from `narrow` to `wide` and keep its files (PROTOCOL.md, "Type Widening").
+    """Return whether a column may widen from `narrow` to `wide` without rewriting files (PROTOCOL.md, "Type Widening").
 
-    Every value of the one is then a value of the other. Nested types change in their parts, not themselves.
+    Every value of `narrow` is then a value of `wide`. Nested types widen in their fields, not as a whole.
     """
     if pa.types.is_signed_integer(narrow):
         if pa.types.is_decimal(wide):
@@ -99,7 +99,7 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[tuple[pa.Field | None, pa.Field]]:
-    """Each field of `after` with the one of `before` that it is, if any."""
+    """Yield each field of `after` with the field of the same identity in `before`, if any."""
     old = {column_id(each): each for each in before if not is_absent(each)}
     return ((old.get(column_id(each)), each) for each in after)
 
@@ -129,7 +129,7 @@ def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
 
 
 def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") -> dict[tuple[str, ...], str]:
-    """All fields on all levels: the path of identities that tells each, and what to call it in a message."""
+    """Map the identity path of every field, on all levels, to its name in messages."""
     found: dict[tuple[str, ...], str] = {}
     for field in (kind.field(index) for index in range(kind.num_fields)):
         if not is_absent(field):

@@ -1,8 +1,8 @@
-"""Which column is which over the versions of a table (PROTOCOL.md, "Column Mapping").
+"""Identity of columns over the versions of a table (PROTOCOL.md, "Column Mapping").
 
-A column is known by its physical name, whatever it is called, and in id mode by its field id as well. Two schemas alone
-do not tell everything: a table that stops mapping its columns keeps them under new physical names, and what a name
-meant before may be another column. So the schemas of consecutive versions are followed from the oldest on.
+A column is identified by its physical name, and in id mode also by its field id. Two schemas alone are not enough: a
+table that stops mapping columns keeps them under new physical names, and an old name may now be another column. So
+identities are assigned through the schemas of consecutive versions, from the oldest on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,11 +19,11 @@ _Path = tuple[str, ...]
 
 
 def identified(schemas: Iterable[pa.Schema]) -> list[pa.Schema]:
-    """Schemas of consecutive versions of a table, oldest first, with the identity of each field on every level.
+    """Assign an identity to each field on every level, in schemas of consecutive versions, oldest first.
 
-    A field is the one of its physical name in any schema before, unless both have field ids, and these differ. A table
-    that stops mapping its columns has its files rewritten: where names and types stay what they are, each field is the
-    one of its name; else only those that never had another physical name are known again.
+    A field has the identity of the earlier field with the same physical name, unless both have field ids that differ.
+    When a table stops mapping columns, its files are rewritten. If names and types stay the same, fields are matched by
+    name. Otherwise only fields that never had another physical name keep their identity.
     """
     identities = _Identities()
     found: list[pa.Schema] = []
@@ -35,14 +35,14 @@ def identified(schemas: Iterable[pa.Schema]) -> list[pa.Schema]:
 
 
 def is_mapped(schema: pa.Schema) -> bool:
-    """Whether the table of that schema maps its columns."""
+    """Return whether a table with this schema maps its columns."""
     return any(PHYSICAL_NAME in (each.metadata or {}) and not is_absent(each) for each in schema)
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Every column and nested field that any of the identified `schemas` has, oldest first, each in its latest form.
+    """Unite the columns and nested fields of all identified `schemas`, oldest first, each in its latest form.
 
-    Names that several columns had in turn are told apart by what is put behind them.
+    Where several columns have the same name, a number is appended to it.
     """
     found = pa.struct([])
     for schema in schemas:
@@ -52,21 +52,21 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 @dataclass(slots=True)
 class _Identities:
-    """Which field of a schema is which of those before. `known`: identity and field id, if any, by physical names."""
+    """Identities of the fields so far. `known`: identity and field id, if any, by path of physical names."""
 
     known: dict[_Path, tuple[bytes, bytes | None]] = field(default_factory=dict)
     fresh: Iterator[int] = field(default_factory=count)
 
     def turn_to_names(self, before: pa.Schema, *, alike: bool) -> None:
-        """From now on, fields are known by the logical names that they had in `before`, an identified schema.
+        """Identify later fields by their logical names in `before`, an identified schema.
 
-        `alike`: whether that holds for all of them, or only for those whose physical name is the same.
+        `alike`: whether to do so for all fields, or only for those whose physical name is the same.
         """
         named = dict(_named(pa.struct(list(before))))
         self.known = {path: one for path, one in named.items() if alike or self.known.get(path, (b"",))[0] == one[0]}
 
     def of(self, fields: Iterable[pa.Field], above: _Path = ()) -> list[pa.Field]:
-        """The fields, identified; `above`: the path that leads to them."""
+        """Return the fields with their identities; `above`: the path of the enclosing fields."""
         return [each if is_absent(each) else self._one(each, (*above, physical_name(each))) for each in fields]
 
     def _one(self, found: pa.Field, path: _Path) -> pa.Field:
@@ -90,7 +90,7 @@ class _Identities:
 
 
 def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[bytes, None]]]:
-    """The identities of all fields of an identified type, by their paths of logical names."""
+    """Yield the identities of all fields of an identified type, by paths of logical names."""
     if pa.types.is_struct(kind):
         for each in kind:
             path = (*above, each.name)
@@ -105,7 +105,7 @@ def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[
 
 
 def _plain(schema: pa.Schema) -> pa.DataType:
-    """The names and types of a schema, without what says how they are stored or whether they may be null."""
+    """Return the names and types of a schema as a struct, without metadata and nullability."""
     return _plain_type(pa.struct(list(schema)))
 
 
@@ -126,7 +126,7 @@ def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
         for each in older:
             late = known.pop(column_id(each), None)
             fields.append(each if late is None else late.with_type(_united_type(each.type, late.type)))
-        return pa.struct(_told_apart([*fields, *known.values()]))
+        return pa.struct(_distinct_names([*fields, *known.values()]))
     if pa.types.is_list(older) and pa.types.is_list(newer):
         return pa.list_(newer.value_field.with_type(_united_type(older.value_type, newer.value_type)))
     if pa.types.is_map(older) and pa.types.is_map(newer):
@@ -135,15 +135,15 @@ def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
     return newer
 
 
-def _told_apart(fields: Sequence[pa.Field]) -> list[pa.Field]:
-    """The fields, of which no two have one name, whatever the case of its letters."""
-    taken: set[str] = set()
+def _distinct_names(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    """Rename fields so that all names are distinct, ignoring case."""
+    used: set[str] = set()
     found: list[pa.Field] = []
     for each in fields:
         name = each.name
-        if name.lower() in taken:
-            name = next(other for number in count(2) if (other := f"{each.name} {number}").lower() not in taken)
-        taken.add(name.lower())
+        if name.lower() in used:
+            name = next(other for number in count(2) if (other := f"{each.name} {number}").lower() not in used)
+        used.add(name.lower())
         metadata = {PHYSICAL_NAME: physical_name(each).encode()} | (each.metadata or {})
         found.append(each if name == each.name else each.with_name(name).with_metadata(metadata))
     return found

@@ -1,3 +1,3 @@
-"""Stores: the `ObjectStore` port, and the places behind it where logs and files lie."""
+"""Storage of logs and files: the `ObjectStore` port and its implementations."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""Folders of this machine: whether two paths lead to one, and whether one may be taken for something new.
+"""Local folders: comparison of paths, and checks before a folder is used as a destination.
 
-Paths are compared by the folders they lead to, not by their text: links are followed, a folder that is mounted in two
-places is one, and where letter case does not matter it does not matter here. A folder that does not exist yet is
-identified by the nearest one above it that does.
+Paths are compared by the folders they refer to, not by their text. Links are followed, a folder mounted twice counts as
+one folder, and case is ignored where the file system ignores it. A folder that does not exist yet is identified by its
+nearest existing parent.
 """
 
 import errno
@@ -20,8 +20,8 @@ __all__ = ["Folder", "foreign_entry", "holds_table", "is_lasting", "local_folder
 _LOG: Final = "_delta_log"
 _VERSION_DIGITS: Final = 20
 _HIDDEN: Final = (".", "_")
-# What is in the top folder of a file system of its own.
-_OF_THE_SYSTEM: Final = frozenset({"lost+found"})
+# Entries in the root folder of a file system.
+_SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
 _LASTING: Final = frozenset(
     (
         errno.EACCES,
@@ -55,39 +55,39 @@ def local_folder(text: str, beside: Path, where: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A path as the folders it leads through. `lineage`: those that exist, nearest first; `rest`: names below them."""
+    """A path as a chain of folders. `ancestors`: the existing ones, nearest first; `rest`: the names below them."""
 
-    lineage: tuple[tuple[int, int], ...]
+    ancestors: tuple[tuple[int, int], ...]
     rest: tuple[str, ...]
 
     @classmethod
     def at(cls, path: Path) -> "Folder":
-        """Look where `path` leads. What cannot be looked at counts as a name that does not exist yet."""
+        """Resolve `path`. A component that cannot be read counts as one that does not exist yet."""
         above = Path(os.path.realpath(path))
         rest: list[str] = []
-        lineage = tuple(_identities(above))
-        while not lineage:
+        ancestors = tuple(_identities(above))
+        while not ancestors:
             rest.insert(0, above.name)
             above = above.parent
-            lineage = tuple(_identities(above))
+            ancestors = tuple(_identities(above))
         if rest and _ignores_case(above):
             rest = [name.casefold() for name in rest]
-        return cls(lineage, tuple(rest))
+        return cls(ancestors, tuple(rest))
 
     def lies_in(self, other: "Folder") -> bool:
-        """Whether this is `other`, or a folder below it."""
+        """Return whether this is `other`, or a folder below it."""
         if other.rest:
-            return self.lineage[0] == other.lineage[0] and self.rest[: len(other.rest)] == other.rest
-        return other.lineage[0] in self.lineage
+            return self.ancestors[0] == other.ancestors[0] and self.rest[: len(other.rest)] == other.rest
+        return other.ancestors[0] in self.ancestors
 
 
 def is_lasting(error: OSError | int | None) -> bool:
-    """Whether an error of the system, or its number, stays until somebody changes a path, a right or the disk."""
+    """Return whether a system error, or its number, lasts until the path, a permission or the disk is changed."""
     return (error.errno if isinstance(error, OSError) else error) in _LASTING
 
 
 def holds_table(path: Path) -> bool:
-    """Whether a Delta table lies at `path`: its log has a commit or a checkpoint. An empty log is none yet."""
+    """Return whether `path` holds a Delta table: its log has a commit or a checkpoint."""
     try:
         with os.scandir(path / _LOG) as entries:
             return any(entry.name[:_VERSION_DIGITS].isdigit() for entry in entries)
@@ -96,25 +96,25 @@ def holds_table(path: Path) -> bool:
 
 
 def table_around(path: Path) -> Path | None:
-    """The nearest folder above `path`, links followed, that holds a Delta table; None where there is none."""
+    """Return the nearest parent of `path`, with links resolved, that holds a Delta table; None without one."""
     return next(filter(holds_table, Path(os.path.realpath(path)).parents), None)
 
 
 def foreign_entry(path: Path) -> str | None:
-    """The name of something in the folder at `path`, hidden entries apart; None where there is nothing, or no folder.
+    """Return the name of a visible entry in the folder at `path`; None where it is empty or does not exist.
 
     Raises `OSError` where the folder cannot be listed.
     """
     try:
         with os.scandir(path) as entries:
             visible = (entry.name for entry in entries if not entry.name.startswith(_HIDDEN))
-            return next((name for name in visible if name not in _OF_THE_SYSTEM), None)
+            return next((name for name in visible if name not in _SYSTEM_ENTRIES), None)
     except FileNotFoundError:
         return None
 
 
 def _identities(path: Path) -> Iterator[tuple[int, int]]:
-    """What identifies `path` and each folder above it; nothing where `path` cannot be looked at."""
+    """Yield device and inode numbers of `path` and each of its parents; nothing where `path` cannot be read."""
     for folder in (path, *path.parents):
         try:
             found = folder.stat()
@@ -126,7 +126,7 @@ def _identities(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _ignores_case(folder: Path) -> bool:
-    """Whether names that differ only in letter case are one, as far as the name of `folder` shows it."""
+    """Return whether the file system ignores case, as far as the name of `folder` can show it."""
     other = folder.with_name(folder.name.swapcase()) if folder.name else folder
     try:
         return other.name != folder.name and other.samefile(folder)

@@ -1,11 +1,11 @@
-"""Where logs lie: the `ObjectStore` port of seven verbs, a local directory and an in-memory store behind it.
+"""The `ObjectStore` port with seven methods; a local directory and an in-memory store as implementations.
 
-Log reading is asynchronous at this edge and pure behind it: `read` fetches an object and decodes it in one worker
-thread, so parsing never blocks the event loop. Names are `/`-separated and relative to the store's root; `list` is in
-lexicographic order, as object stores do it, which makes zero-padded versions come in numeric order.
+Log reading is asynchronous at this port. `read` fetches an object and decodes it in one worker thread, so parsing never
+blocks the event loop. Names are `/`-separated and relative to the store's root. `list` is in lexicographic order, as in
+object stores, so zero-padded versions come in numeric order.
 
-`put_if_absent` is what commits are made of: it writes all of an object or none, and fails with `ObjectAlreadyExists`
-where there is one.
+Commits use `put_if_absent`: it writes an object completely or not at all, and raises `ObjectAlreadyExists` where the
+object exists.
 """
 
 import os
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[..., T], *args: object) -> T:
-    """Run blocking or long work in a worker thread. Not cancelled once begun: it may be writing."""
+    """Run blocking or long work in a worker thread. It cannot be cancelled once started, because it may be writing."""
     return await to_thread.run_sync(work, *args)
 
 
@@ -52,13 +52,13 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class OpenObject:
-    """An object open for reading, from its beginning, as a seekable file. `meta`: as of the moment it was opened."""
+    """An object open for reading, as a seekable file at its start. `meta`: as of opening."""
 
     meta: ObjectMeta
     file: BinaryIO
 
 
-# In a class with a verb called `list` the built-in has no name of its own.
+# In a class with a method named `list` the built-in is shadowed.
 Objects = list[ObjectMeta]
 
 
@@ -67,31 +67,31 @@ class ObjectStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """The root, as tasks and messages name it: no trailing slash."""
+        """The root in tasks and messages, without a trailing slash."""
         ...
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """Fetch an object and decode it in a worker thread.
 
-        Raises `ObjectNotFound`, `StorageUnavailable`, and as every verb `StorageRefused` where a person must look.
+        Raises `ObjectNotFound`, `StorageUnavailable`. Every method raises `StorageRefused` where an operator must act.
         """
         ...
 
     async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        """Give an open object to `work` in a worker thread: for objects too large to hold.
+        """Call `work` with an open object in a worker thread: for objects too large for memory.
 
         Raises `ObjectNotFound`, `StorageUnavailable`.
         """
         ...
 
     async def stat(self, name: str) -> ObjectMeta:
-        """What is known of an object without its content. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        """Return an object's metadata. Raises `ObjectNotFound`, `StorageUnavailable`."""
         ...
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
-        """Objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
+        """List objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
 
-        A folder that is not there is empty.
+        A missing folder counts as empty.
         """
         ...
 
@@ -100,16 +100,16 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, name: str, data: bytes) -> None:
-        """Create or replace an object; readers see the old or the new one whole."""
+        """Create or replace an object atomically: readers see the old or the new content."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Delete an object. A missing object is not an error."""
         ...
 
 
 class LocalStore:
-    """A directory. Commits are durable: data and directory are synced before success is reported."""
+    """A local directory. Commits are durable: data and directory are synced before success is reported."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -136,7 +136,7 @@ class LocalStore:
         return await to_thread.run_sync(self._scan, prefix, start_after)
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`; a hard link is what creates the name."""
+        """See `ObjectStore.put_if_absent`; a hard link creates the name."""
         await to_thread.run_sync(self._write, name, data, os.link)
 
     async def put(self, name: str, data: bytes) -> None:
@@ -172,7 +172,7 @@ class LocalStore:
             with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:
                 for entry in entries:
                     name = f"{prefix}/{entry.name}"
-                    # A file may go between being listed and being looked at; that must not hide the others.
+                    # A file may be deleted between listing and `stat`; that must not hide the others.
                     with suppress(FileNotFoundError):
                         if name > start_after and entry.is_file():
                             stat = entry.stat()
@@ -202,13 +202,13 @@ class LocalStore:
                 raise ObjectAlreadyExists(str(path)) from None
             raise _failure(path, error) from error
         finally:
-            # What went wrong with the object is worth more than what goes wrong with its leftovers.
+            # An error about the object matters more than one about its temporary file.
             with suppress(OSError):
                 part.unlink()
 
 
 async def stays(store: ObjectStore, meta: ObjectMeta, for_s: float) -> bool:
-    """Wait a while; whether the object is still as long and as old as `meta` says, as far as the store can tell.
+    """Wait `for_s` seconds and return whether the object's size and time still equal `meta`.
 
     Raises `StorageUnavailable`.
     """
@@ -221,7 +221,7 @@ async def stays(store: ObjectStore, meta: ObjectMeta, for_s: float) -> bool:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Say in our own terms what the system would not do with `path`."""
+    """Translate system errors about `path` into storage errors."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -244,7 +244,7 @@ def _sync_directory(path: Path) -> None:
 
 
 class MemoryStore:
-    """Objects in a dictionary: for tests, and the plainest statement of what the port promises."""
+    """Objects in a dictionary, for tests; the simplest implementation of the port."""
 
     def __init__(self, uri: str = "memory:") -> None:
         self.uri = uri
