@@ -1,12 +1,12 @@
-"""The change row: what every source produces and every sink receives.
+"""Change rows and control events, from every source to every sink.
 
 A change row is a row of the table plus three metadata columns, as in Delta's change data feed (PROTOCOL.md, "Change
-Data Files"): `_change_type`, `_commit_version`, `_commit_timestamp`. Rows travel in `ChangeBatch`es, each from one
-task of one version's plan, with the physical row number of every row, which makes a row's place in the stream
-(version, task, row) the same in every run.
+Data Files"): `_change_type`, `_commit_version`, `_commit_timestamp`. Rows come in `ChangeBatch`es, each from one task
+of one version's plan, with the physical row number of every row. So a row's position in the stream (version, task, row)
+is the same in every run.
 
-Between rows stand control events: `SchemaChange` where the rows that follow have other columns, `Gap` where changes are
-missing because they were lost and the operator chose to go on.
+Control events come between rows: `SchemaChange` before rows with other columns, `Gap` in place of changes that were
+lost, if the operator chose to continue.
 """
 
 from dataclasses import dataclass
@@ -58,9 +58,9 @@ class ChangeBatch:
     """Change rows of one task, in ascending physical row order.
 
     `rows`: the table's columns in table order, then the three metadata columns (`METADATA_FIELDS`).
-    `row_index`: int64, one per row: the row's physical position in its file, ascending. It is one for both images of an
-    update that was told by comparing rows: the postimage's. These come together in one batch.
-    `table_id`, `version`, `task`: which plan, and which task of it, the rows come from.
+    `row_index`: int64, one per row: the row's physical position in its file, ascending. Both images of an update that
+    was found by comparing rows have the position of the postimage, and come in one batch.
+    `table_id`, `version`, `task`: the plan and the task of the rows.
     """
 
     table_id: str
@@ -74,7 +74,7 @@ class ChangeBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of Arrow memory the rows refer to."""
+        """Arrow memory of the rows, in bytes."""
         return int(self.rows.nbytes)
 
     @property
@@ -83,12 +83,12 @@ class ChangeBatch:
         return int(self.row_index[-1].as_py())
 
     def after(self, row: int) -> "ChangeBatch":
-        """The rows whose physical position is greater than `row`."""
+        """Return the rows whose physical position is greater than `row`."""
         skip = int(pc.sum(pc.less_equal(self.row_index, row)).as_py() or 0)
         return self.slice(skip, len(self) - skip)
 
     def slice(self, offset: int, length: int) -> "ChangeBatch":
-        """`length` rows from the one at `offset` on; shares memory with this batch."""
+        """Return `length` rows from `offset` on, sharing memory with this batch."""
         return ChangeBatch(
             self.table_id,
             self.version,
@@ -100,10 +100,10 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """The rows that follow have the columns of `after` in place of `before`; both with the metadata columns.
+    """A change of schema: later rows have the columns of `after`, not `before`; both include the metadata columns.
 
-    `version`, `timestamp_ms`: the commit that changed the schema. `changes`: what it did to the columns, a sentence
-    each, such as `column b was renamed to c`.
+    `version`, `timestamp_ms`: the commit that changed the schema. `changes`: one sentence per changed column, such as
+    `column b was renamed to c`.
     """
 
     kind: ClassVar[str] = "schema_change"
@@ -118,10 +118,11 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The changes of `first_version` to `version` are lost, some of the first one's rows perhaps excepted.
+    """Loss of the changes from `first_version` to `version`, except possibly some rows of the first version.
 
-    `reason` says how. `snapshot`: all rows of the table as of `version` follow, as inserts; whoever keeps a copy
-    discards it first. Else the changes of the version after `version` follow. `timestamp_ms`: when this was decided.
+    `reason`: the cause of the loss. `snapshot`: all rows of the table at `version` follow as inserts, so a consumer
+    with a copy must discard it first. Otherwise the changes of the next version follow. `timestamp_ms`: time of the
+    decision to continue.
     """
 
     kind: ClassVar[str] = "gap"

@@ -1,14 +1,14 @@
-"""What one version of a table changes, as a plan of self-contained tasks.
+"""Change plans: the changes of one version of a table, as self-contained tasks.
 
-Planning is cheap, deterministic and does no row I/O (invariant 4: the same version always yields the same plan). A
-`ChangeTask` names one file, which of its rows changed and how; it holds everything `tailer.read.execute.execute` needs,
-so it may be pickled to another process or sent as JSON, and the rows it yields are the same wherever it runs. Secrets
-never enter a task: storage options are referred to by name.
+Planning is cheap, deterministic and reads no rows (invariant 4: the same version always yields the same plan). A
+`ChangeTask` names one file, the rows of it that changed, and the kind of change. It holds everything that
+`tailer.read.execute.execute` needs, so it may be pickled to another process or sent as JSON. It yields the same rows
+wherever it runs. Tasks contain no secrets: they refer to storage options by name.
 
-`Position` orders everything that is delivered. Tasks that give the rows of a snapshot are numbered from
-`SNAPSHOT_TASKS` on, so that a position alone tells a snapshot of version v from the changes of version v. Likewise it
-tells the ways to read a version (`tailer.changelog.engine`): each has `TASKS` numbers, of which the first need not be
-0.
+`Position` orders all delivered rows. Tasks of a snapshot are numbered from `SNAPSHOT_TASKS` on, so that a position
+distinguishes a snapshot of version v from the changes of version v. A position also identifies the rules by which a
+version was compared (`tailer.changelog.task_ids`): each set of rules has its own range of `TASKS` task numbers, and the
+range need not begin at 0.
 """
 
 import base64
@@ -52,10 +52,10 @@ TASKS: Final = 2**32
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
-    """A place in a table's stream of changes: everything up to and including it.
+    """A position in a table's stream of changes: all rows up to and including it.
 
-    `task` is the index in the version's plan, `row` the physical row number in the task's file. It needs no counting
-    and does not depend on batch sizes or parallelism.
+    `task` is the index in the version's plan, `row` the physical row number in the task's file. A position does not
+    depend on batch sizes or parallelism, and computing it needs no counting of delivered rows.
     """
 
     version: int
@@ -64,32 +64,32 @@ class Position:
 
     @classmethod
     def end(cls, version: int) -> Self:
-        """The position that closes `version`."""
+        """Return the position that closes `version`."""
         return cls(version)
 
     @classmethod
     def opening(cls, version: int, snapshot: bool = False) -> Self:
-        """The position before the first row of `version`, or of its `snapshot`: nothing of it is delivered yet."""
+        """Return the position before the first row of `version`, or of its `snapshot`."""
         return cls(version, SNAPSHOT_TASKS if snapshot else -1, -1)
 
     @property
     def opens_version(self) -> bool:
-        """Whether this is `opening`."""
+        """Whether the position is before the first row, as `opening` returns it."""
         return self.row < 0 and self.task in (-1, SNAPSHOT_TASKS)
 
     @property
     def closes_version(self) -> bool:
-        """Whether nothing of the version is left after this position."""
+        """Whether the version has no rows after this position."""
         return self.task == END
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether this is a place inside a snapshot's rows."""
+        """Whether the position is inside a snapshot."""
         return SNAPSHOT_TASKS <= self.task < END
 
 
 class TaskKind(StrEnum):
-    """How a task's file says what changed."""
+    """Kind of a task: the kind of its file, and the change of its rows."""
 
     INSERT = "insert"  # a data file: the selected rows were inserted
     DELETE = "delete"  # a data file: the selected rows were deleted
@@ -98,7 +98,7 @@ class TaskKind(StrEnum):
 
 
 class Regime(StrEnum):
-    """Where a version's changes come from."""
+    """Source of a version's changes."""
 
     CDC = "cdc"  # change files: the table's change feed
     FILES = "files"  # added and removed data files
@@ -108,7 +108,7 @@ class Regime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeletionVectorRef:
-    """Where to find a deletion vector: a file (`uri`, `offset`) or the bytes themselves, Z85-encoded (`inline`).
+    """Reference to a deletion vector: a file (`uri`, `offset`), or the bytes themselves, Z85-encoded (`inline`).
 
     Resolved from a Delta descriptor (PROTOCOL.md, "Deletion Vector Descriptor Schema"); `size_bytes` is the size of
     the bitmap without framing, `cardinality` the number of positions in it.
@@ -123,11 +123,11 @@ class DeletionVectorRef:
 
 @dataclass(frozen=True, slots=True)
 class RowTracking:
-    """How the rows of one data file are told apart for ever (PROTOCOL.md, "Row Tracking").
+    """Stable row ids of one data file (PROTOCOL.md, "Row Tracking").
 
     A row's id is the value of `id_column` where the file has that (physical) column and the value is not null, else
-    `base_row_id` plus the row's position in the file; likewise its commit version is that of `version_column`, else
-    `default_row_commit_version`. None: the log does not say.
+    `base_row_id` plus the row's position in the file. Likewise its commit version is the value of `version_column`,
+    else `default_row_commit_version`. None: not in the log.
     """
 
     base_row_id: int | None = None
@@ -138,11 +138,10 @@ class RowTracking:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """What a comparison of a version's rows with each other found out about those of one task
-    (`tailer.changelog.carryovers`).
+    """Result of comparing a version's rows, for the rows of one task (`tailer.changelog.carryovers`).
 
-    `dropped`: rows that are no changes after all. `updated`: rows that are one image of an update: deleted ones are its
-    preimage, inserted ones its postimage. `exactly`: whether no others are images, whatever a change file calls them.
+    `dropped`: rows that are not changes. `updated`: rows that are images of updates: deleted rows are preimages,
+    inserted rows are postimages. `exactly`: whether no other rows are images, even if a change file marks them so.
     """
 
     dropped: DeletionVectorRef | None = None
@@ -152,14 +151,14 @@ class Refinement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """Some rows of one file, and what happened to them.
+    """Some rows of one file, and their kind of change.
 
-    `schema`: the columns of its rows in table order, logical names, with each field's physical name or field id in its
-    metadata: the table's before the version for deleted rows, after it for all others. `partition_values`: physical
-    column name and the text from the log, None for null. The rows selected are those in `include` (None: all) that are
-    not in `exclude` (None: none); for change files both are None. `tracking`: None for change files, whose rows have no
-    ids, and where the table does not track rows. `refinement`: None where nothing was compared. `compared`: the columns
-    by which the rows are compared with others, where they have some that are not delivered.
+    `schema`: the columns of the rows in table order, with logical names, and each field's physical name or field id in
+    its metadata. Deleted rows have the table's schema before the version, all others the one after it.
+    `partition_values`: physical column name and the text from the log, None for null. Selected rows are those in
+    `include` (None: all) that are not in `exclude` (None: none); for change files both are None. `tracking`: None for
+    change files, whose rows have no ids, and where the table does not track rows. `refinement`: None where rows were
+    not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
     """
 
     table: str
@@ -180,7 +179,7 @@ class ChangeTask:
     compared: pa.Schema | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON-ready values."""
+        """Return the task as JSON-ready values."""
         return {
             "table": self.table,
             "table_id": self.table_id,
@@ -202,7 +201,7 @@ class ChangeTask:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
-        """The task that `to_dict` described."""
+        """Rebuild a task from the values that `to_dict` returned."""
         compared = value.get("compared")
         return cls(
             **{
@@ -221,11 +220,11 @@ class ChangeTask:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """Everything version `version` changed, as tasks in delivery order: deletes before inserts.
+    """All changes of version `version`, as tasks in delivery order: deletes before inserts.
 
-    `schema` is the table's at that version, with metadata as in `ChangeTask.schema`; deletes may have the one before.
-    `operation` is what the writer called it. `feed`: whether writers had to write change files at that version; where
-    not, a rewritten file carries unchanged rows over as a delete and an insert. A snapshot may come as several plans.
+    `schema` is the table's at that version, with metadata as in `ChangeTask.schema`; deletes may have the earlier one.
+    `operation` is the writer's name for it. `feed`: whether writers had to write change files at that version; without
+    these, each unchanged row of a rewritten file is a delete and an insert. A snapshot may have several plans.
     """
 
     table: str
@@ -240,13 +239,13 @@ class ChangePlan:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the files the tasks read."""
+        """Total size of the tasks' files, in bytes."""
         return sum(task.size_bytes for task in self.tasks)
 
     def select(self, columns: Sequence[str]) -> "ChangePlan":
-        """The same plan for some of the columns, in the order given. Positions stay what they were.
+        """Return the plan for some of the columns, in the order given. Positions do not change.
 
-        Deleted rows lack those columns that the table got with this very version. Raises `ConfigError` for a column
+        Deleted rows lack the columns that this version adds to the table. Raises `ConfigError` for a column
         that the table does not have at this version.
         """
         for column in columns:
@@ -257,9 +256,9 @@ class ChangePlan:
         return self._with_schemas(partial(select_columns, columns=columns))
 
     def with_row_ids(self) -> "ChangePlan":
-        """The same plan with `ROW_ID` and `ROW_COMMIT_VERSION` behind the table's columns.
+        """Return the plan with `ROW_ID` and `ROW_COMMIT_VERSION` after the table's columns.
 
-        Raises `UnsupportedFeature` where the table has a column of such a name.
+        Raises `UnsupportedFeature` where the table has a column with one of these names.
         """
         for schema in {self.schema, *(task.schema for task in self.tasks)}:
             for name in {ROW_ID, ROW_COMMIT_VERSION} & {name.lower() for name in schema.names}:
@@ -268,7 +267,7 @@ class ChangePlan:
         return self._with_schemas(add_row_ids)
 
     def _with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
-        # Most tasks share one schema object; what is made of it they share as well.
+        # Most tasks share one schema object; they also share the converted one.
         schemas = (self.schema, *(task.schema for task in self.tasks), *(task.compared for task in self.tasks))
         made = {id(schema): None if schema is None else change(schema) for schema in schemas}
         tasks = tuple(
@@ -277,7 +276,7 @@ class ChangePlan:
         return replace(self, schema=made[id(self.schema)], tasks=tasks)
 
     def to_json(self) -> str:
-        """The plan as JSON text."""
+        """Return the plan as JSON text."""
         return json.dumps(
             {
                 "table": self.table,
@@ -294,7 +293,7 @@ class ChangePlan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan that `to_json` described."""
+        """Rebuild a plan from the text that `to_json` returned."""
         value = json.loads(text)
         return cls(
             **{
@@ -307,26 +306,26 @@ class ChangePlan:
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Those of `columns` that `schema` has, in the order given."""
+    """Return the schema of those `columns` that `schema` has, in the order given."""
     return pa.schema([schema.field(column) for column in columns if schema.get_field_index(column) >= 0])
 
 
 def add_row_ids(schema: pa.Schema) -> pa.Schema:
-    """`schema` with the columns of row tracking behind the others, marked as not the table's own."""
+    """Append the columns of row tracking to `schema`, marked as not the table's own."""
     return pa.schema([*schema, *(pa.field(name, pa.int64(), metadata={ROW_TRACKING: b""}) for name in _ROW_IDS)])
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of change rows for a table with `schema`: its fields without metadata, then the metadata columns.
+    """Return the schema of change rows for a table with `schema`: its fields, then the metadata columns.
 
-    What lies inside of a column may be null on every level: where a struct is null its fields are, whatever they say.
+    Fields have no Arrow metadata. Nested fields are nullable on every level, because a null struct has null fields.
     """
     columns = [pa.field(column.name, _bare(column.type), column.nullable) for column in schema]
     return pa.schema([*columns, *METADATA_FIELDS])
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:
-    """The type without metadata on any level."""
+    """Remove metadata from a type on every level."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _bare(field.type)) for field in kind])
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""Where in a table's history to begin or to end, as people say it and made definite. No I/O."""
+"""Start and end points in a table's history: as configured, and resolved to a version. No I/O."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StartKind(StrEnum):
-    """The ways to say where to start."""
+    """Kinds of start and end points."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -24,14 +24,14 @@ class StartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a reader wants to begin (or to end): a word, a version, or a moment in milliseconds since 1970."""
+    """A configured start (or end): a keyword, a version, or a time in milliseconds since 1970."""
 
     kind: StartKind
     value: int = 0
 
     @classmethod
     def parse(cls, text: str, where: str = "start") -> Self:
-        """Read `earliest`, `latest`, `snapshot`, a version number, or an ISO-8601 timestamp (without a zone: UTC).
+        """Parse `earliest`, `latest`, `snapshot`, a version number, or an ISO-8601 timestamp (without a zone: UTC).
 
         Raises `ConfigError` naming `where`.
         """
@@ -46,13 +46,13 @@ class Start:
             remedy = (
                 "Give earliest, latest, snapshot, a version such as 12, or a timestamp such as 2026-03-01T12:00:00Z."
             )
-            raise ConfigError(where, f"{text!r} is not a place in a table's history", remedy) from None
+            raise ConfigError(where, f"{text!r} is not a version, a time or a keyword", remedy) from None
         return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """A start made definite: the first version to deliver, and whether as a snapshot (all its rows) or as changes."""
+    """A resolved start: the first version to deliver, and whether as a snapshot (all its rows) or as changes."""
 
     version: int
     snapshot: bool = False

@@ -1,4 +1,4 @@
-"""The port every table format plugs into: a log that is read forward, a plan for each version."""
+"""The `TableLog` port of every table format: a log that is read forward, with one plan for each version."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
@@ -13,9 +13,9 @@ __all__ = ["TableLog"]
 
 
 class TableLog(Protocol):
-    """A table's log, read forward from one version: what a table format provides.
+    """A table's log, read forward from one version.
 
-    An instance is used by one task at a time. Methods raise `StorageError`, `LogError` or `ChangeError`.
+    Only one task at a time may use an instance. Methods raise `StorageError`, `LogError` or `ChangeError`.
     """
 
     @property
@@ -25,61 +25,62 @@ class TableLog(Protocol):
 
     @property
     def retention_ms(self) -> int | None:
-        """How long after a version at least what it refers to is kept, as of the state reached; None: not known yet."""
+        """Minimum time that files of a version are kept, in milliseconds, at the current state; None: not known yet."""
         ...
 
     @property
     def state_id(self) -> str | None:
-        """The table's identity where it was read to; None before the first version, or before `seek`."""
+        """The table's id at the current state; None before the first version, or before `seek`."""
         ...
 
     async def table_id(self) -> str:
-        """The table's identity at the latest version, which a recreated table does not share."""
+        """Return the table's id at the latest version. A recreated table has another id."""
         ...
 
     async def ids(self, since: int) -> tuple[str, ...]:
-        """Every identity the table had at version `since` and later, as far back as the log goes, newest first."""
+        """Return all ids of the table at version `since` and later, as far back as the log goes, newest first."""
         ...
 
     async def latest(self) -> int:
-        """The newest version there is now."""
+        """Return the newest version."""
         ...
 
     async def resolve(self, start: Start) -> StartPoint:
-        """Make `start` definite. A timestamp means the first version not earlier than it."""
+        """Resolve `start`. A timestamp means the first version at or after it."""
         ...
 
     async def resolve_end(self, end: Start) -> int:
-        """The last version to deliver. A timestamp means the last version not later than it."""
+        """Resolve the last version to deliver. A timestamp means the last version at or before it."""
         ...
 
     async def seek(self, version: int) -> pa.Schema | None:
-        """Prepare to read changes from `version` on, which may be the one after the latest.
+        """Prepare to read changes from `version` on, which may be the version after the latest.
 
-        Returns the schema in force before it (see `ChangeTask.schema`); None where nothing is before it.
+        Returns the schema before `version` (see `ChangeTask.schema`); None for the first version.
 
-        Raises `VersionGone` where the log no longer holds it, `VersionAhead` where it is further ahead than that.
+        Raises `VersionGone` where the log no longer has it, `VersionAhead` for a later version.
         """
         ...
 
     async def next_plan(self) -> ChangePlan | None:
-        """The plan of the next version, or None when there is none yet. Costs one look at the store."""
+        """Return the plan of the next version; None where it does not exist yet. Costs one request to the store."""
         ...
 
     async def confirm(self) -> None:
-        """Raise `StorageUnavailable` if the commit that was planned last has changed since: it was not there whole.
+        """Raise `StorageUnavailable` if the last planned commit has changed since: it was read incompletely.
 
-        To be called before rows of it are made visible. Costs one look at the store, which may not be able to tell.
+        Call it before rows of the commit become visible. Costs one request to the store, which may not detect every
+        change.
         """
         ...
 
     def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
-        """All rows of `version`, as inserts: at least one plan, with as many tasks as fit into memory."""
+        """Yield all rows of `version` as inserts: at least one plan, each with as many tasks as fit into memory."""
         ...
 
     async def after_loss(self, error: TailerError, version: int) -> int:
-        """The first version behind `version` whose changes can be read, given that `error` stopped delivery there.
+        """Return the first version after `version` whose changes can be read, where `error` stopped delivery.
 
-        Raises `error` where there is none, or where it is not about something that is lost.
+        Raises `error` where there is no such version, or where the error is not about lost data.
         """
         ...
