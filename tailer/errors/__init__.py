@@ -1,38 +1,38 @@
-"""Every way lake-tailer can stop, as one tree.
+"""All errors of lake-tailer, as one tree.
 
-An error carries fields, not a formatted string: what failed is read from the fields, the sentence is made from them,
-and `hint` is the operator's next step. `retry` tells the pipeline, which is the only place that retries, what to do::
+An error has fields with its facts; its message is formatted from them. `hint` is the operator's next step. `retry`
+defines what the pipeline does next; only the pipeline retries::
 
     TailerError
     ├── ConfigError                 the configuration or the command line is wrong            exit 2
     ├── StorageError                                                                          exit 4
     │   ├── StorageUnavailable      the store did not answer; it may later           TIMED
     │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later
-    │   ├── StorageRefused          the store answers, and will not; a person must look
-    │   ├── ObjectNotFound          the object is not there
+    │   ├── StorageRefused          the store refuses the request; an operator must act
+    │   ├── ObjectNotFound          the object does not exist
     │   └── ObjectAlreadyExists     put-if-absent lost to another writer
     ├── LogError                    the table's log cannot be followed                        exit 3
-    │   ├── NotATable               there is no log
-    │   ├── VersionGone             a version we need was cleaned up, or is missing in the middle
-    │   ├── VersionAhead            the log ends before the version asked for
-    │   ├── LogCorrupt              a log file is not what the protocol says
-    │   ├── LogRewritten            a commit that was delivered is another one now
-    │   ├── StateUnknown            after a gap in the log, nothing tells the table's state
-    │   └── UnsupportedFeature      the table needs a reader feature we do not have
-    ├── ChangeError                 the rows of a version cannot be given                     exit 3
-    │   ├── ChangesUnavailable      the log does not say enough to tell the rows
-    │   ├── FileVacuumed            a data, change or deletion-vector file is gone
-    │   ├── SchemaChanged           the table's schema moved where it must not
-    │   ├── TableReplaced           the table at this location is another one now
+    │   ├── NotATable               the location has no log
+    │   ├── VersionGone             a needed version was cleaned up, or is missing between others
+    │   ├── VersionAhead            the log ends before the requested version
+    │   ├── LogCorrupt              a log file violates the protocol
+    │   ├── LogRewritten            a delivered commit has been replaced
+    │   ├── StateUnknown            after a gap in the log the table's state is unknown
+    │   └── UnsupportedFeature      the table needs a feature that lake-tailer does not have
+    ├── ChangeError                 the rows of a version cannot be read                      exit 3
+    │   ├── ChangesUnavailable      the log does not define the changed rows
+    │   ├── FileVacuumed            a data, change or deletion-vector file is missing
+    │   ├── SchemaChanged           the table's schema changed, which the pipeline forbids
+    │   ├── TableReplaced           another table is now at this location
     │   └── DataCorrupt             a file contradicts itself or the log
-    ├── EngineUnavailable           Spark did not answer, or gave up; it may later   TIMED   exit 4
+    ├── EngineUnavailable           Spark did not answer, or failed; it may later    TIMED   exit 4
     └── SinkError                                                                             exit 4
-        ├── SinkUnavailable         the destination did not answer; ask it what it has ASK
-        ├── CommitUnknown           the commit's answer was lost; ask it what it has   ASK
-        ├── SinkRejected            the destination refuses this; a person must look
+        ├── SinkUnavailable         the destination did not answer; read its progress  ASK
+        ├── CommitUnknown           the commit's answer was lost; read its progress    ASK
+        ├── SinkRejected            the destination refuses this; an operator must act
         └── SinkFenced              another instance writes for this app_id            NEVER
 
-Errors survive pickling, because tasks run in other processes.
+Errors can be pickled, because tasks may run in other processes.
 """
 
 from tailer.errors.change import (

@@ -1,4 +1,4 @@
-"""Errors of the rows of one version."""
+"""Errors about the rows of one version."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ __all__ = ["ChangeError", "ChangesUnavailable", "DataCorrupt", "FileVacuumed", "
 
 @dataclass(eq=False)
 class ChangeError(TailerError):
-    """The changes of `version` cannot be given as rows."""
+    """The changes of `version` cannot be read as rows."""
 
     table: str
     version: int
@@ -18,55 +18,55 @@ class ChangeError(TailerError):
 
 @dataclass(eq=False)
 class ChangesUnavailable(ChangeError):
-    """The log does not say enough to tell which rows changed."""
+    """The log does not define which rows changed."""
 
     reason: str
     sentence: ClassVar[str] = "{table}: version {version}: {reason}"
     next_step: ClassVar[str] = (
-        'Set on_data_loss of the pipeline to "resnapshot" or "skip-with-gap-event", or go on behind it with '
+        'Set on_data_loss of the pipeline to "resnapshot" or "skip-with-gap-event", or continue after it with '
         "`tailer progress reset CONFIG --to {version}`."
     )
 
 
 @dataclass(eq=False)
 class FileVacuumed(ChangeError):
-    """A file the log still names is gone."""
+    """A file that the log names is missing."""
 
     path: str
-    sentence: ClassVar[str] = "{table}: version {version} needs {path}, which is gone (VACUUM removes such files)"
+    sentence: ClassVar[str] = "{table}: version {version} needs {path}, which is missing (VACUUM deletes such files)"
     next_step: ClassVar[str] = (
-        "The rows of this version cannot be read any more. Restore the file; or set on_data_loss of the pipeline to "
-        '"resnapshot" or "skip-with-gap-event"; or go on behind it with `tailer progress reset CONFIG --to {version}`. '
-        "If that is set already, a snapshot needs the file: restore it, or take it out of the table. "
-        "Raise delta.deletedFileRetentionDuration, so that it does not happen again."
+        "The rows of this version can no longer be read. Restore the file; or set on_data_loss of the pipeline to "
+        '"resnapshot" or "skip-with-gap-event"; or continue after it with `tailer progress reset CONFIG --to '
+        "{version}`. If on_data_loss is set already, a snapshot needs the file: restore it, or drop it from the table. "
+        "Increase delta.deletedFileRetentionDuration to prevent this in future."
     )
 
 
 @dataclass(eq=False)
 class SchemaChanged(ChangeError):
-    """The columns of the rows change, and the pipeline was told that they must not."""
+    """The schema of the rows changes, and the pipeline does not allow that."""
 
     reason: str
     sentence: ClassVar[str] = "{table}: version {version} changes the schema: {reason}"
     next_step: ClassVar[str] = (
-        'Everything before it is delivered. Set on_schema_change = "evolve" for this pipeline to go on with the new '
-        'columns, and back to "fail" afterwards to be asked again.'
+        'All earlier versions are delivered. Set on_schema_change = "evolve" for this pipeline to continue with the '
+        'new columns. Set it back to "fail" afterwards to stop at the next change.'
     )
 
 
 @dataclass(eq=False)
 class TableReplaced(ChangeError):
-    """The table has another id than the one that was followed."""
+    """The table has another id than the followed table."""
 
     expected_id: str
     found_id: str
     sentence: ClassVar[str] = (
-        "{table}: another table was put in its place (its id is {found_id}, at version {version}; followed was "
+        "{table}: another table has replaced it at version {version} (its id is {found_id}, the followed table's is "
         "{expected_id})"
     )
     next_step: ClassVar[str] = (
-        "Say where to begin in the new table: `tailer progress reset CONFIG --to -1` for all its versions, `--to "
-        'VERSION` for those behind it; or set on_data_loss of the pipeline to "resnapshot" for all its rows.'
+        "Choose where to start in the new table: `tailer progress reset CONFIG --to -1` for all its versions, `--to "
+        'VERSION` for the versions after VERSION; or set on_data_loss of the pipeline to "resnapshot" for all its rows.'
     )
 
 
@@ -77,4 +77,4 @@ class DataCorrupt(ChangeError):
     path: str
     reason: str
     sentence: ClassVar[str] = "{table}: version {version}: {path}: {reason}"
-    next_step: ClassVar[str] = "Restore the file from a copy; lake-tailer does not guess which rows are meant."
+    next_step: ClassVar[str] = "Restore the file from a copy; lake-tailer does not guess its rows."

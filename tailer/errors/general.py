@@ -1,4 +1,4 @@
-"""The root of the error tree, and what belongs to no family."""
+"""The root of the error tree, and errors without a family of their own."""
 
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -8,10 +8,10 @@ __all__ = ["ConfigError", "EngineUnavailable", "Retry", "TailerError"]
 
 
 class Retry(Enum):
-    """What the pipeline does after an error."""
+    """Retry behaviour of the pipeline after an error."""
 
-    NEVER = "never"  # trying again can only do harm
-    MANUAL = "manual"  # a person must act first
+    NEVER = "never"  # a retry can only do harm
+    MANUAL = "manual"  # an operator must act first
     TIMED = "timed"  # wait, then try again
     ASK = "ask"  # wait, read progress back from the sink, then try again
 
@@ -22,7 +22,7 @@ def _rebuild(cls: type["TailerError"], values: dict[str, Any]) -> "TailerError":
 
 @dataclass(eq=False)
 class TailerError(Exception):
-    """Root of the tree. `exit_code` is what a command ends with when nobody handles the error."""
+    """Root of the tree. `exit_code` is the exit status of a command that fails with the error."""
 
     retry: ClassVar[Retry] = Retry.MANUAL
     exit_code: ClassVar[int] = 3
@@ -37,7 +37,7 @@ class TailerError(Exception):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The error's facts by name."""
+        """Values of the error's fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
@@ -60,11 +60,11 @@ class ConfigError(TailerError):
 
 @dataclass(eq=False)
 class EngineUnavailable(TailerError):
-    """Spark, called `engine`, could not be had or gave work up; nothing is wrong with the work itself."""
+    """Spark, named `engine`, is unreachable or failed; the work itself is not at fault."""
 
     engine: str
     reason: str
-    remedy: str = "Check that its cluster is up, can be reached from this machine and has free cores."
+    remedy: str = "Check that its cluster is up, reachable from this machine and has free cores."
     retry: ClassVar[Retry] = Retry.TIMED
     exit_code: ClassVar[int] = 4
     sentence: ClassVar[str] = "{engine}: {reason}"

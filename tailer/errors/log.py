@@ -26,7 +26,7 @@ class LogError(TailerError):
 
 @dataclass(eq=False)
 class NotATable(LogError):
-    """The location holds no log."""
+    """The location has no log."""
 
     reason: str = "no commit in _delta_log"
     sentence: ClassVar[str] = "{table}: not a Delta table: {reason}"
@@ -35,15 +35,15 @@ class NotATable(LogError):
 
 @dataclass(eq=False)
 class VersionGone(LogError):
-    """A version that must be read next is not in the log, though later or other ones are."""
+    """The version to read next is not in the log, although other versions are."""
 
     version: int
     earliest: int | None = None
     latest: int | None = None
     sentence: ClassVar[str] = "{table}: version {version} is missing from the log ({held})"
     next_step: ClassVar[str] = (
-        "Restore the commit file of version {version}. Where that cannot be, its changes are lost: set on_data_loss of "
-        'the pipeline to "resnapshot" or "skip-with-gap-event", or begin behind the gap with `tailer progress reset '
+        "Restore the commit file of version {version}. If that is impossible, its changes are lost: set on_data_loss "
+        'of the pipeline to "resnapshot" or "skip-with-gap-event", or start after the gap with `tailer progress reset '
         "CONFIG --to VERSION` (`tail`: with a later --from)."
     )
 
@@ -57,37 +57,37 @@ class VersionGone(LogError):
 
 @dataclass(eq=False)
 class VersionAhead(LogError):
-    """The log ends before the version that was asked for. `is_start`: as the place to begin at."""
+    """The log ends before the requested version. `is_start`: whether it was requested as the start."""
 
     version: int
     latest: int
     is_start: bool = False
     sentence: ClassVar[str] = "{table}: version {version} does not exist yet (latest is {latest})"
     next_step: ClassVar[str] = (
-        "Ask for a version up to {latest}. If this is a pipeline's progress, the log went backwards: was it restored "
-        "from a copy? What was delivered beyond {latest} has to be taken back at the destination; then set the "
-        "pipeline there with `tailer progress reset CONFIG --to {latest}`."
+        "Request a version up to {latest}. If this is a pipeline's progress, the log went backwards: was it restored "
+        "from a copy? Remove the changes after version {latest} from the destination, then set the pipeline's progress "
+        "with `tailer progress reset CONFIG --to {latest}`."
     )
 
     @property
     def hint(self) -> str:
-        """See `TailerError.hint`. A place to begin at is nobody's progress."""
+        """See `TailerError.hint`. The hint about progress does not apply to a start."""
         if not self.is_start:
             return super().hint
-        return f"Begin with a version up to {self.latest}, or with latest: what comes after version {self.latest}."
+        return f"Start at a version up to {self.latest}, or at latest for the versions after {self.latest}."
 
 
 @dataclass(eq=False)
 class LogCorrupt(LogError):
-    """A file of the log is not what the protocol says."""
+    """A file of the log violates the protocol."""
 
     path: str
     reason: str
     version: int | None = None
     line: int | None = None
     next_step: ClassVar[str] = (
-        "Look at the file with the writer's own tools, or restore it from a copy. A pipeline goes past it, to the next "
-        'version whose state is known, with on_data_loss = "resnapshot" or "skip-with-gap-event".'
+        "Inspect the file with the writer's own tools, or restore it from a copy. To skip it, set on_data_loss of the "
+        'pipeline to "resnapshot" or "skip-with-gap-event": it continues at the next version whose state is known.'
     )
 
     def __str__(self) -> str:
@@ -98,31 +98,30 @@ class LogCorrupt(LogError):
 
 @dataclass(eq=False)
 class LogRewritten(LogError):
-    """The commit of `version`, which was delivered, is another one now."""
+    """The commit of `version`, which was delivered, has been replaced."""
 
     version: int
     path: str
     sentence: ClassVar[str] = (
-        "{table}: {path}: it is not the commit that was delivered any more: was the log restored from a copy, or the "
-        "commit written in pieces?"
+        "{table}: {path}: the commit differs from the delivered one: was the log restored from a copy, or was the "
+        "commit not written atomically?"
     )
     next_step: ClassVar[str] = (
-        "Find out from which version on the log is another one. What was delivered from there has to be taken back at "
-        "the destination; then set the pipeline to the version before it with `tailer progress reset CONFIG --to "
-        "VERSION`."
+        "Find the first version that differs. Remove the changes from that version on from the destination, then set "
+        "the pipeline's progress to the version before it with `tailer progress reset CONFIG --to VERSION`."
     )
 
 
 @dataclass(eq=False)
 class StateUnknown(LogError):
-    """Changes are lost from `version` on, for the `reason` given, and where to go on cannot be told."""
+    """Changes are lost from `version` on, for the given `reason`, and no later state is known."""
 
     version: int
     reason: str
-    sentence: ClassVar[str] = "{reason}; nothing later in the log is enough to go on from"
+    sentence: ClassVar[str] = "{reason}; the state of no later version is known"
     next_step: ClassVar[str] = (
-        "Restore the commit file of version {version}, or have a writer that still knows the table write a checkpoint "
-        "of that version or a later one. A running pipeline waits for either, then goes on by itself."
+        "Restore the commit file of version {version}, or let a writer that still has the table's state write a "
+        "checkpoint of that version or a later one. A running pipeline waits for either, then continues by itself."
     )
 
 
@@ -132,7 +131,7 @@ class UnsupportedFeature(LogError):
 
     feature: str
     version: int
-    reason: str = "a reader must know it, and lake-tailer does not"
-    remedy: str = "Upgrade lake-tailer, or drop the feature from the table; no row was emitted for it."
+    reason: str = "lake-tailer does not know it, and a reader must"
+    remedy: str = "Upgrade lake-tailer, or drop the feature from the table; no row of this version was delivered."
     sentence: ClassVar[str] = "{table}: version {version} needs {feature}: {reason}"
     next_step: ClassVar[str] = "{remedy}"

@@ -28,15 +28,15 @@ class SinkUnavailable(SinkError):
 
 @dataclass(eq=False)
 class CommitUnknown(SinkError):
-    """A commit was sent and its answer was lost."""
+    """A commit was sent, but its answer was lost."""
 
     retry: ClassVar[Retry] = Retry.ASK
-    sentence: ClassVar[str] = "sink {sink}: whether the commit took place is unknown: {reason}"
+    sentence: ClassVar[str] = "sink {sink}: it is unknown whether the commit took effect: {reason}"
 
 
 @dataclass(eq=False)
 class SinkRejected(SinkError):
-    """The destination refuses what it was given, and will again."""
+    """The destination refuses the request, and would refuse it again."""
 
     remedy: str = ""
     next_step: ClassVar[str] = "{remedy}"

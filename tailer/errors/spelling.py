@@ -1,4 +1,4 @@
-"""A suggestion for a name that is not known, in one wording for the command line, the configuration and columns."""
+"""Suggestions for unknown names, with the same wording for the command line, the configuration and columns."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ __all__ = ["did_you_mean"]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`Did you mean 'x'?` with the nearest of `known`, whatever its letter case; empty where nothing is near."""
+    """Return `Did you mean 'x'?` with the closest of `known`, ignoring case; empty where none is close."""
     folded = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), folded, n=1)
     return f"Did you mean {folded[near[0]]!r}?" if near else ""

@@ -17,7 +17,7 @@ __all__ = [
 
 @dataclass(eq=False)
 class StorageError(TailerError):
-    """A store could not do what was asked of `path`."""
+    """An operation on `path` failed in the store."""
 
     path: str
     reason: str = ""
@@ -27,34 +27,34 @@ class StorageError(TailerError):
 
 @dataclass(eq=False)
 class StorageUnavailable(StorageError):
-    """The store did not answer, or refused for now."""
+    """The store did not answer, or refused temporarily."""
 
     retry: ClassVar[Retry] = Retry.TIMED
     sentence: ClassVar[str] = "{path}: the store does not answer: {reason}"
-    next_step: ClassVar[str] = "Check that the location can be reached and read from this machine."
+    next_step: ClassVar[str] = "Check that the location is reachable and readable from this machine."
 
 
 @dataclass(eq=False)
 class ScratchUnavailable(StorageUnavailable):
-    """The folder for temporary files, `path`, does not hold them: its disk is full, or it cannot be used."""
+    """Temporary files cannot be written to the folder `path`: its disk is full, or the folder is unusable."""
 
-    sentence: ClassVar[str] = "{path}: temporary files cannot be kept there: {reason}"
-    next_step: ClassVar[str] = "Free space there, or let TMPDIR name a folder of a disk that has some."
+    sentence: ClassVar[str] = "{path}: cannot write temporary files: {reason}"
+    next_step: ClassVar[str] = "Free space there, or set TMPDIR to a folder on a disk with free space."
 
 
 @dataclass(eq=False)
 class StorageRefused(StorageError):
-    """The store answered that it will not: a right is missing, or a path cannot be what it is used for."""
+    """The store refused: a permission is missing, or the path is of the wrong kind."""
 
     next_step: ClassVar[str] = (
-        "Check the path and the symbolic links in it, and that this user may read it, or write to it where lake-tailer "
-        "keeps something."
+        "Check the path, its symbolic links, and that this user may read it, and write to it where lake-tailer stores "
+        "files."
     )
 
 
 @dataclass(eq=False)
 class ObjectNotFound(StorageError):
-    """There is no such object."""
+    """The object does not exist."""
 
     sentence: ClassVar[str] = "{path}: not found"
     next_step: ClassVar[str] = "Check the path."
@@ -62,7 +62,7 @@ class ObjectNotFound(StorageError):
 
 @dataclass(eq=False)
 class ObjectAlreadyExists(StorageError):
-    """Put-if-absent found the object there: another writer was first."""
+    """Put-if-absent found the object: another writer was first."""
 
     retry: ClassVar[Retry] = Retry.ASK
-    sentence: ClassVar[str] = "{path}: exists already"
+    sentence: ClassVar[str] = "{path}: already exists"

@@ -195,7 +195,7 @@ def test_a_table_deleted_and_made_anew_under_a_running_daemon(table: Crafted) ->
             other.commit(other.add(other.data(f"{number}.parquet", [1000 + number])))
         _, complaint = daemon.communicate(timeout=60)
     assert daemon.returncode == 3
-    assert "another table was put in its place" in complaint or "not a Delta table" in complaint
+    assert "another table has replaced it" in complaint or "not a Delta table" in complaint
     assert len(lines(folder)) == 4
 
 

@@ -133,7 +133,7 @@ async def test_what_grew_after_its_commit_stops_at_the_next_version(table: Growi
     await log.next_plan()
     table.commit_file(VERSION).write_bytes(whole)
     table.insert([8])
-    with pytest.raises(LogRewritten, match="written in pieces"):
+    with pytest.raises(LogRewritten, match="not written atomically"):
         await log.next_plan()
 
 
