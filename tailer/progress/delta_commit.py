@@ -1,9 +1,9 @@
-"""Writing to a Delta log: a commit, which exactly one writer wins, and a checkpoint of a table without files.
+"""Writes to a Delta log: commits, which exactly one writer wins, and checkpoints of a table without files.
 
-A commit is the creation of a version's file by put-if-absent (PROTOCOL.md, "Delta Log Entries"). It has no state of
-its own: the caller knows which version comes next and what to do when another writer was faster. The one thing that
-only the writer can know is settled here: whether a put whose answer was lost, or that the store's client repeated by
-itself, was ours. Every commit carries an id of its own for that, in `commitInfo.txnId`, and is read back when in doubt.
+A commit creates the file of its version by put-if-absent (PROTOCOL.md, "Delta Log Entries"). This module keeps no
+state: the caller knows the next version and how to react if another writer was faster. Only the writer can know one
+thing: whether a put was ours if its answer was lost or the store's client repeated it. So every commit carries its own
+id in `commitInfo.txnId`, and is read back in doubt.
 """
 
 import time
@@ -29,17 +29,17 @@ _ENGINE: Final = "lake-tailer"
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def checkpoint_name(version: int) -> str:
-    """The object name of a version's classic checkpoint."""
+    """Return the object name of a version's classic checkpoint."""
     return f"{LOG}/{version:020d}.checkpoint.parquet"
 
 
 async def read_commit(store: ObjectStore, version: int) -> Commit:
-    """A version's commit file. Raises `ObjectNotFound`, `StorageUnavailable`, `LogCorrupt`."""
+    """Read the commit file of a version. Raises `ObjectNotFound`, `StorageUnavailable`, `LogCorrupt`."""
     name = commit_name(version)
 
     def decode(stored: StoredObject) -> Commit:
@@ -49,11 +49,11 @@ async def read_commit(store: ObjectStore, version: int) -> Commit:
 
 
 async def write_commit(store: ObjectStore, version: int, actions: Sequence[Action], operation: str) -> None:
-    """Make `actions`, JSON-ready and without `commitInfo`, version `version` of the table, all of them or none.
+    """Commit `actions` as `version` of the table, all of them or none.
 
-    Raises `ObjectAlreadyExists` where another writer made that version: nothing of ours took place. Raises
-    `StorageUnavailable` where nothing took place for another reason, or where the outcome cannot be told: read the log
-    anew before the next attempt.
+    `actions` are JSON-ready and come without `commitInfo`. Raises `ObjectAlreadyExists` if another writer has made that
+    version: nothing of ours was written. Raises `StorageUnavailable` if nothing was written for another reason, or if
+    the outcome is unknown: read the log again before the next attempt.
     """
     write_id = str(uuid.uuid4())
     provenance = {
@@ -81,7 +81,7 @@ async def write_checkpoint(
 ) -> None:
     """Write the classic checkpoint of a table without files at `version`, then point `_last_checkpoint` to it.
 
-    PROTOCOL.md, "Checkpoints" and "Last Checkpoint File". Writing it again, or by several writers, does no harm.
+    PROTOCOL.md, "Checkpoints" and "Last Checkpoint File". Repeated and concurrent writes do no harm.
     """
     actions = [{"protocol": _fields(protocol)}, {"metaData": _fields(metadata)}]
     actions += [{"txn": _fields(txn)} for txn in txns]
@@ -93,7 +93,7 @@ async def write_checkpoint(
 
 
 def _fields(action: msgspec.Struct) -> dict[str, Any]:
-    """All fields of an action by their names in the log, defaults included."""
+    """Return all fields of an action by their names in the log, defaults included."""
     names = {field.name: field.encode_name for field in msgspec.structs.fields(action)}
     values = {names[name]: value for name, value in msgspec.structs.asdict(action).items()}
     return {name: _fields(value) if isinstance(value, msgspec.Struct) else value for name, value in values.items()}

@@ -1,10 +1,10 @@
-"""Progress of a table that was another one before.
+"""Lookup of progress under any id that the table has had.
 
-`REPLACE TABLE` gives a table a new id in the middle of its log. Its history goes on, and so does the stream: rows up to
-that version were delivered under `<pipeline>/<old id>`, rows from it on are under `<pipeline>/<new id>`. Where a
-pipeline is, is therefore the furthest that the sink has under any of the ids that the log knows. A table that was
-deleted and made anew has a log of its own, in which the old id does not occur: nothing of its progress applies. That
-there was such a table the sink still knows (`Sink.has_delivered`), and nobody goes on with the new one unasked.
+`REPLACE TABLE` gives a table a new id in the middle of its log, and the stream continues. Rows before that version were
+delivered under `<pipeline>/<old id>`, later rows under `<pipeline>/<new id>`. So the position of a pipeline is the
+furthest that the sink has under any id in the log. A table that was deleted and created again has a new log without the
+old id, so the old progress does not apply. The sink still knows of it (`Sink.has_delivered`), and the new table is
+never continued unasked.
 """
 
 from tailer.errors import SinkFenced, TableReplaced
@@ -16,12 +16,15 @@ __all__ = ["app_id_of", "check_new", "find_progress", "set_position", "set_progr
 
 
 def app_id_of(pipeline: str, table_id: str) -> str:
-    """Under which name a sink keeps the progress of `pipeline` in the table `table_id`."""
+    """Return the app id under which a sink keeps the progress of `pipeline` in the table `table_id`."""
     return f"{pipeline}/{table_id}"
 
 
 async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> Progress | None:
-    """What `sink` has of `table`, whose id is `table_id` by now; None if nothing. Raises what the two raise."""
+    """Find the progress in `sink` of `table`, whose current id is `table_id`. None: no progress.
+
+    Raises what the table and the sink raise.
+    """
     found = await sink.progress(app_id_of(pipeline, table_id))
     for former_id in await table.ids(-1 if found is None else found.position.version):
         if former_id != table_id:
@@ -32,25 +35,31 @@ async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sin
 
 
 async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> None:
-    """Raise `TableReplaced` if `sink`, which had no progress in `table`, has some of the pipeline in another table.
+    """Raise `TableReplaced` if `sink` has no progress in `table`, but has some of the pipeline in another table.
 
-    Raises `SinkFenced` if it has some in this one by now, and what a `FirstStart` raises.
+    Raises `SinkFenced` if it now has progress in this one, and what a `FirstStart` raises.
     """
     if await sink.has_delivered(pipeline):
         if await find_progress(pipeline, table, table_id, sink) is not None:
-            raise SinkFenced(sink.name, f"it has delivered for {pipeline} since this one looked")
+            raise SinkFenced(sink.name, f"another instance has delivered for {pipeline} meanwhile")
         raise TableReplaced(table.uri, 0, "another one", table_id)
     if isinstance(sink, FirstStart):
         await sink.check_first_start(pipeline, list(dict.fromkeys([table_id, *await table.ids(-1)])))
 
 
 async def set_progress(pipeline: str, table: TableLog, sink: Sink, version: int) -> None:
-    """Make `sink` count `version` as delivered, whatever it has under whichever id. Raises what the two raise."""
+    """Make `sink` count `version` as delivered, whatever progress it has under any id of the table.
+
+    Raises what the table and the sink raise.
+    """
     await set_position(pipeline, table, sink, Position.end(version))
 
 
 async def set_position(pipeline: str, table: TableLog, sink: Sink, position: Position) -> None:
-    """Make `position` the place to go on behind, whatever `sink` has under whichever id. Raises what the two raise."""
+    """Make `sink` continue after `position`, whatever progress it has under any id of the table.
+
+    Raises what the table and the sink raise.
+    """
     table_id = await table.table_id()
     for each in {table_id: None} | dict.fromkeys(await table.ids(-1)):
         app_id = app_id_of(pipeline, each)

@@ -1,4 +1,4 @@
-"""The adapter that every destination without transactions needs: rows are flushed, then progress is recorded."""
+"""The adapter for destinations without transactions: flush the rows, then record the progress."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ __all__ = ["Recorded"]
 
 
 class Recorded:
-    """An `AtLeastOnceSink` with its progress in a `ProgressStore`: rows are flushed, then progress is recorded."""
+    """An `AtLeastOnceSink` whose progress is kept in a `ProgressStore`: rows are flushed, then progress is recorded."""
 
     splits_versions: Final = True
     splits_snapshots: Final = True
@@ -26,15 +26,15 @@ class Recorded:
 
     @property
     def name(self) -> str:
-        """The wrapped sink's name."""
+        """The name of the wrapped sink."""
         return self._sink.name
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What the store recorded."""
+        """Return the progress in the store."""
         return await self._store.progress(app_id)
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """What the store recorded."""
+        """Return whether the store has progress of the pipeline."""
         return await self._store.has_delivered(pipeline)
 
     async def reset(self, progress: Progress) -> None:
@@ -44,7 +44,7 @@ class Recorded:
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        """A transaction in name only: rows are handed over at once."""
+        """Begin a transaction in name only: rows are handed over at once."""
         yield _RecordedTransaction(self._sink, self._store)
 
     async def aclose(self) -> None:

@@ -1,26 +1,26 @@
-"""A small Delta table without data whose log keeps the progress of sinks that cannot keep it themselves.
+"""A small Delta table without data, whose log keeps the progress of sinks that cannot store it themselves.
 
-Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers"), as in the `delta` sink, so any Delta reader can ask
-for it. What an app_id has is written as four of them in one commit:
+Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers"), as in the `delta` sink, so any Delta reader can
+read it. The progress of an app_id consists of four of them in one commit:
 
-    txn(app_id)            the last version that is closed; everything up to it is done
-    txn(app_id "#task")    END, or the task that was reached in the version after that one
-    txn(app_id "#row")     END, or the row that was reached in that task
-    txn(app_id "#writer")  a random number that stands for the instance that wrote them
+    txn(app_id)            the last complete version; everything up to it is delivered
+    txn(app_id "#task")    END, or the last task reached in the version after that one
+    txn(app_id "#row")     END, or the last row reached in that task
+    txn(app_id "#writer")  a random number that identifies the instance that wrote them
 
-So `Position.end(7)` is (7, END, END), and a place inside version 8, or inside the snapshot of version 8, is (7, task,
-row): task numbers tell snapshots apart (`tailer.plan`). At the very start of version 0 the closed version is -1. The
-four carry one `lastUpdated`; where they do not, they were not written together and mean nothing: `LogCorrupt`.
+So `Position.end(7)` is (7, END, END). A position inside version 8, or inside the snapshot of version 8, is (7, task,
+row): task numbers distinguish snapshots (`tailer.plan`). Inside version 0 the complete version is -1. The four share
+one `lastUpdated`. If it differs, they were not written together and mean nothing: `LogCorrupt`.
 
-Who may write (invariant 6): a commit is made at exactly the next version of the log we know, where our txns are what
-this instance saw last. Is that version taken, the log is read on: another app_id's commit moves ours one version
-further, one with our app_id is `SinkFenced`, unless the writer was this instance: then it is a put that had been given
-up for lost and arrived late.
+Who may write (invariant 6): a commit is made at exactly the version after the log we know, in which our txns are those
+that this instance saw last. If that version already exists, the log is read further. A commit of another app_id moves
+our next version by one. A commit with our app_id raises `SinkFenced`, unless this instance wrote it: then it is a put
+that counted as failed and arrived late.
 
-The log stays small: every `CHECKPOINT_EVERY` commits a checkpoint is written, then whatever is older than the
-checkpoint before it is deleted. Two generations are kept, for readers that have just begun with the older one and for
-a checkpoint that turns out to be broken. A writer that slept through both could create a version that was deleted
-before it, which no reader will ever look at; so after each commit the log is read on, and ours must be part of it.
+The log stays small: every `CHECKPOINT_EVERY` commits a checkpoint is written, then everything older than the previous
+checkpoint is deleted. Two generations are kept, for readers that have just begun with the older one and for a
+checkpoint that turns out to be corrupt. A writer that slept through both could create a version before the kept ones,
+which no reader would see. So the log is read again after each commit, and must contain it.
 """
 
 import json
@@ -67,11 +67,11 @@ _logger = logging.getLogger(__name__)
 CHECKPOINT_EVERY: Final = 50
 _ATTEMPTS: Final = 5
 _PROTOCOL: Final = Protocol(1, 2)
-# The table property that says that a table is one of ours, and how progress is written in it.
+# The table property that marks a table as ours and gives the format of its progress.
 _FORMAT: Final = "lakeTailer.progress"
 _FORMAT_VERSION: Final = "1"
 _RETENTION: Final = "delta.settransactionretentionduration"
-# Delta readers refuse a table without columns. There are never rows.
+# Delta readers refuse a table without columns. It never has rows.
 _SCHEMA: Final = {
     "type": "struct",
     "fields": [{"name": "app_id", "type": "string", "nullable": True, "metadata": {}}],
@@ -80,7 +80,7 @@ _SCHEMA: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """The table's state at `version`, and the version of its newest checkpoint (-1: none)."""
+    """The state of the table at `version`, and the version of its newest checkpoint (-1: none)."""
 
     version: int = -1
     checkpoint: int = -1
@@ -89,7 +89,7 @@ class _Log:
     txns: Mapping[str, Txn] = field(default_factory=dict)
 
     def of(self, app_id: str) -> "_Txns":
-        """The txns of an app_id."""
+        """Return the txns of an app_id."""
         return tuple(self.txns.get(name) for name in _names(app_id))
 
 
@@ -109,10 +109,10 @@ class StateTable:
         self._seen: dict[str, _Txns] = {}
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What was recorded last for `app_id`, read anew; None if nothing was, or there is no table yet.
+        """Read the progress recorded last for `app_id` from the log. None: nothing recorded, or no table yet.
 
-        Raises `NotATable` for another kind of table, `LogCorrupt`, `VersionGone` or `UnsupportedFeature` for a log
-        that cannot be trusted, `SinkRejected` where progress that was there is gone, `StorageUnavailable`.
+        Raises `NotATable` for another kind of table, `LogCorrupt`, `VersionGone` or `UnsupportedFeature` for a log that
+        cannot be trusted, `SinkRejected` if known progress has disappeared, `StorageUnavailable`.
         """
         self._log = await self._read(None)
         found = (self._log or _Log()).of(app_id)
@@ -123,16 +123,16 @@ class StateTable:
         return None if position is None else Progress(app_id, position)
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """Whether anything was recorded for `pipeline`, in whichever table. Raises as `progress` does."""
+        """Return whether anything is recorded for `pipeline`, in any table. Raises as `progress` does."""
         self._log = await self._read(None)
         return any(pipeline_of(app_id) == pipeline for app_id in (self._log or _Log()).txns)
 
     async def record(self, progress: Progress) -> None:
-        """Replace what is recorded, in one commit.
+        """Replace the recorded progress in one commit.
 
-        Raises `SinkFenced` where another instance has recorded for the app_id since it was read, `SinkRejected` where
-        the store cannot be written or the table is gone, and `SinkUnavailable` where it did not answer: ask then
-        what was recorded.
+        Raises `SinkFenced` if another instance has recorded for the app_id since it was read, `SinkRejected` if the
+        store cannot be written or the table is gone, and `SinkUnavailable` if it did not answer: read the progress
+        again then.
         """
         app_id = progress.app_id
         if app_id not in self._seen:
@@ -157,12 +157,12 @@ class StateTable:
             await self._shorten(log)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     async def _add(self, log: _Log, txns: _Txns) -> _Log:
-        """Try to commit `txns` as the next version; the log as it is afterwards, with them or not."""
+        """Try to commit `txns` as the next version. Return the log as it is afterwards, with them or without."""
         try:
-            # Where the table is gone, a commit would be the only one in a new log.
+            # If the table is gone, a commit would begin a new log.
             await self._store.stat(commit_name(log.version))
         except ObjectNotFound:
             return await self._read_on(log)
@@ -191,23 +191,23 @@ class StateTable:
     async def _read_on(self, known: _Log) -> _Log:
         log = await self._read(known)
         if log is None:
-            raise self._gone("there is no log any more")
+            raise self._gone("its log is gone")
         return log
 
     def _gone(self, found: str) -> SinkRejected:
-        """An error for a table that is not the one any more in which this instance recorded."""
-        remedy = "Put the state table back. To begin anew, from the pipeline's start on, start again."
+        """Make the error for a table that is no longer the one in which this instance recorded."""
+        remedy = "Restore the state table. To deliver again from the pipeline's start, run it again."
         return SinkRejected(self._store.uri, f"the state table was deleted or replaced while in use: {found}", remedy)
 
     async def _read(self, known: _Log | None) -> _Log | None:
-        """The state at the newest version, from what is `known` if that still counts; None where there is no log."""
+        """Read the state at the newest version, starting from `known` if that is still valid. None: there is no log."""
         for _ in range(_ATTEMPTS):
             objects = await self._store.list(LOG)
             visible = [meta for meta in objects if not meta.name.rpartition("/")[2].startswith(".")]
             if not visible:
                 return None
             listing = await list_log(self._store)
-            # Others may write so fast that what was listed is deleted before it is read.
+            # Others may write so fast that listed files are deleted before they are read.
             with suppress(ObjectNotFound):
                 return await self._replay(known, listing.segment(listing.latest))
         raise StorageUnavailable(f"{self._store.uri}/{LOG}", "files are listed but cannot be read")
@@ -244,14 +244,14 @@ class StateTable:
         )
 
     def _checked(self, log: _Log) -> _Log:
-        """The log itself, if it is one of ours and written as we write it."""
+        """Return the log itself if it is one of ours, in a format we write."""
         uri = self._store.uri
         if log.protocol is None or log.metadata is None:
             raise LogCorrupt(uri, LOG, "no protocol or metaData action", log.version)
         if _FORMAT not in log.metadata.configuration:
             raise NotATable(uri, "it is a Delta table, but not one that keeps lake-tailer's progress")
         if any(name.lower() == _RETENTION for name in log.metadata.configuration):
-            # Any writer of a checkpoint, or any reader, may then drop our txns by their age: progress would be lost.
+            # Readers and writers of checkpoints may then drop our txns by age: progress would be lost.
             reason = "progress would be forgotten; unset it with ALTER TABLE ... UNSET TBLPROPERTIES"
             raise UnsupportedFeature(uri, "delta.setTransactionRetentionDuration", log.version, reason)
         if log.protocol != _PROTOCOL or log.metadata.configuration[_FORMAT] != _FORMAT_VERSION:
@@ -271,7 +271,7 @@ class StateTable:
         return _are_together(txns) and txns[-1] is not None and txns[-1].version == self._writer
 
     async def _shorten(self, log: _Log) -> None:
-        """Write a checkpoint, then delete what came before the one before it. Failing at it is no harm."""
+        """Write a checkpoint, then delete everything before the previous one. A failure does no harm."""
         if log.protocol is None or log.metadata is None:
             return
         try:

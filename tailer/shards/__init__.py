@@ -1,3 +1,3 @@
-"""Shards: one pipeline delivered by several writers side by side, each exactly once."""
+"""Shards: one pipeline delivered by several writers in parallel, each exactly once."""
 
 __all__: list[str] = []

@@ -1,12 +1,12 @@
-"""Which rows are of which shard, where a pipeline is delivered by several writers side by side.
+"""Assignment of rows to the shards of a pipeline.
 
-A shard is a pipeline of its own, over the same versions, whose engine leaves out the rows of all others. Where the sink
-tells rows apart by a key, all rows of a key are in one shard, which has them in order: `KeyShards`. Else a shard has
-whole tasks: `TaskShards`; it reads nothing of the other tasks, unless rows have to be compared.
+A shard is a pipeline of its own over the same versions, whose engine leaves out the rows of all other shards. If the
+sink identifies rows by a key, all rows of a key belong to one shard, in order: `KeyShards`. Otherwise a shard gets
+whole tasks: `TaskShards`. It then reads nothing of the other tasks, unless rows have to be compared.
 
-Rows are divided the same way in every process, by every version of every library, for as long as a pipeline has so many
-shards: by CRC-32 of a text that is made here, of numbers as Arrow lays them down. A number has one text whatever the
-width of its type, so a column of keys may be widened.
+The assignment is the same in every process and with every library version, for as long as a pipeline keeps its number
+of shards. It is the CRC-32 of a text that is built here from numbers as Arrow stores them. A number has the same text
+in every width of its type, so a key column may be widened.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -34,7 +34,7 @@ _BETWEEN: Final = pa.scalar(b"\x1f", pa.binary())
 
 
 class TaskShards:
-    """Runs on `engine` the tasks whose number in the plan is of `shard`, of `shards`."""
+    """An engine that runs on `engine` the tasks of `shard`, out of `shards`, by their numbers in the plan."""
 
     def __init__(self, engine: Engine, shard: int, shards: int) -> None:
         self._engine = engine
@@ -49,14 +49,17 @@ class TaskShards:
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`."""
-        # Other rules to read a version give the tasks other numbers, and the same ones within `TASKS`.
+        # Other pairing rules renumber the tasks; modulo `TASKS` their numbers stay the same.
         mine = tuple(task for task in plan.tasks if task.index % TASKS % self._shards == self._shard)
         async with self._engine.run(replace(plan, tasks=mine), after) as batches:
             yield batches
 
 
 class KeyShards:
-    """Runs plans on `engine`; leaves out rows whose key (`Engine.key`, not empty) is not of `shard`, of `shards`."""
+    """An engine that runs plans on `engine` and leaves out rows whose key is not of `shard`, out of `shards`.
+
+    The key is `Engine.key`, which must not be empty.
+    """
 
     def __init__(self, engine: Engine, shard: int, shards: int) -> None:
         self._engine = engine
@@ -70,7 +73,7 @@ class KeyShards:
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`. Raises `ConfigError` for a column of the key that is not there, or not of single values."""
+        """See `Engine.run`. Raises `ConfigError` if a key column is missing or nested."""
         self._check(plan)
         async with self._engine.run(plan, after) as batches, aclosing(self._some(batches)) as some:
             yield some
@@ -84,7 +87,7 @@ class KeyShards:
                     raise ConfigError("key", f"no column {name!r} at version {plan.version}", remedy)
                 kind = schema.field(name).type
                 if pa.types.is_nested(kind):
-                    reason = f"rows cannot be divided into shards by {name!r}, which is of type {kind}"
+                    reason = f"rows cannot be assigned to shards by {name!r}, which has type {kind}"
                     raise ConfigError("key", reason, 'Choose another key, or let one process write: write = "driver".')
 
     async def _some(self, batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
@@ -103,20 +106,20 @@ class KeyShards:
 
 
 def shard_numbers(key: list[pa.Array], shards: int) -> pa.Array:
-    """The shard, from 0 to below `shards`, of each row whose key has these columns; int32.
+    """Return the shard, from 0 to below `shards`, of each row whose key has these columns; int32.
 
-    The columns are of single values, of types that tables have.
+    The columns are not nested and have types of Delta tables.
     """
     texts = pc.binary_join_element_wise(*map(_text, key), _BETWEEN)
     return pa.array([crc32(text) % shards for text in texts.to_pylist()], pa.int32())
 
 
 def _text(values: pa.Array) -> pa.Array:
-    """Bytes for each value, and for a null; the same for equal values, whatever the width of their types."""
+    """Return the bytes of each value, and of null. Equal values have equal bytes, in any width of their types."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     forms = (form for applies, form in _FORMS if applies(values.type))
-    form = next(forms, None)  # none for what is bytes already
+    form = next(forms, None)  # none for bytes
     text = pc.cast(values if form is None else form(values), pa.binary())
     return pc.fill_null(pc.binary_join_element_wise(_VALUE, text, _NOTHING), _NO_VALUE)
 
@@ -126,12 +129,12 @@ def _digits(values: pa.Array) -> pa.Array:
 
 
 def _bits(values: pa.Array) -> pa.Array:
-    """Floating point numbers as the digits of their bits; NaN is one value."""
+    """Return floating point numbers as the digits of their bits; NaN is one value."""
     wide = pc.cast(values, pa.float64())
     return _digits(pc.if_else(pc.is_nan(wide), _NAN, wide.view(pa.int64())))
 
 
-# Decimals are the bytes of their unscaled values, dates and moments their numbers.
+# Decimals are the bytes of their unscaled values; dates and timestamps are their numbers.
 _FORMS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...]] = (
     (pa.types.is_integer, _digits),
     (pa.types.is_floating, _bits),

@@ -1,20 +1,20 @@
-"""Into how many shards a pipeline is divided is part of its progress, and this is who keeps it.
+"""Resharding: the number of shards of a pipeline, and how it changes.
 
-A pipeline is delivered by one stream, or by one for each of its shards: its layout. Which one is in force the sink
-says, as progress of a stream of its own whose version is the number of shards, 0 for none: `Position.end(n)`. While one
-layout is left for another it is `Position.opening(n)`, and nobody begins to write. From one to the other:
+A pipeline is delivered by one stream, or by one stream for each of its shards: its layout. The sink stores the current
+layout as progress of a separate stream, whose version is the number of shards, 0 for an undivided pipeline:
+`Position.end(n)`. During a change it is `Position.opening(n)`, and nobody begins to write. A change has four steps:
 
-1. The number is marked as being left.
-2. All streams of the old layout are taken over. Whoever wrote one before is refused from now on. Who takes one over
-   from now on looks at the number before it writes (`LayoutSink`), finds it marked, and stops.
-3. So where the streams are stays as it is. They must be level, that is behind the same version; else the old number is
-   in force again, and a person has to decide.
-4. The streams of the new layout are set to that place, and then the new number is in force.
+1. The old number is marked as being left.
+2. All streams of the old layout are taken over. Their earlier writers are refused from now on. A writer that takes one
+   over later checks the number before it writes (`LayoutSink`), finds the mark, and stops.
+3. So the positions of the streams no longer change. They must be level, that is after the same version. If they are
+   not, the old number is restored, and a person has to decide.
+4. The streams of the new layout are set to that position, and then the new number is set.
 
-Whoever is killed on the way leaves a number that is marked: the next one does it all again, whichever number it wants.
+A crash on the way leaves a marked number. The next instance repeats all steps, for any number of shards.
 
-Where nothing was delivered yet, the streams are set to where the pipeline is to start: made definite once, for all
-shards and for whoever comes after a crash.
+If nothing was delivered yet, the streams are set to the start of the pipeline. So the start is decided once, for all
+shards and for every restart.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -38,35 +38,36 @@ NO_COLUMNS: Final = pa.schema(METADATA_FIELDS)
 
 
 def layout_id(pipeline: str) -> str:
-    """Under which name a sink keeps the number of shards of `pipeline`."""
+    """Return the app id under which a sink keeps the number of shards of `pipeline`."""
     return f"{pipeline}{LAYOUT}"
 
 
 def stream_names(pipeline: str, shards: int) -> list[str]:
-    """What the streams of a layout are called as pipelines; `shards` 0: there is one, not divided."""
+    """Return the pipeline names of the streams of a layout; `shards` 0: one, undivided."""
     return [shard_name(pipeline, shard, shards) for shard in range(shards)] or [pipeline]
 
 
 async def place_of(stream: str, table: TableLog, sink: Sink) -> Position:
-    """Where a stream of a layout is that is in force.
+    """Return the position of a stream of the current layout.
 
-    Raises `TableReplaced` where that was in another table, `SinkRejected` where the sink does not know any more.
+    Raises `TableReplaced` if that was in another table, `SinkRejected` if the sink no longer has it.
     """
     table_id = await table.table_id()
     found = await find_progress(stream, table, table_id, sink)
     if found is None:
         await check_new(stream, table, table_id, sink)
-        remedy = "Set where it is: `tailer progress reset CONFIG --to VERSION`."
+        remedy = "Set its position: `tailer progress reset CONFIG --to VERSION`."
         raise SinkRejected(sink.name, f"the progress of {stream} is gone", remedy)
     return found.position
 
 
 class Layout:
-    """The layout of `pipeline` over `table`. `sink`: claims the number, and knows when somebody else has done so.
+    """The layout of `pipeline` over `table`.
 
-    `make_sink`: a sink with the same options, for taking streams over: it is closed at once, so that others may. Both
-    must be of those that `distributes`. Methods raise what table and sink raise; `SinkUnavailable` and the like pass,
-    and everything may be done again then.
+    `sink`: claims the number, and notices if another instance does so. `make_sink`: makes a sink with the same options,
+    to take streams over; it is closed at once, so that others can take over from it. Both sinks must have
+    `distributes`. Methods raise what table and sink raise. After a temporary error such as `SinkUnavailable` everything
+    may be repeated.
     """
 
     def __init__(self, pipeline: str, table: TableLog, sink: Sink, make_sink: Callable[[], Sink]) -> None:
@@ -77,18 +78,18 @@ class Layout:
         self._number_id = layout_id(pipeline)
 
     async def in_force(self) -> int:
-        """How many shards there are by now, 0 where the pipeline is not divided.
+        """Return the current number of shards, 0 if the pipeline is undivided.
 
-        Raises `SinkFenced` where another instance has claimed the number since this one did.
+        Raises `SinkFenced` if another instance has claimed the number since this one did.
         """
         known = await self._sink.progress(self._number_id)
         return 0 if known is None else known.position.version
 
     async def settle(self, shards: int, start: Start) -> None:
-        """Put `shards` in force; where nothing was delivered yet, with streams at `start`. Divided, claim the number.
+        """Change the layout to `shards`. If nothing was delivered yet, set its streams to `start`.
 
-        Raises `ConfigError` where streams of another layout are not level, `TableReplaced` where nothing was delivered
-        of this table but of another one.
+        If the pipeline is divided, claim the number. Raises `ConfigError` if streams of the old layout are not level,
+        `TableReplaced` if changes of another table, but not of this one, were delivered.
         """
         known = await self._sink.progress(self._number_id)
         if shards == 0 and (known is None or known.position == Position.end(0)):
@@ -110,7 +111,7 @@ class Layout:
             await self._put(sink, shards, position)
 
     async def force(self, shards: int, version: int) -> None:
-        """Put `shards` in force, with streams that count `version` as delivered wherever they were: the operator's."""
+        """Change the layout to `shards` with streams that count `version` as delivered. For operators only."""
         known = await self._sink.progress(self._number_id)
         async with self._other_sink() as sink:
             if known is None and shards == 0:
@@ -119,18 +120,18 @@ class Layout:
             had = 0 if known is None else known.position.version
             await self._set_number(Position.opening(had))
             if had != shards:
-                # Who writes one of them is refused from here on.
+                # Their writers are refused from here on.
                 for stream in stream_names(self._pipeline, had):
                     await set_position(stream, self._table, sink, Position.end(version))
             await self._put(sink, shards, Position.end(version))
 
     async def places(self, shards: int) -> list[Position]:
-        """Where each shard is, of a layout that is in force. Raises as `place_of` does."""
+        """Return the positions of the shards of the current layout. Raises as `place_of` does."""
         async with self._other_sink() as sink:
             return [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, shards)]
 
     async def _check_new(self) -> None:
-        """Raise as `check_new` does, before anything is claimed: what is claimed counts as begun."""
+        """Raise as `check_new` does, before anything is claimed: a claim counts as a beginning."""
         table_id = await self._table.table_id()
         if await find_progress(self._pipeline, self._table, table_id, self._sink) is None:
             await check_new(self._pipeline, self._table, table_id, self._sink)
@@ -139,20 +140,20 @@ class Layout:
         return not all(place.opens_version for place in await self.places(shards))
 
     async def _take_streams(self, sink: Sink, shards: int) -> None:
-        """Have every stream of a layout, under whichever id the table had."""
+        """Take over every stream of a layout, under every id that the table has had."""
         ids = dict.fromkeys([await self._table.table_id(), *await self._table.ids(-1)])
         for stream in stream_names(self._pipeline, shards):
             for table_id in ids:
                 await self._claim(sink, app_id_of(stream, table_id))
 
     async def _claim(self, sink: Sink, app_id: str) -> Progress | None:
-        """Take a stream over; where it is, and stays."""
+        """Take a stream over and return its position, which no longer changes."""
         found = await sink.progress(app_id)
         async with sink.begin(app_id, NO_COLUMNS):
             return found
 
     async def _level(self, sink: Sink, had: int, shards: int) -> Position | None:
-        """The version behind which all streams of the layout `had` are, None where nothing was delivered yet."""
+        """Return the end of the version that all streams of the layout `had` have reached. None: nothing delivered."""
         if had:
             places = [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, had)]
         else:
@@ -166,14 +167,14 @@ class Layout:
         return level
 
     async def _opening(self, start: Start) -> Position:
-        """The place before the first row to deliver. Raises what the table says to a start that cannot be."""
+        """Return the position before the first row to deliver. Raises what the table raises for an impossible start."""
         point = await self._table.resolve(start)
         if not point.snapshot:
             await self._table.seek(point.version)
         return Position.opening(point.version, point.snapshot)
 
     async def _put(self, sink: Sink, shards: int, position: Position) -> None:
-        """Put `shards` in force, with all streams at `position`."""
+        """Set the number to `shards`, after setting all streams to `position`."""
         for stream in stream_names(self._pipeline, shards):
             await set_position(stream, self._table, sink, position)
         await self._set_number(Position.end(shards))
@@ -193,7 +194,7 @@ class Layout:
 
 def _not_level(pipeline: str, had: int, shards: int, places: Sequence[Position]) -> ConfigError:
     first, last = min(places), max(places)
-    where = f"a place inside of version {last.version}"
+    where = f"a position inside version {last.version}"
     if first.version != last.version:
         where = f"versions {first.version} to {last.version}"
     reason = f"it was delivered {_divided(had)}, up to {where}, and cannot be delivered {_divided(shards)} from there"
@@ -211,9 +212,9 @@ def _divided(shards: int) -> str:
 
 
 class LayoutSink:
-    """`sink` for streams of `pipeline`, as long as it is divided into `shards` (0: not divided), and no longer.
+    """`sink` for streams of `pipeline` while it has `shards` shards (0: undivided), and no longer.
 
-    Raises `SinkFenced` when a stream is entered for the first time and the number is another one.
+    Entering a stream for the first time raises `SinkFenced` if the number is another one.
     """
 
     def __init__(self, sink: Sink, pipeline: str, shards: int) -> None:
@@ -274,7 +275,7 @@ class LayoutSink:
             yield transaction
 
     async def check(self) -> None:
-        """Raise `SinkFenced` unless so many shards are in force."""
+        """Raise `SinkFenced` unless the current number of shards is the expected one."""
         known = await self._sink.progress(self._number_id)
         at = Position.end(0) if known is None else known.position
         if at != Position.end(self._shards):
@@ -287,9 +288,9 @@ class LayoutSink:
 
 
 class UndividedSink(LayoutSink):
-    """`sink` for a pipeline that is not divided, and that may have been: what was divided is put together first.
+    """`sink` for an undivided pipeline that may have been divided before: its shards are merged first.
 
-    Is a `Heartbeat`, too, if `sink` is one. `layout`: over the same sink.
+    It is a `Heartbeat` if `sink` is one. `layout`: over the same sink.
     """
 
     def __init__(self, sink: Sink, pipeline: str, layout: Layout, start: Start) -> None:
@@ -299,7 +300,7 @@ class UndividedSink(LayoutSink):
         self._settled = False
 
     async def progress(self, app_id: str) -> Progress | None:
-        """See `Sink.progress`. Raises as `Layout.settle` does, too."""
+        """See `Sink.progress`. Also raises as `Layout.settle` does."""
         if not self._settled:
             await self._layout.settle(0, self._start)
             self._settled = True

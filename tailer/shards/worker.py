@@ -1,12 +1,12 @@
-"""Delivering one shard: what an executor does, and nothing of exactly-once is written anew for it.
+"""Delivery of one shard by an executor, with the same exactly-once machinery as any pipeline.
 
-A shard is a `Pipeline` under a name of its own, bounded by a version, whose engine leaves out the rows of other shards
-(`tailer.shards.assignment`). Attempts at one shard may follow each other or run side by side, on whichever machine:
-each begins with what the sink has of the shard, and the later one fences the earlier.
+A shard is a `Pipeline` with its own name and a last version, whose engine leaves out the rows of other shards
+(`tailer.shards.assignment`). Attempts at one shard may run one after the other or at the same time, on any machine.
+Each begins with the progress of the shard in the sink, and the later attempt fences the earlier one.
 
-Who is fenced waits for the other to finish: as long as the shard moves, somebody is delivering it. Only if it stands
-still for `ShardWork.patience_s`, and each time twice as long, it takes over again: so of two attempts one gets as much
-time as its longest transaction needs, and no task fails because another one does its work.
+A fenced attempt polls the shard's progress. While it advances, another attempt is live and this one waits. It takes
+over again only after the shard has stood still for `ShardWork.patience_s`, doubled each time. So one of two attempts
+gets as much time as its longest transaction needs, and no task fails because another one does its work.
 """
 
 import logging
@@ -46,9 +46,10 @@ LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """The versions up to and including `until` of a shard of a pipeline. Its options, never shown, may hold secrets.
+    """The work of one shard: all versions up to and including `until`.
 
-    `patience_s`: how long a shard must stand still until who was fenced takes it over again.
+    Its options may hold secrets and are never shown. `patience_s`: how long the shard must stand still until a fenced
+    attempt takes it over again.
     """
 
     settings: PipelineSettings
@@ -58,14 +59,16 @@ class ShardWork:
 
     @property
     def name(self) -> str:
-        """What the shard is called as a pipeline."""
+        """The name of the shard as a pipeline."""
         return shard_name(self.settings.name, self.shard, self.settings.shards)
 
 
 @dataclass(slots=True)
 class ShardReport:
-    """What became of a shard. `error`: what stopped it, None where it is delivered; `compared`: what was found out
-    about each version that this attempt compared (`tailer.changelog.report`); `rows`: how many it committed.
+    """The outcome of a shard.
+
+    `error`: the error that stopped it; None: delivered. `compared`: the results for each version that this attempt
+    compared (`tailer.changelog.report`). `rows`: the number of rows it committed.
     """
 
     shard: int
@@ -74,12 +77,15 @@ class ShardReport:
     rows: int = 0
 
     def note(self, plan: ChangePlan, counts: ChangelogCounts) -> None:
-        """`counts` were found in the version of `plan`."""
+        """Add `counts`, the result of comparing the rows of `plan`."""
         self.compared.append((replace(plan, tasks=()), counts))
 
 
 def deliver_shard(work: ShardWork) -> Iterator[bytes]:
-    """Deliver it; yields one pickled `ShardReport`. An error that is ours is in there: to try again would not help."""
+    """Deliver the shard and yield one pickled `ShardReport`.
+
+    The report also carries errors of our own, because a retry of the task would not help.
+    """
     report = ShardReport(work.shard)
     try:
         anyio.run(_deliver, work, report)
@@ -90,7 +96,10 @@ def deliver_shard(work: ShardWork) -> Iterator[bytes]:
 
 
 def make_sink(settings: PipelineSettings) -> Sink:
-    """The pipeline's sink, which several processes may write. Raises `ConfigError` where they may not; no I/O."""
+    """Make the pipeline's sink, which several processes may write. No I/O.
+
+    Raises `ConfigError` for a sink that only one process may write.
+    """
     sink = settings.make_sink()
     if not isinstance(sink, Sink) or not sink.distributes:
         reason = f"a {settings.sink_kind} sink is written by one process"
@@ -107,10 +116,10 @@ async def _deliver(work: ShardWork, report: ShardReport) -> None:
             _log.info("%s: %s; waiting for it", work.name, error)
         else:
             return
-        # Not in step with another one that does the same.
+        # Random, so that two attempts do not take over in step.
         if await _is_finished(work, patience_s * random.uniform(1, 2)):
             return
-        _log.info("%s: stands still; taking over again", work.name)
+        _log.info("%s: no progress; taking over again", work.name)
         patience_s *= 2
 
 
@@ -139,7 +148,10 @@ async def _attempt(work: ShardWork, report: ShardReport) -> None:
 
 
 async def _is_finished(work: ShardWork, patience_s: float) -> bool:
-    """Wait while the shard moves: whether it has got to its end. Raises `SinkFenced` if it is none any more."""
+    """Wait while the shard advances. Return whether it has reached its end.
+
+    Raises `SinkFenced` if it is no longer a shard of the pipeline.
+    """
     settings = work.settings
     table, sink = _open_table(settings), make_sink(settings)
     seen: Position | None = None

@@ -1,18 +1,18 @@
-"""The ports of a destination, and the one adapter every non-transactional destination needs.
+"""The ports of a destination, and app ids.
 
-A sink is the only authority on which changes it has (invariant 2): the pipeline asks it for `progress`, hands it rows
+A sink is the only authority on which changes it has (invariant 2). The pipeline asks it for `progress`, hands it rows
 and commits rows and progress together (invariant 1). Life of a transaction::
 
     async with sink.begin(app_id, schema) as transaction:      # leaving without commit aborts
         await transaction.write(batch)                         # any number of times, in position order
         await transaction.announce(event)                      # where the columns change, or changes are missing
-        await transaction.commit(Progress(app_id, position))   # all of it becomes visible, or none
+        await transaction.commit(Progress(app_id, position))   # everything becomes visible, or nothing
 
-A destination that cannot commit rows and progress atomically (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`
-and says so by its type; `Recorded` makes it usable by the pipeline with progress kept in a `ProgressStore`.
+A destination that cannot commit rows and progress atomically (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`,
+and its type says so. `Recorded` makes it usable for a pipeline, with progress kept in a `ProgressStore`.
 
-Sinks are found through the entry-point group `tailer.sinks`, ours and third parties' alike. An entry names a class
-with a classmethod `configure(name, options)` that validates without any I/O.
+Sinks are found through the entry-point group `tailer.sinks`, ours and those of third parties alike. An entry names a
+class with a classmethod `configure(name, options)` that validates without any I/O.
 """
 
 from tailer.sink.app_id import LAYOUT, is_layout, pipeline_of, shard_name, shard_of, table_of

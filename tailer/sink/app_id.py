@@ -13,26 +13,26 @@ LAYOUT: Final = "/shards/layout"
 
 
 def pipeline_of(app_id: str) -> str:
-    """The pipeline that an app_id is about."""
+    """Return the pipeline of an app_id."""
     return app_id.rpartition("/")[0]
 
 
 def table_of(app_id: str) -> str:
-    """The id of the table that an app_id is about."""
+    """Return the table id of an app_id."""
     return app_id.rpartition("/")[2]
 
 
 def shard_name(pipeline: str, shard: int, shards: int) -> str:
-    """What a shard of `pipeline` is called as a pipeline of its own; `shard` is from 0 to below `shards`."""
+    """Return the name of a shard of `pipeline` as a pipeline of its own; `shard` is from 0 to below `shards`."""
     return f"{pipeline}/{shard}-of-{shards}"
 
 
 def shard_of(app_id: str) -> tuple[int, int] | None:
-    """Which shard of how many the app_id is about; None where its pipeline is not divided."""
+    """Return the shard of an app_id and the number of shards. None: its pipeline is undivided."""
     found = re.fullmatch(r".*/(\d+)-of-(\d+)", pipeline_of(app_id))
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 def is_layout(app_id: str) -> bool:
-    """Whether the app_id is about the number of a pipeline's shards (`LAYOUT`): its versions are none of a table."""
+    """Return whether the app_id keeps the number of a pipeline's shards (`LAYOUT`) instead of versions of a table."""
     return app_id.endswith(LAYOUT)

@@ -1,4 +1,4 @@
-"""The port of a Delta table to which a cluster's own writer may append, too."""
+"""The port of a Delta table to which a cluster's own writer may also append."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ __all__ = ["Append", "Appendable"]
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Rows for which somebody else's Delta writer makes a commit. Survives pickle.
+    """An append of rows that another Delta writer commits. Survives pickle.
 
-    `location`: the table's folder; the table is there. `schema`: what rows are written as; `merges`: whether the table
-    gets columns by that. `conform`: makes change rows into rows to write, or raises `SinkRejected`. `check`: raises
-    `SinkFenced` where the progress of `app_id` is not `expected` any more; it blocks, and runs anywhere. `note`: what
-    the commit has to say beside its `txn` action. `version`: of the table, when progress was seen to be `expected`.
+    `location`: the table's folder; the table exists. `schema`: the schema of the written rows. `merges`: whether the
+    table gains columns by that. `conform`: turns change rows into rows to write, or raises `SinkRejected`. `check`:
+    raises `SinkFenced` if the progress of `app_id` is no longer `expected`; it blocks, and runs anywhere. `note`: data
+    for the commit beside its `txn` action. `version`: of the table when its progress was `expected`.
     """
 
     app_id: str
@@ -34,22 +34,22 @@ class Append:
 
 @runtime_checkable
 class Appendable(Protocol):
-    """What a `Sink` may also be: a Delta table to which a cluster's own writer may append, too.
+    """The optional side of a `Sink` that is a Delta table to which a cluster's own writer may append.
 
-    Its commits have a `txn` action of the app_id as this sink's own do. `SinkTransaction.commit` and such an append
-    exclude each other: of two that go on from the same progress one takes place.
+    Such a commit has a `txn` action of the app_id, as the sink's own commits do. `SinkTransaction.commit` and such an
+    append exclude each other: of two that start from the same progress only one takes place.
     """
 
     async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
-        """An append of rows of `schemas` on top of what `progress` said last, or else of what the table says now.
+        """Prepare an append of rows of `schemas`, on top of the progress that was read last, or else the current one.
 
-        Raises as entering `Sink.begin` does, and as `SinkTransaction.announce` for all schemas but the first.
+        Raises as entering `Sink.begin` does, and as `SinkTransaction.announce` does for all schemas but the first.
         """
         ...
 
     async def confirm(self, append: Append, position: Position) -> bool:
-        """Whether the append took place, up to `position`; False where nothing has. Raises `SinkFenced` otherwise.
+        """Return whether the append took place, up to `position`. Raises `SinkFenced` if something else did.
 
-        Raises `CommitUnknown` where the table cannot be read.
+        False means that nothing was committed. Raises `CommitUnknown` if the table cannot be read.
         """
         ...

@@ -1,4 +1,4 @@
-"""The ports of a destination: a sink, its transactions, and the store of progress for those that have none."""
+"""The ports of a destination: a sink, its transactions, and the progress store of sinks without transactions."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,10 +25,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a sink has of one stream: everything up to and including `position`.
+    """The progress of one stream in a sink: everything up to and including `position` is delivered.
 
-    `app_id` is `<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`; Delta's `txn` idea
-    (PROTOCOL.md, "Transaction Identifiers") everywhere.
+    `app_id` is `<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`. This is Delta's `txn`
+    idea (PROTOCOL.md, "Transaction Identifiers") for every sink.
     """
 
     app_id: str
@@ -37,12 +37,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a sink asks of the pipeline in front of it.
+    """Demands of a sink on the pipeline.
 
-    `key`: the columns by which the destination tells rows apart; both images of an update then come together, and an
-    image without the other one is of a row whose key came or went with the version. `max_rows`, `max_bytes` (of Arrow
-    memory): the most that a transaction should hold; None: as much as the pipeline likes. `max_quiet_s`: how long an
-    open transaction may be left without rows while some are waited for; None: for any time.
+    `key`: the columns by which the destination identifies rows. Both images of an update then come together, and a
+    single image belongs to a row whose key was added or removed by the version. `max_rows`, `max_bytes` (of Arrow
+    memory): the limits of a transaction; None: no limit. `max_quiet_s`: how long an open transaction may wait for rows;
+    None: no limit.
     """
 
     key: tuple[str, ...] = ()
@@ -55,73 +55,73 @@ class SinkTransaction(Protocol):
     """Rows on their way into a sink, invisible until `commit`."""
 
     async def write(self, batch: ChangeBatch) -> None:
-        """Take rows. Batches come in position order, all of the schema given to `begin` or announced since.
+        """Take rows. Batches come in position order, with the schema given to `begin` or announced since.
 
         Raises `SinkUnavailable` or `SinkRejected`; the transaction is lost then.
         """
         ...
 
     async def announce(self, event: ControlEvent) -> None:
-        """Take what is not a row, at its place between the rows. After a `SchemaChange` rows have its `after`.
+        """Take an event, at its place between the rows. After a `SchemaChange` rows have its schema `after`.
 
-        Raises as `write` does: `SinkRejected` where the destination cannot hold rows of the new schema.
+        Raises as `write` does: `SinkRejected` if the destination cannot hold rows of the new schema.
         """
         ...
 
     async def commit(self, progress: Progress) -> None:
         """Make the rows and the progress visible together. May be called once, also without any row.
 
-        Raises `CommitUnknown` where the outcome cannot be told, `SinkFenced` where another instance has committed for
-        this app_id since `begin`.
+        Raises `CommitUnknown` if the outcome is unknown, `SinkFenced` if another instance has committed for this app_id
+        since `begin`.
         """
         ...
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """A place for changes, and the only authority on which of them it has."""
+    """A destination of changes, and the only authority on which of them it has."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the sink in messages."""
         ...
 
     @property
     def splits_versions(self) -> bool:
-        """Whether `commit` takes a position in the middle of a version; False: only positions that close one."""
+        """Whether `commit` takes a position inside a version; False: only the end of one."""
         ...
 
     @property
     def splits_snapshots(self) -> bool:
-        """Whether `commit` takes a position in the middle of a snapshot, which may be a whole table's worth of rows."""
+        """Whether `commit` takes a position inside a snapshot, which may be as large as a whole table."""
         ...
 
     @property
     def demands(self) -> Demands:
-        """What it asks of the pipeline."""
+        """The demands on the pipeline."""
         ...
 
     @property
     def distributes(self) -> bool:
-        """Whether several processes may write at once, each with a sink of these options and app_ids of its own.
+        """Whether several processes may write at once, each with a sink of these options and its own app_ids.
 
-        Entering `begin` then takes the app_id over: from then on who had it before is refused, for good.
+        Entering `begin` then takes the app_id over: its earlier writer is refused from then on, for good.
         """
         ...
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What was committed last for `app_id`, asked anew from the destination; None if nothing was."""
+        """Read the progress committed last for `app_id` from the destination. None: no progress."""
         ...
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """Whether `pipeline` has progress in any table (`pipeline_of`), whichever that was.
+        """Return whether `pipeline` (`pipeline_of`) has progress in any table.
 
-        This is how a table that was put in the place of another one is noticed.
+        This identifies a table that has replaced another one.
         """
         ...
 
     async def reset(self, progress: Progress) -> None:
-        """Set progress without rows, forward or back: the operator's tool. Rows that are there stay there."""
+        """Set progress without rows, forward or back. For operators only. Existing rows stay."""
         ...
 
     def begin(self, app_id: str, schema: pa.Schema) -> AbstractAsyncContextManager[SinkTransaction]:
@@ -129,16 +129,16 @@ class Sink(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and locks."""
+        """Release connections and locks."""
         ...
 
 
 @runtime_checkable
 class Heartbeat(Protocol):
-    """What a `Sink` may also be: one that tells its readers that there is nothing to tell."""
+    """The optional side of a `Sink` that informs its readers when there are no changes."""
 
     async def beat(self, app_id: str) -> None:
-        """Called between transactions whenever the pipeline is caught up, at every look for a new version.
+        """Send a heartbeat. Called between transactions at every poll, while the pipeline is caught up.
 
         Raises as a transaction does.
         """
@@ -147,23 +147,24 @@ class Heartbeat(Protocol):
 
 @runtime_checkable
 class FirstStart(Protocol):
-    """What a `Sink` may also be: one that can tell a first start from progress that was lost."""
+    """The optional side of a `Sink` that distinguishes a first start from lost progress."""
 
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
-        """Called before a pipeline begins of which the sink has no progress. `table_ids`: all that its table has had.
+        """Check a pipeline that is about to begin without progress in the sink.
 
-        Raises `SinkRejected` where the destination seems to have rows of it already.
+        `table_ids`: all ids that its table has had. Raises `SinkRejected` if the destination seems to have its rows
+        already.
         """
         ...
 
 
 @runtime_checkable
 class AtLeastOnceSink(Protocol):
-    """A destination without transactions: rows may be repeated after a failure, never lost."""
+    """A destination without transactions: rows may be repeated after a failure, but are never lost."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the sink in messages."""
         ...
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -171,23 +172,23 @@ class AtLeastOnceSink(Protocol):
         ...
 
     async def announce(self, event: ControlEvent) -> None:
-        """Hand over what is not a row, at its place between the rows."""
+        """Hand over an event, at its place between the rows."""
         ...
 
     async def flush(self) -> None:
-        """Return when everything written has left our hands."""
+        """Return when everything written was handed to the destination."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         ...
 
 
 class ProgressStore(Protocol):
-    """Where progress is kept for sinks that cannot keep it themselves."""
+    """A store of progress for sinks that cannot keep it themselves."""
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What was recorded last for `app_id`."""
+        """Return the progress recorded last for `app_id`."""
         ...
 
     async def has_delivered(self, pipeline: str) -> bool:
@@ -195,16 +196,16 @@ class ProgressStore(Protocol):
         ...
 
     async def record(self, progress: Progress) -> None:
-        """Replace what is recorded. Raises `SinkFenced` where another instance has written since it was read."""
+        """Replace the recorded progress. Raises `SinkFenced` if another instance has written since it was read."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         ...
 
 
 class SinkFactory(Protocol):
-    """What an entry point of the group `tailer.sinks` names."""
+    """The class that an entry point of the group `tailer.sinks` names."""
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:

@@ -125,7 +125,7 @@ async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, capl
         with anyio.fail_after(5):
             await wake.wait(0.05)
             await wake.wait(0.05)
-    assert "the timer serves alone" in caplog.text
+    assert "polling with the timer only" in caplog.text
 
 
 @pytest.mark.parametrize(
