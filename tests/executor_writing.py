@@ -25,7 +25,7 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.wakeup import TimerWake
 from tailer.sink import Append
 from tailer.spark.write.delta_pipeline import DeltaPipeline, delta_pipeline
-from tailer.spark.write.version_ranges import SPAN_VERSIONS
+from tailer.spark.write.version_ranges import RANGE_VERSIONS
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 
@@ -50,7 +50,7 @@ class Delivering:
     pairing: PairingRules = field(default_factory=PairingRules)
     options: Mapping[str, Any] | None = None
     name: str = "orders"
-    span_versions: int = SPAN_VERSIONS
+    range_versions: int = RANGE_VERSIONS
 
     @property
     def settings(self) -> PipelineSettings:
@@ -89,7 +89,7 @@ class Delivering:
             TimerWake(),
             LIMITS,
             until,
-            self.span_versions,
+            self.range_versions,
         )
 
     def driver(self, until: int | None = None, limits: Limits = LIMITS) -> Pipeline:

@@ -1,4 +1,4 @@
-"""A table read as Spark's source reads it, without Spark: batch by batch, each batch as pieces, run in any order."""
+"""A table read as Spark's source reads it, without Spark: batch by batch, each batch as splits, run in any order."""
 
 import pickle
 import random
@@ -18,9 +18,9 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, SchemaChange
 from tailer.plan import ChangePlan
-from tailer.spark.source.admission import Budget, Feed
+from tailer.spark.source.admission import Admission, Budget
 from tailer.spark.source.plan_cache import Place
-from tailer.spark.splits import Piece, run
+from tailer.spark.splits import Split, read_split
 from tailer.start import StartPoint
 from tailer.stores.local import LocalStore
 from tests.follow import Followed, follow
@@ -77,35 +77,35 @@ def places_of(path: Path, rules: PairingRules = KEEP, first: int = 0) -> Counter
 async def _feed(
     path: Path, point: StartPoint, budget: Budget, rules: PairingRules, net: bool, chance: random.Random, fed: Fed
 ) -> None:
-    def opened() -> Feed:
-        return Feed(DeltaTableLog(LocalStore(path)), PlainView(), rules, net=net)
+    def opened() -> Admission:
+        return Admission(DeltaTableLog(LocalStore(path)), PlainView(), rules, net=net)
 
-    feed = opened()
-    place = await feed.start(point)
+    admission = opened()
+    place = await admission.start(point)
     while True:
         if chance.random() < 0.2:
-            feed = opened()  # as after a restart
-        through = await feed.advance(place, budget)
+            admission = opened()  # as after a restart
+        through = await admission.advance(place, budget)
         if through == place:
             return
-        planner = opened() if chance.random() < 0.3 else feed
+        planner = opened() if chance.random() < 0.3 else admission
         work = await planner.work(place, through.position, through.table_id)
-        work = [pickle.loads(pickle.dumps(piece)) for piece in work]
+        work = [pickle.loads(pickle.dumps(split)) for split in work]
         chance.shuffle(work)
         batch: Counter[Placed] = Counter()
-        for piece in work:
-            if isinstance(piece, SchemaChange):
-                fed.changes.append(piece)
+        for split in work:
+            if isinstance(split, SchemaChange):
+                fed.changes.append(split)
             else:
-                batch.update(await to_thread.run_sync(_run, piece))
+                batch.update(await to_thread.run_sync(_run, split))
         fed.rows.update(batch)
         fed.sizes.append(batch.total())
         place = through
         fed.places.append(place)
 
 
-def _run(piece: Piece) -> list[Placed]:
-    return list(placed(run(piece)))
+def _run(split: Split) -> list[Placed]:
+    return list(placed(read_split(split)))
 
 
 def feed_all(

@@ -1,3 +1,3 @@
-"""A pipeline delivers one table to one sink: wait, plan, run, commit, and again (`loop`)."""
+"""Pipelines: deliver one table to one sink in a loop of wait, plan, run and commit (`loop`)."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The choices of a pipeline: which columns, and what to do where the schema changes or data is lost."""
+"""Policies of a pipeline: which columns to deliver, and how to react to schema changes and data loss."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,23 +11,26 @@ __all__ = ["OnDataLoss", "OnSchemaChange", "Policy"]
 
 
 class OnSchemaChange(StrEnum):
-    """What to do when the columns of the rows change."""
+    """The reaction to a change of the columns."""
 
-    EVOLVE = "evolve"  # tell the sink, and go on
+    EVOLVE = "evolve"  # announce it to the sink and continue
     FAIL = "fail"  # stop before the version that changes them
 
 
 class OnDataLoss(StrEnum):
-    """What to do when changes that are due cannot be read any more, and never will be."""
+    """The reaction to changes that are due and can never be read again."""
 
     FAIL = "fail"  # stop
-    RESNAPSHOT = "resnapshot"  # tell the sink of the gap, deliver all rows of the latest version, go on behind it
-    SKIP = "skip-with-gap-event"  # tell the sink of the gap, and go on behind it
+    RESNAPSHOT = "resnapshot"  # announce the gap, deliver all rows of the latest version, continue after it
+    SKIP = "skip-with-gap-event"  # announce the gap and continue after it
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`columns`: those to deliver, empty for all. `row_ids`: whether to add the columns of row tracking."""
+    """The choices of a pipeline.
+
+    `columns`: the columns to deliver; empty: all. `row_ids`: whether to add the columns of row tracking.
+    """
 
     columns: tuple[str, ...] = ()
     row_ids: bool = False
@@ -35,12 +38,12 @@ class Policy:
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
 
     def shape(self, plan: ChangePlan) -> ChangePlan:
-        """Return the plan for the columns that are wanted. Raises `ConfigError`, `UnsupportedFeature`."""
+        """Return the plan restricted to the chosen columns. Raises `ConfigError`, `UnsupportedFeature`."""
         plan = plan.select(self.columns) if self.columns else plan
         return plan.with_row_ids() if self.row_ids else plan
 
     def shape_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        """Return the schema of a table as `shape` makes it for a plan."""
+        """Return the schema that `shape` gives to a plan of a table with `schema`."""
         if schema is None:
             return None
         schema = select_columns(schema, self.columns) if self.columns else schema

@@ -1,7 +1,7 @@
-"""Sessions, one after the other, until one comes to its end: what a pipeline does about errors, whoever writes rows.
+"""Retries of a pipeline's sessions, the same for every kind of pipeline.
 
-A session begins with what the sink says. One that fails with an error that may pass is tried again, with pauses that
-get longer, until `Limits.retry_for_s` have passed without any success; success is what the session says it is.
+Each session begins with the progress in the sink. A session that fails with a temporary error is repeated, after pauses
+that grow, until `Limits.retry_for_s` have passed without success. The session itself reports success.
 """
 
 import logging
@@ -15,16 +15,16 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from tailer.errors import Retry, TailerError
 from tailer.pipeline.status import PipelineStatus
 
-__all__ = ["Attempts"]
+__all__ = ["Retries"]
 
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
 
 
-class Attempts:
-    """Runs sessions of the pipeline `name`, and gives up after `retry_for_s` seconds without success.
+class Retries:
+    """Runs sessions of the pipeline `name` and gives up after `retry_for_s` seconds without success.
 
-    `status`: where to note what became of them.
+    `status`: receives the outcome of each session.
     """
 
     def __init__(self, name: str, retry_for_s: float, status: PipelineStatus | None = None) -> None:
@@ -36,7 +36,7 @@ class Attempts:
         self._failing_since = 0.0
 
     def is_stopping(self) -> bool:
-        """Whether no other session is to begin, and the one under way is to end soon."""
+        """Return whether no other session is to begin and the current one is to end soon."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
@@ -45,14 +45,14 @@ class Attempts:
         self._status.note_drain()
 
     def note_success(self) -> None:
-        """The session under way got somewhere."""
+        """Note that the current session has made progress."""
         self._succeeded = True
         self._status.note_success()
 
     async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
-        """Run sessions until one returns True, or `stop`; one that returns False is followed by another at once.
+        """Run sessions until one returns True or `stop` is called. After False the next one follows at once.
 
-        Raises the `TailerError` that a person must look at, or that did not pass in time.
+        Raises the `TailerError` that needs a person, or that lasted too long.
         """
         done = False
         while not (done or self.is_stopping()):
@@ -67,7 +67,7 @@ class Attempts:
             done = await retrying(self._attempt, session)
 
     async def _attempt(self, session: Callable[[], Awaitable[bool]]) -> bool:
-        """One session; False asks for a fresh streak of attempts."""
+        """Run one session. Return False to reset the retry timer."""
         if self.is_stopping():
             return True
         self._succeeded = False
@@ -95,7 +95,7 @@ class Attempts:
     def _report(self, state: RetryCallState) -> None:
         self._status.note_retry()
         error = state.outcome.exception() if state.outcome is not None else None
-        _log.warning("%s: %s; trying again in %.1f s", self._name, error, state.upcoming_sleep)
+        _log.warning("%s: %s; retrying in %.1f s", self._name, error, state.upcoming_sleep)
 
     async def _pause(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):

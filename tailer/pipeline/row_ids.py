@@ -1,4 +1,4 @@
-"""A warning where row ids are wanted and the rows of a version have none: nulls must not come unannounced."""
+"""Warnings about versions without row ids, in a pipeline that delivers row ids: nulls must be announced."""
 
 import logging
 from typing import Final
@@ -14,14 +14,14 @@ _log = logging.getLogger(__name__)
 
 
 class RowIdReport:
-    """Reports for the pipeline `name`, once for each reason."""
+    """Warnings of the pipeline `name`, one for each reason."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._given: set[str] = set()
 
     def note(self, plan: ChangePlan) -> None:
-        """`plan` is about to be delivered with row ids."""
+        """Check `plan`, which is about to be delivered with row ids."""
         if all(task.tracking is not None for task in plan.tasks):
             return
         reason = "the rows of change files have none" if plan.regime is Regime.CDC else _UNTRACKED

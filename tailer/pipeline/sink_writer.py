@@ -1,12 +1,12 @@
-"""The sink's side of a pipeline's session: at most one open transaction, how full it is, and what its rows look like.
+"""The sink's side of a session: at most one open transaction, its size, and the schema of its rows.
 
-The schema of the rows is announced to the sink wherever it changes (`SchemaChange`): at the first row that has the new
-one, or at the end of a version that changed the schema but no row. That place is the same in every run, and it is
-committed together with what stands before and behind it, so a sink gets the event exactly once, as it does rows.
+A change of schema is announced to the sink (`SchemaChange`) before the first row with the new schema, or at the end of
+a version that changes the schema but no row. That place is the same in every run. The announcement is committed
+together with the rows around it, so a sink receives it exactly once, like a row.
 
-A table that a commit turned into another one (REPLACE TABLE) goes on under another `app_id`. The transaction that is
-open is committed first; then the sink is asked what it has of the new one: older progress is from a time when the table
-was that one before, progress of this version or later is another instance's.
+After REPLACE TABLE the stream continues under another `app_id`. The open transaction is committed first. Then the sink
+is asked for progress under the new `app_id`. Older progress is from a time when the table had that id before. Progress
+at this version or later was written by another instance.
 """
 
 import logging
@@ -28,20 +28,19 @@ from tailer.progress.recorded import Recorded
 from tailer.schema.changes import describe_changes
 from tailer.sink import Demands, Progress, Sink, SinkTransaction
 
-__all__ = ["Delivery", "Limits"]
+__all__ = ["Limits", "SinkWriter"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much shares one sink transaction, and how long to wait for what.
+    """The size of one sink transaction, and how long to wait.
 
-    A transaction is closed when any of `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds` is
-    reached. `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: how
-    long a commit may take before its outcome counts as unknown. `retry_for_s`: how long after a failure to try again
-    without any success before giving up. `max_quiet_s`: how long to wait for rows before what there is of a transaction
-    is committed; None: for any time.
+    A transaction is closed when it reaches `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds`.
+    `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: after how long
+    the outcome of a commit counts as unknown. `retry_for_s`: how long to retry without success before giving up.
+    `max_quiet_s`: how long to wait for rows before the open transaction is committed; None: no limit.
     """
 
     max_versions: int = 1000
@@ -54,20 +53,18 @@ class Limits:
     max_quiet_s: float | None = None
 
     def within(self, demands: Demands) -> "Limits":
-        """These limits, or lower ones where a sink asks for that."""
+        """Return these limits, or lower ones if the sink demands them."""
         rows, size = demands.max_rows or self.max_rows, demands.max_bytes or self.max_bytes
         max_rows, max_bytes = min(rows, self.max_rows), min(size, self.max_bytes)
         return replace(self, max_rows=max_rows, max_bytes=max_bytes, max_quiet_s=demands.max_quiet_s)
 
 
-class Delivery:
-    """Delivers for the pipeline `name` to `sink`, going on from `progress`.
+class SinkWriter:
+    """The writer of the pipeline `name` to `sink`, which continues from `progress`.
 
-    `confirm`: may object to a commit, before it, by raising.
-    `committed`: called after each commit, with the number of its rows.
-    `table_id`: the id under which progress was committed last, None where there is none yet.
-    `schema` is what the sink takes rows to look like at this point of the stream (as in `ChangeTask.schema`); None
-    where it has been told nothing yet.
+    `confirm`: called before a commit; may raise to prevent it. `committed`: called after each commit with the number of
+    its rows. `table_id`: the id under which progress was committed last; None: no progress yet. `schema`: the schema of
+    rows that the sink knows of at this point (as in `ChangeTask.schema`); None: none yet.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class Delivery:
         self._since = 0.0
         self.schema: pa.Schema | None = None
 
-    async def __aenter__(self) -> "Delivery":
+    async def __aenter__(self) -> "SinkWriter":
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -102,7 +99,7 @@ class Delivery:
     async def batches(
         self, engine: Engine, plan: ChangePlan, after: Position | None
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """What `engine` makes of `plan` behind `after`; where that takes long, what is open is committed meanwhile."""
+        """Run `plan` on `engine` from `after` on. If rows are slow to come, the open transaction is committed."""
         if self._limits.max_quiet_s is None:
             async with engine.run(plan, after) as batches:
                 yield batches
@@ -124,7 +121,7 @@ class Delivery:
             yield batch
 
     async def write(self, batch: ChangeBatch, plan: ChangePlan) -> None:
-        """Write a batch of `plan`; commit behind it where the sink can and the transaction is due."""
+        """Write a batch of `plan`. Commit after it if the transaction is due and the sink can store the position."""
         task = plan.tasks[(batch.task - plan.tasks[0].index) % TASKS]
         transaction = await self._turn_to(task.schema, plan)
         await transaction.write(batch)
@@ -135,7 +132,7 @@ class Delivery:
             await self.commit()
 
     async def close_version(self, plan: ChangePlan) -> None:
-        """Note that nothing of the plan's version is left; commit if the transaction is due."""
+        """Note that the plan's version is complete. Commit if the transaction is due."""
         await self._turn_to(plan.schema, plan)
         self._position = Position.end(plan.version)
         self._versions += 1
@@ -143,9 +140,9 @@ class Delivery:
             await self.commit()
 
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
-        """Tell the sink of `gap`, behind which rows have `schema`.
+        """Announce `gap`, after which rows have `schema`.
 
-        Commits what stands before it, and the gap itself unless a snapshot follows: with that it goes together.
+        Commits the rows before the gap. A gap before a snapshot is committed with the snapshot; any other at once.
         """
         await self.commit()
         self.schema = schema
@@ -156,13 +153,13 @@ class Delivery:
             await self.commit()
 
     async def salvage(self) -> bool:
-        """Before an error ends the session, commit what can be; False where whole versions are given up with it."""
+        """Commit what can be committed before an error ends the session. Return False if whole versions are aborted."""
         if self.may_commit:
             await self.commit()
         return self._transaction is None or self._versions == 0
 
     async def commit(self) -> None:
-        """Make what is open visible, with its progress. Not cancelled once begun; late is unknown, not failed."""
+        """Commit the open transaction with its progress. Not cancelled once begun; a late outcome counts as unknown."""
         if self._transaction is None or self._position is None or self.table_id is None:
             return
         await self._confirm()
@@ -181,13 +178,13 @@ class Delivery:
 
     @property
     def holds_versions(self) -> bool:
-        """Whether whole versions wait for the commit of what is open, and are given up without it."""
+        """Whether the open transaction holds whole versions, which would be aborted with it."""
         given_up = not isinstance(self._sink, Recorded)
         return given_up and self._transaction is not None and self._versions > 0
 
     @property
     def may_commit(self) -> bool:
-        """Whether the sink can store the place that was reached."""
+        """Whether the sink can store the current position."""
         at, sink = self._position, self._sink
         if at is None:
             return False
@@ -195,7 +192,7 @@ class Delivery:
 
     @property
     def _is_due(self) -> bool:
-        """Whether the transaction is as large, or as old, as it should get."""
+        """Whether the transaction has reached a limit of size or age."""
         return (
             self._versions >= self._limits.max_versions
             or self._rows >= self._limits.max_rows
@@ -204,11 +201,11 @@ class Delivery:
         )
 
     async def _turn_to(self, schema: pa.Schema, plan: ChangePlan) -> SinkTransaction:
-        """The transaction for rows of `schema`, of which the sink knows."""
+        """Return the transaction for rows of `schema`, which is announced to the sink if it is new."""
         before = schema if self.schema is None else self.schema
         changes = () if schema is before else describe_changes(before, schema)
         if changes and self._position is not None and self._position.closes_version:
-            # Whatever the sink has to say to the change, the versions before it are delivered.
+            # The versions before the change are delivered even if the sink refuses it.
             await self.commit()
         transaction = await self._open(plan.table_id, plan.version, before)
         self.schema = schema
@@ -220,7 +217,7 @@ class Delivery:
         return transaction
 
     async def _open(self, table_id: str, version: int, schema: pa.Schema) -> SinkTransaction:
-        """The open transaction of the table's app_id, or a new one that begins with rows of `schema`."""
+        """Return the open transaction of the table's app_id, or begin one with rows of `schema`."""
         app_id = app_id_of(self._name, table_id)
         if table_id != self.table_id:
             await self.commit()
@@ -235,14 +232,14 @@ class Delivery:
         return self._transaction
 
     async def _take_over(self, app_id: str, version: int, schema: pa.Schema) -> None:
-        """Go on under `app_id` from `version` on."""
+        """Continue under `app_id` from `version` on."""
         found = await self._sink.progress(app_id)
         if found is not None and found.position.version >= version:
             raise SinkFenced(self._sink.name, f"{app_id} is at version {found.position.version} already")
         if self._sink.distributes:
-            # Ours before it is set: another attempt at the same shard may be about to do the same.
+            # Begin first, to own the stream: another attempt at the same shard may be about to reset it.
             async with self._sink.begin(app_id, output_schema(schema)):
                 pass
         if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
-        _log.info("%s: version %d makes it another table; going on as %s", self._name, version, app_id)
+        _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)

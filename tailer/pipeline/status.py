@@ -1,7 +1,7 @@
-"""The state of each pipeline for operators: metrics, and the answer to "is it ready?".
+"""The state of each pipeline for operators: metrics and the readiness check.
 
-A pipeline that has stopped keeps `lake_tailer_pipeline_up` at 0 and its counters. What it would have to measure, such
-as the versions it is behind, is not shown any more: an old value looks like a healthy one.
+A stopped pipeline keeps its counters, with `lake_tailer_pipeline_up` at 0. Its gauges, such as the number of versions
+it is behind, are removed: an old value would look healthy.
 """
 
 import time
@@ -24,19 +24,19 @@ METRICS: Final = (_UP, _SUCCESS, _ROWS, _ERRORS, _RETRIES)
 
 
 class PipelineState(StrEnum):
-    """How a pipeline is. Only one that is `READY` delivers as it should."""
+    """The state of a pipeline. Only `READY` means that it delivers normally."""
 
     STARTING = "starting"  # nothing has succeeded yet
     READY = "ready"
     RETRYING = "retrying"  # the last attempt failed
-    DRAINING = "draining"  # told to stop
+    DRAINING = "draining"  # asked to stop
     STOPPED = "stopped"
 
 
 class PipelineStatus:
-    """The status of the pipeline `name`. Its methods are called by whoever runs it; reading is safe from any thread.
+    """The status of the pipeline `name`. One thread calls its methods; any thread may read it.
 
-    `counts_rows`: whether rows are reported at all; without it there is no such metric. `rows`: those committed.
+    `counts_rows`: whether committed rows are counted; False removes that metric. `rows`: their number.
     """
 
     def __init__(self, name: str, counts_rows: bool = True) -> None:
@@ -48,37 +48,37 @@ class PipelineStatus:
             counter.add(name, 0)
 
     def note_start(self) -> None:
-        """The pipeline begins to run."""
+        """Note that the pipeline begins to run."""
         self.state = PipelineState.STARTING
         _UP.set(self.name, 1)
 
     def note_success(self) -> None:
-        """Something was committed, or nothing was due."""
+        """Note that something was committed, or that nothing was due."""
         _SUCCESS.set(self.name, time.time())
         if self.state is not PipelineState.DRAINING:
             self.state = PipelineState.READY
 
     def note_error(self) -> None:
-        """An attempt to deliver ended in an error."""
+        """Note that a session ended with an error."""
         _ERRORS.add(self.name, 1)
         if self.state is not PipelineState.DRAINING:
             self.state = PipelineState.RETRYING
 
     def note_retry(self) -> None:
-        """Another attempt begins after an error."""
+        """Note that another session begins after an error."""
         _RETRIES.add(self.name, 1)
 
     def note_rows(self, rows: int) -> None:
-        """`rows` were committed."""
+        """Note that `rows` were committed."""
         self.rows += rows
         if self._counts_rows:
             _ROWS.add(self.name, rows)
 
     def note_drain(self) -> None:
-        """The pipeline was told to stop."""
+        """Note that the pipeline was asked to stop."""
         self.state = PipelineState.DRAINING
 
     def note_stop(self) -> None:
-        """The pipeline does not run any more."""
+        """Note that the pipeline has stopped."""
         self.state = PipelineState.STOPPED
         _UP.set(self.name, 0)

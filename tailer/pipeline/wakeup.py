@@ -1,7 +1,7 @@
-"""Wake-ups: what ends a pipeline's wait for the next version.
+"""Wake-ups: the end of a pipeline's wait for the next version.
 
-A wake-up carries no data. The timer is the truth; a notification from the file system only shortens the wait, so a
-lost, late or spurious one costs time and never a row.
+A wake-up carries no data. The timer is authoritative, and a notification from the file system only shortens the wait. A
+lost, late or spurious notification costs time and never a row.
 """
 
 import logging
@@ -25,7 +25,7 @@ _COMMIT: Final = re.compile(r"\d{20}\.json")
 
 
 class Wake(Protocol):
-    """Waits for news of one table. Entered by the pipeline for as long as it runs."""
+    """A wait for new versions of one table. The pipeline enters it for as long as it runs."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -38,12 +38,12 @@ class Wake(Protocol):
         ...
 
     async def wait(self, timeout_s: float) -> None:
-        """Return after `timeout_s` seconds at the latest, sooner if there may be news."""
+        """Return after at most `timeout_s` seconds, sooner if there may be a new version."""
         ...
 
 
 class TimerWake:
-    """Nothing but the timer, and `ring`."""
+    """The timer alone, and `ring`."""
 
     def __init__(self) -> None:
         self._rung = anyio.Event()
@@ -69,16 +69,16 @@ class TimerWake:
 
 
 class LocalWake(TimerWake):
-    """The timer, shortened by the operating system's notice of a new commit file in `log_dir`."""
+    """The timer, shortened by the operating system's notification of a new commit file in `log_dir`."""
 
     def __init__(self, log_dir: Path) -> None:
         super().__init__()
         self._log_dir = log_dir
         self._left = threading.Event()
-        self._behind = AsyncExitStack()
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        group = await self._behind.enter_async_context(background())
+        group = await self._stack.enter_async_context(background())
         group.start_soon(self._watch)
         return self
 
@@ -86,15 +86,15 @@ class LocalWake(TimerWake):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._left.set()
-        return await self._behind.__aexit__(kind, error, trace)
+        return await self._stack.__aexit__(kind, error, trace)
 
     async def _watch(self) -> None:
-        # A thread for as long as we watch, and so not one of those that all pipelines share.
+        # The thread runs for as long as we watch, so it is not taken from the shared pool.
         await to_thread.run_sync(self._listen, limiter=CapacityLimiter(1))
 
     def _listen(self) -> None:
         try:
-            # A step is how long to wait for the rest of a burst, and how often to look whether we have left; commits
+            # A step is the wait for the rest of a burst, and the interval of checks whether we have left. Commits
             # are single files, so it is short.
             news = watch(
                 self._log_dir,
@@ -107,8 +107,8 @@ class LocalWake(TimerWake):
             )
             for _ in news:
                 from_thread.run_sync(self.ring)
-        except (OSError, RuntimeError) as error:  # the library has a RuntimeError of its own for inotify's refusals
-            _log.warning("%s: no notification of new commits (%s); the timer serves alone", self._log_dir, error)
+        except (OSError, RuntimeError) as error:  # the library raises RuntimeError where inotify refuses
+            _log.warning("%s: no notification of new commits (%s); polling with the timer only", self._log_dir, error)
 
 
 def _is_commit(change: Change, path: str) -> bool:

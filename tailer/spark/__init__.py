@@ -1,9 +1,11 @@
-"""lake-tailer on Spark: the same plans and the same `execute`, on as many machines as there are.
+"""lake-tailer on Spark: the same plans and the same `execute` on many machines.
 
-    source       the data source `tailer`, for batches and streams; `options`, `views`, `places` are its parts
-    typed, envelope   rows as Spark takes them
-    session, executors   a Spark to work on, and work for it; classic Spark and Spark Connect
+    source       the data source `tailer`, for batches and streams
     engine       the daemon's engine on executors
+    write        pipelines whose rows executors write
+    splits       units of work for executors
+    session, shared_session   Spark sessions, classic or of Spark Connect
+    recipes      functions for `foreachBatch`
 
 `register` makes the data source known to a session::
 
@@ -11,8 +13,8 @@
     tailer.spark.register(spark)
     spark.readStream.format("tailer").load("/data/orders")
 
-Executors need lake-tailer: an environment that has it (`spark.pyspark.python`, an image), or the wheel beside one that
-has what it depends on (`spark.submit.pyFiles`). `local[*]` has it.
+Executors need lake-tailer: either an environment with it (`spark.pyspark.python`, an image), or the wheel
+(`spark.submit.pyFiles`) in an environment with its dependencies. `local[*]` already has it.
 """
 
 from pyspark.sql import SparkSession
@@ -23,5 +25,5 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tailer")` known to a session, classic or of Spark Connect. Doing so again changes nothing."""
+    """Register `format("tailer")` in a session, classic or of Spark Connect. Registering again changes nothing."""
     spark.dataSource.register(TailerSource)

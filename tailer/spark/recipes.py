@@ -1,17 +1,17 @@
-"""What to give to `foreachBatch`, for whoever runs a streaming query of their own over the data source `tailer`.
+"""Functions for `foreachBatch`, for streaming queries over the data source `tailer`.
 
-A query that fails runs its last batch once more, with the same offsets and the same number. Each recipe says what
-becomes of that::
+A failed query runs its last batch again, with the same offsets and the same number. Each recipe says how it handles
+that::
 
     changes = spark.readStream.format("tailer").option("startingVersion", 0).load("/data/orders")
     query = changes.writeStream.foreachBatch(append_once("/data/orders_changes", "orders"))
     query.option("checkpointLocation", "/data/checkpoints/orders").start()
 
-`append_once`   every change row, once: a batch that is there already is left out
-`merge_by_key`  a copy of the table, row by row up to date: to do it twice changes nothing
-`kafka_records` rows for Spark's own Kafka sink, which may send a batch twice
+`append_once` every change row, once: a repeated batch is left out `merge_by_key` a copy of the table, kept up to date
+row by row: repeating a batch changes nothing `kafka_records` rows for Spark's own Kafka sink, which may send a batch
+twice
 
-The daemon (`tailer run`) needs no query, delivers to Kafka exactly once, and follows changes of the schema by itself.
+The daemon (`tailer run`) needs no query, delivers to Kafka exactly once, and follows schema changes by itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ _OURS: Final = _METADATA | {"_event_id"}
 def append_once(target: str, app_id: str, *, adopt: bool = False) -> ForBatch:
     """Append each batch to the Delta table in the folder `target`, exactly once.
 
-    Delta keeps the number of the last batch of `app_id` in the commit with its rows, and leaves out what is not newer.
-    A query that begins anew, with a new checkpoint folder, counts from 0: give it another `app_id`, or its batches are
-    left out. Two queries must not share one. Columns that the source gains are added.
+    Delta keeps the number of the last batch of `app_id` in the commit with its rows, and leaves out older batches. A
+    query with a new checkpoint folder counts from 0: give it another `app_id`, or its batches are left out. Two queries
+    must not share one. Columns that the source gains are added.
 
-    A table without any of our columns is somebody else's, or the source: a batch that has such columns raises
+    A table without any of our columns belongs to somebody else, or is the source: a batch with such columns raises
     `SinkRejected` unless `adopt`.
     """
 
@@ -54,18 +54,18 @@ def append_once(target: str, app_id: str, *, adopt: bool = False) -> ForBatch:
 
 
 def merge_by_key(target: str, key: Sequence[str]) -> ForBatch:
-    """Make the Delta table in the folder `target` what the source is: upserts and deletes by `key`.
+    """Keep the Delta table in the folder `target` equal to the source, with upserts and deletes by `key`.
 
-    For typed rows read with `netChanges = true` and the same `key`, so that a batch has one change of each key. A batch
-    that is done twice leaves the same rows. The table is made by the first batch; begin with a snapshot, or with the
-    first version. Raises `ConfigError` where no key is given.
+    For typed rows read with `netChanges = true` and the same `key`, so that a batch has one change of each key. A
+    repeated batch leaves the same rows. The first batch creates the table; begin with a snapshot, or with the first
+    version. Raises `ConfigError` if no key is given.
     """
     if not key:
-        raise ConfigError("key", "is empty", "Name the columns that tell rows apart.")
+        raise ConfigError("key", "is empty", "Name the columns that identify rows.")
     names = [_quoted(name) for name in key]
     table = f"delta.{_quoted(target)}"
     view = f"tailer_changes_{uuid4().hex}"
-    # Of a key that is deleted and inserted, what is inserted is left.
+    # If a key is deleted and inserted, only the insert is kept.
     rows = (
         f"SELECT * FROM {view} AS each WHERE each.{_NEW} OR NOT EXISTS "
         f"(SELECT 1 FROM {view} AS other WHERE other.{_NEW} AND {_same('each', 'other', names)})"
@@ -91,10 +91,10 @@ def merge_by_key(target: str, key: Sequence[str]) -> ForBatch:
 
 
 def kafka_records(batch: DataFrame) -> DataFrame:
-    """Rows of the envelope as Spark's Kafka sink takes them: `key`, `value` and `headers`.
+    """Convert rows of the envelope for Spark's Kafka sink: `key`, `value` and `headers`.
 
-    Spark's sink is at-least-once: a batch that is done twice is sent twice. `_event_id` is the key, and the same both
-    times: who reads can leave out what it has seen. Write with `.write.format("kafka")` and Spark's options for it.
+    Spark's sink is at-least-once: a repeated batch is sent twice. The key is `_event_id`, the same both times, so a
+    reader can leave out events it has seen. Write with `.write.format("kafka")` and Spark's options for it.
     """
     return batch.selectExpr(
         "_event_id AS key",
@@ -104,14 +104,14 @@ def kafka_records(batch: DataFrame) -> DataFrame:
 
 
 def _check_ours(batch: DataFrame, target: str) -> None:
-    """Raise `SinkRejected` where the batch would be the first to bring columns of ours into the table at `target`."""
+    """Raise `SinkRejected` if the batch would be the first to add our columns to the table at `target`."""
     ours = _OURS.intersection(batch.columns)
     try:
         found = batch.sparkSession.read.format("delta").load(target).columns
     except AnalysisException:
-        return  # no table yet, or one to which the writer will say what is wrong
+        return  # no table yet, or one for which the writer raises a better error
     if ours and ours.isdisjoint(found):
-        remedy = "Choose another path; or set adopt = True, if change rows are really to be written there."
+        remedy = "Choose another path; or set adopt = True to write change rows there all the same."
         raise SinkRejected("append_once", f"{target} is a Delta table without our columns", remedy)
 
 
@@ -120,5 +120,5 @@ def _quoted(name: str) -> str:
 
 
 def _same(first: str, second: str, names: Sequence[str]) -> str:
-    """That two rows have the same key, as SQL."""
+    """Build the SQL condition that two rows have the same key."""
     return " AND ".join(f"{first}.{name} <=> {second}.{name}" for name in names)

@@ -1,18 +1,17 @@
-"""A session of Spark as the configuration wants it: a driver of our own, or one behind a Spark Connect server.
+"""Spark sessions as configured: with a driver of our own, or through a Spark Connect server.
 
-There is one Spark in a process. Where one is running already (a user's driver, a notebook) it is taken if it is the one
-that the settings ask for, and left running afterwards; a different one is never changed nor stopped.
+A process has one Spark. If one already runs (a user's driver, a notebook) and matches the settings, it is used, and
+left running afterwards. A session that does not match is never changed or stopped.
 
 How executors get lake-tailer: with a `local` master they run this interpreter (`PYSPARK_PYTHON` is set to it unless it
-is set), so they have what we have. On a cluster the variable `PYSPARK_PYTHON` of the driver names a Python on the
-machines of the executors, of the same minor version, in whose environment lake-tailer is installed: an image, a path on
-every machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYSPARK_PYTHON=env/bin/python`).
-The wheel alone, in `spark.submit.pyFiles`, does where the environment has everything that the wheel depends on: ours is
-pure Python, pyarrow, pyroaring, duckdb and msgspec are not. Behind Spark Connect it is the server's `PYSPARK_PYTHON`
-that counts.
+is set), so they have the same packages. On a cluster the driver's variable `PYSPARK_PYTHON` names a Python on the
+executors' machines. It must have the same minor version, and lake-tailer in its environment: an image, a path on every
+machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYSPARK_PYTHON=env/bin/python`). The wheel
+alone, in `spark.submit.pyFiles`, suffices if the environment has all of its dependencies: lake-tailer is pure Python,
+but pyarrow, pyroaring, duckdb and msgspec are not. With Spark Connect the server's `PYSPARK_PYTHON` counts.
 
-Secrets: what Spark itself would redact (`spark.redaction.regex`) is not put on the command line of the driver's JVM, as
-PySpark does with all settings, and no value of a setting is part of an error.
+Secrets: settings that Spark itself would redact (`spark.redaction.regex`) are kept off the command line of the driver's
+JVM, where PySpark puts all settings. No error contains the value of a setting.
 """
 
 import os
@@ -34,7 +33,7 @@ from tailer.errors import ConfigError, EngineUnavailable, how_to_install
 
 __all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "is_remote", "open_session"]
 
-# The bar is for people who wait for one job; ours are many, and the terminal is the tailer's.
+# The progress bar is for people who wait for one job; we run many, and need the terminal.
 DEFAULTS: Final = {"spark.app.name": "lake-tailer", "spark.ui.showConsoleProgress": "false"}
 CONNECT_PATIENCE_S: Final = 30.0
 # Spark's own default.
@@ -43,50 +42,50 @@ _OURS: Final[WeakSet[Any]] = WeakSet()
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The session; blocks until Spark is up, which may take a minute. `close_session` when done with it.
+    """Open a session and block until Spark is up, which may take a minute. Call `close_session` when done.
 
-    With a `remote`, one of Spark Connect, which in PySpark is a class with the same methods: DataFrames of it take
-    functions of `pyspark.sql.connect.functions`, or SQL text. Raises `ConfigError` where a person must act and
-    `EngineUnavailable` where Spark cannot be reached.
+    With a `remote` it is a session of Spark Connect, which in PySpark is a class with the same methods: its DataFrames
+    take functions of `pyspark.sql.connect.functions`, or SQL text. Raises `ConfigError` if a person must act and
+    `EngineUnavailable` if Spark cannot be reached.
     """
     return _classic(settings) if settings.remote is None else _remote(settings.remote, settings.conf)
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop what `open_session` started. A session that was there before is left as it is; twice does nothing."""
+    """Stop a session that `open_session` started. Earlier sessions are left alone; a second call does nothing."""
     if session not in _OURS:
         return
     _OURS.discard(session)
     try:
         session.stop()
     except (PySparkException, Py4JError, OSError):
-        # Its JVM or its server is gone, and with it what there was to stop.
+        # Its JVM or its server is gone: nothing is left to stop.
         return
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Whether Spark is behind a Connect server. There are no RDDs then, and no JVM of ours."""
+    """Return whether Spark is on a Connect server. There are then no RDDs, and no JVM of ours."""
     return not hasattr(session, "_jsparkSession")
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Whether it can still be asked for anything; blocks for as long as it takes to ask a JVM."""
+    """Return whether the session still answers; blocks for as long as a call of the JVM takes."""
     if is_remote(session):
         return not bool(session.is_stopped)  # type: ignore[attr-defined]  # only Connect's has it
     try:
         context = session.sparkContext
-        return context._jsc is not None and not context._jsc.sc().isStopped()  # noqa: SLF001 - nothing public tells
+        return context._jsc is not None and not context._jsc.sc().isStopped()  # noqa: SLF001 - no public API
     except (Py4JError, OSError):
         return False
 
 
 def engine_name(session: SparkSession) -> str:
-    """What errors call it."""
+    """Return the name of the session in errors."""
     return "Spark Connect" if is_remote(session) else f"Spark at {session.sparkContext.master}"
 
 
 def first_sentence(error: Exception) -> str:
-    """What one of Spark's errors says, without stack traces; it may hold values of settings."""
+    """Return the text of one of Spark's errors without stack traces; it may contain values of settings."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         # Below "An error occurred while calling ...": the class of the exception and its message.
@@ -116,7 +115,7 @@ def _classic(settings: SparkSettings) -> SparkSession:
 
 
 def _context(wanted: Mapping[str, str]) -> SparkContext:
-    """A context with these settings, whose JVM was told on its command line only what nobody needs to hide."""
+    """Start a context with these settings, keeping secret ones off the JVM's command line."""
     open_ones = SparkConf(loadDefaults=False).setAll([each for each in wanted.items() if not _SECRET.search(each[0])])
     gateway = None if SparkContext._gateway else launch_gateway(open_ones)  # type: ignore[no-untyped-call]  # noqa: SLF001
     return SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())), gateway=gateway)
@@ -124,14 +123,14 @@ def _context(wanted: Mapping[str, str]) -> SparkContext:
 
 def _forget_dead_jvm() -> None:
     # PySpark goes on asking a JVM that was killed, for as long as the process lives.
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing public tells
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no public API
     if process is not None and process.poll() is not None:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
         SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
 
 
 def _checked(running: SparkSession, settings: SparkSettings) -> SparkSession:
-    """The session that is there already, if it is what the settings ask for."""
+    """Return the session that is already running, if it matches the settings."""
     there = running.sparkContext.getConf()
     if (master := running.sparkContext.master) != settings.master:
         reason = f"Spark runs in this process already, at {master}"
@@ -160,7 +159,7 @@ def _no_java(reason: str) -> ConfigError:
 
 
 def _remote(remote: str, conf: Mapping[str, str]) -> SparkSession:
-    """A session of Spark Connect. The process stays open for sessions of the other kind."""
+    """Open a session of Spark Connect. The process stays open for sessions of the other kind."""
     try:
         import grpc  # noqa: PLC0415 - an extra of its own
         from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - the same

@@ -1,4 +1,4 @@
-"""One Spark for all pipelines of a process: started when the first of them needs it, and again where it was lost."""
+"""One Spark session for all pipelines of a process, started on first use and again after it was lost."""
 
 import logging
 from threading import Lock
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class SharedSpark:
-    """A session by `settings`, and its executors. Methods block, and may be called by several threads."""
+    """A session with `settings`, and its executors. Methods block; several threads may call them."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -24,7 +24,7 @@ class SharedSpark:
         self._executors: Executors | None = None
 
     def session(self) -> SparkSession:
-        """The session; returns when Spark is up. Raises `ConfigError` and `EngineUnavailable`."""
+        """Return the session when Spark is up. Raises `ConfigError` and `EngineUnavailable`."""
         with self._turn:
             if self._session is not None and not is_alive(self._session):
                 self._close()
@@ -34,7 +34,7 @@ class SharedSpark:
             return self._session
 
     def executors(self) -> Executors:
-        """The session's executors, likewise."""
+        """Return the session's executors. Blocks and raises as `session` does."""
         session = self.session()
         with self._turn:
             if self._executors is None:
@@ -42,7 +42,7 @@ class SharedSpark:
             return self._executors
 
     def close(self) -> None:
-        """Stop what was started."""
+        """Stop everything that was started."""
         with self._turn:
             self._close()
 

@@ -1,14 +1,14 @@
-"""Pieces of work for executors: what becomes of plans where many machines run them.
+"""Splits: units of work for executors.
 
-A piece survives pickle and is run by one synchronous function, `run`, wherever it lands: it comes down to
-`tailer.read.execute.execute`, so no engine can disagree with another. Each gives its rows in position order; those of
-`split`, run one after the other, give all rows of a plan in that order.
+A split survives pickle and is read by one synchronous function, `read_split`, on any machine. That function calls
+`tailer.read.execute.execute`, so no engine can disagree with another. Each split yields its rows in position order, and
+those of `file_splits`, read one after the other, yield all rows of a plan in that order.
 
-- `Rows`: parts of tasks. Files much larger than a piece are split by row group, small ones share a piece.
-- `Compared`: a version whose rows must be compared with each other before it is known which of them are changes
-  (`tailer.changelog.carryovers`), or those of some of its partitions where that is enough. One executor does that, on
-  its own disk.
-- `Net`: a range of versions, for what became of their rows in the end; likewise.
+- `FilesSplit`: slices of files. Large files are divided by row group, small files share a split.
+- `DiffSplit`: a version whose rows must be compared with each other to find the changes
+  (`tailer.changelog.carryovers`), or only some of its partitions if that is enough. One executor compares them, on its
+  own disk.
+- `NetChangesSplit`: a range of versions, for the net changes of their rows; compared likewise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,22 +26,32 @@ from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.read.execute import execute
 
-__all__ = ["Compared", "Net", "Piece", "Rows", "Slice", "compared", "run", "slices", "split"]
+__all__ = [
+    "DiffSplit",
+    "FileSlice",
+    "FilesSplit",
+    "NetChangesSplit",
+    "Split",
+    "diff_splits",
+    "file_slices",
+    "file_splits",
+    "read_split",
+]
 
 T = TypeVar("T")
 
-MIN_PIECE_BYTES: Final = 8 * 2**20
-MAX_PIECE_BYTES: Final = 128 * 2**20
-_PIECES: Final = 32  # of work that is neither little nor much
-# Of a file that is cut: row groups are often as large, and a part without one is a task for nothing.
+MIN_SPLIT_BYTES: Final = 8 * 2**20
+MAX_SPLIT_BYTES: Final = 128 * 2**20
+_SPLITS: Final = 32  # the usual number of splits of a plan
+# Slices of a cut file: row groups are often as large, and a slice without one is a wasted task.
 _PART_BYTES: Final = 64 * 2**20
 _MOST_PARTS: Final = 4096
-_OPEN_BYTES: Final = 2**20  # what opening a file counts for
+_OPEN_BYTES: Final = 2**20  # the cost of opening a file
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Rows of one task: those in (`after_row`, `through_row`] of row groups in the bytes `first_byte` to `end_byte`."""
+class FileSlice:
+    """Rows of one task: (`after_row`, `through_row`], in the row groups of the bytes `first_byte` to `end_byte`."""
 
     task: ChangeTask
     after_row: int = -1
@@ -51,7 +61,7 @@ class Slice:
 
     @property
     def size_bytes(self) -> int:
-        """What reading it takes, about: bytes of the file, and what opening it counts for."""
+        """The approximate cost of reading it: bytes of the file, and a fixed cost of opening it."""
         return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
 
     def rows(self) -> Iterator[ChangeBatch]:
@@ -60,14 +70,14 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Slices in the order of their positions."""
+class FilesSplit:
+    """Slices of files in the order of their positions."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[FileSlice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class DiffSplit:
     """The rows of `plan` that are changes by `rules`."""
 
     plan: ChangePlan
@@ -75,31 +85,34 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Net:
+class NetChangesSplit:
     """The net changes of the consecutive versions `plans`."""
 
     plans: tuple[ChangePlan, ...]
     rules: PairingRules
 
 
-Piece = Rows | Compared | Net
+Split = FilesSplit | DiffSplit | NetChangesSplit
 
 
-def run(piece: Piece) -> Iterator[ChangeBatch]:
-    """The rows of a piece. Raises what `tailer.read.execute.execute` and `tailer.changelog.carryovers.refine` raise."""
-    match piece:
-        case Rows():
-            for part in piece.slices:
+def read_split(split: Split) -> Iterator[ChangeBatch]:
+    """Yield the rows of a split.
+
+    Raises what `tailer.read.execute.execute` and `tailer.changelog.carryovers.refine` raise.
+    """
+    match split:
+        case FilesSplit():
+            for part in split.slices:
                 yield from part.rows()
-        case Compared():
-            yield from _compared(piece)
-        case Net():
-            yield from _net(piece)
+        case DiffSplit():
+            yield from _compared(split)
+        case NetChangesSplit():
+            yield from _net(split)
 
 
-def slices(plan: ChangePlan, after: Position | None = None, through: Position | None = None) -> list[Slice]:
-    """The plan's rows behind `after` and up to `through` (None: all), a slice for each task that has any."""
-    found = [Slice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
+def file_slices(plan: ChangePlan, after: Position | None = None, through: Position | None = None) -> list[FileSlice]:
+    """Return the plan's rows after `after` and up to `through` (None: all), one slice for each task that has any."""
+    found = [FileSlice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
     if through is None or through >= Position.end(plan.version):
         return found
     if through.version < plan.version:
@@ -111,47 +124,46 @@ def slices(plan: ChangePlan, after: Position | None = None, through: Position | 
     ]
 
 
-def split(work: Sequence[Slice], most_bytes: int = MAX_PIECE_BYTES) -> list[Rows]:
-    """The slices as pieces of like size: not so many that starting them matters, not so few that executors idle.
+def file_splits(work: Sequence[FileSlice], most_bytes: int = MAX_SPLIT_BYTES) -> list[FilesSplit]:
+    """Group slices into splits of similar size: few enough to start quickly, many enough to keep executors busy.
 
-    `most_bytes`: of a piece, as far as row groups allow.
+    `most_bytes`: the limit of a split, as far as row groups allow.
     """
-    wanted = _piece_bytes(sum(each.size_bytes for each in work), most_bytes)
+    wanted = _split_bytes(sum(each.size_bytes for each in work), most_bytes)
     part_bytes = min(max(wanted, _PART_BYTES), most_bytes)
     parts = [part for each in work for part in _cut(each, part_bytes)]
-    return [Rows(tuple(group)) for group in _grouped(parts, [part.size_bytes for part in parts], wanted)]
+    return [FilesSplit(tuple(group)) for group in _grouped(parts, [part.size_bytes for part in parts], wanted)]
 
 
-def compared(plan: ChangePlan, rules: PairingRules) -> tuple[list[Compared], list[Slice]]:
-    """The work of a plan whose rows must be compared (`tailer.changelog.carryovers.concerns`), and those that need not
-    after all.
+def diff_splits(plan: ChangePlan, rules: PairingRules) -> tuple[list[DiffSplit], list[FileSlice]]:
+    """Return the splits of a plan whose rows must be compared, and the slices that need no comparison after all.
 
-    The work is in pieces of like size where it can be.
+    See `tailer.changelog.carryovers.concerns`. The splits have similar sizes where possible.
 
-    Raises `ConfigError` where rows lack a column of the key, `DataCorrupt` for partition values that are none.
+    Raises `ConfigError` if rows lack a column of the key, `DataCorrupt` for invalid partition values.
     """
     check_key(plan, rules)
     parts = independent_parts(plan, rules)
-    rivals = [part for part in parts if concerns(part, rules)]
-    sizes = [part.size_bytes for part in rivals]
-    groups = _grouped(rivals, sizes, _piece_bytes(sum(sizes), MAX_PIECE_BYTES))
-    alone = [each for part in parts if not concerns(part, rules) for each in slices(part)]
-    return [Compared(_united(group), rules) for group in groups], alone
+    changed = [part for part in parts if concerns(part, rules)]
+    sizes = [part.size_bytes for part in changed]
+    groups = _grouped(changed, sizes, _split_bytes(sum(sizes), MAX_SPLIT_BYTES))
+    alone = [each for part in parts if not concerns(part, rules) for each in file_slices(part)]
+    return [DiffSplit(_united(group), rules) for group in groups], alone
 
 
 def _united(parts: Sequence[ChangePlan]) -> ChangePlan:
-    """Parts of one plan as one, in the order of the plan."""
+    """Merge parts of one plan, in the order of the plan."""
     tasks = sorted((task for part in parts for task in part.tasks), key=lambda task: task.index)
     return replace(parts[0], tasks=tuple(tasks))
 
 
-def _piece_bytes(total: int, most_bytes: int) -> int:
-    return min(max(total // _PIECES, MIN_PIECE_BYTES), most_bytes)
+def _split_bytes(total: int, most_bytes: int) -> int:
+    return min(max(total // _SPLITS, MIN_SPLIT_BYTES), most_bytes)
 
 
-def _cut(whole: Slice, size_bytes: int) -> Iterator[Slice]:
-    """The slice in parts of `size_bytes` of its file, or as it is where that is not much more."""
-    # A log may say anything of a file's size: that costs parts without rows, but not any number of them.
+def _cut(whole: FileSlice, size_bytes: int) -> Iterator[FileSlice]:
+    """Cut the slice by `size_bytes` of its file, or leave it whole if it is not much larger."""
+    # A log may claim any size of a file: that costs slices without rows, but only a bounded number of them.
     size = whole.task.size_bytes
     size_bytes = max(size_bytes, size // _MOST_PARTS)
     if size < 2 * size_bytes:
@@ -163,7 +175,7 @@ def _cut(whole: Slice, size_bytes: int) -> Iterator[Slice]:
 
 
 def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Iterator[list[T]]:
-    """Consecutive parts, as many together as make up `size_bytes`."""
+    """Group consecutive parts up to `size_bytes`."""
     group: list[T] = []
     size = 0
     for part, part_bytes in zip(parts, sizes, strict=True):
@@ -176,19 +188,19 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
         yield group
 
 
-def _compared(piece: Compared) -> Iterator[ChangeBatch]:
+def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
         with borrowed_index() as row_index:
-            plan, _ = refine(piece.plan, piece.rules, row_index, bitmaps, preimages)
-        for part in slices(plan):
+            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages)
+        for part in file_slices(plan):
             for batch in part.rows():
                 yield from preimages.joined(batch)
 
 
-def _net(piece: Net) -> Iterator[ChangeBatch]:
+def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps:
         with borrowed_index() as row_index:
-            plans, _ = refine_range(piece.plans, piece.rules, row_index, bitmaps)
+            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps)
         for plan in plans:
-            for part in slices(plan):
+            for part in file_slices(plan):
                 yield from part.rows()

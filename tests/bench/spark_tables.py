@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.spark.splits import MAX_PIECE_BYTES
+from tailer.spark.splits import MAX_SPLIT_BYTES
 from tests.logs import add, commit_info, metadata, parquet, protocol, write_commit
 
 __all__ = [
@@ -105,8 +105,8 @@ def claim_files(path: Path, files: int) -> None:
     write_commit(path, 0, commit_info(operation="WRITE"), protocol(), metadata(), *adds)
 
 
-def claim_size(path: Path, pieces: int) -> None:
-    """A version 0 of one file with one row that the log says to be large: all of its pieces but one have no rows."""
+def claim_size(path: Path, splits: int) -> None:
+    """A version 0 of one file with one row that the log says to be large: all of its splits but one have no rows."""
     parquet(path / "one.parquet", pa.table({"a": pa.array([1], pa.int64())}))
     write_commit(
         path,
@@ -114,5 +114,5 @@ def claim_size(path: Path, pieces: int) -> None:
         commit_info(operation="WRITE"),
         protocol(),
         metadata(),
-        add("one.parquet", size=pieces * MAX_PIECE_BYTES),
+        add("one.parquet", size=splits * MAX_SPLIT_BYTES),
     )

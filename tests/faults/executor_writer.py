@@ -1,6 +1,6 @@
 """A process that delivers a table into another one by executors, until it is told to stop: for `test_spark_delta_kill`.
 
-python -m tests.faults.executor_writer SOURCE TARGET SCRATCH SPAN_VERSIONS
+python -m tests.faults.executor_writer SOURCE TARGET SCRATCH RANGE_VERSIONS
 """
 
 import sys
@@ -39,10 +39,10 @@ def settings(scratch: Path) -> SparkSettings:
     return with_delta(SparkSettings("local[2]", conf=conf))
 
 
-async def _main(source: Path, target: Path, scratch: Path, span_versions: int) -> None:
+async def _main(source: Path, target: Path, scratch: Path, range_versions: int) -> None:
     session = open_session(settings(scratch))
     try:
-        pipeline = Delivering(source, target, span_versions=span_versions).executors(lambda: session)
+        pipeline = Delivering(source, target, range_versions=range_versions).executors(lambda: session)
         failures = await run_all({"orders": pipeline}, drain_s=60)
     finally:
         close_session(session)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 
 KILLS: Final = 2
 COMMITS: Final = 60
-SHORT: Final = 4  # versions of a span, for commits to be killed at
+SHORT: Final = 4  # versions of a version range, for commits to be killed at
 PATIENCE_S: Final = 240
 
 
@@ -62,7 +62,7 @@ def check(saga: Saga, target: Path) -> None:
 class Writer:
     """The process of `tests.faults.executor_writer`."""
 
-    def __init__(self, saga: Saga, destination: DeltaDestination, scratch: Path, span_versions: int = SHORT) -> None:
+    def __init__(self, saga: Saga, destination: DeltaDestination, scratch: Path, range_versions: int = SHORT) -> None:
         scratch.mkdir()
         self._said = scratch / "said.log"
         module = "tests.faults.executor_writer"
@@ -73,7 +73,7 @@ class Writer:
             str(saga.path),
             str(destination.path),
             str(scratch),
-            str(span_versions),
+            str(range_versions),
         ]
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(command, stdout=said, stderr=said)
@@ -132,7 +132,7 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
         writer.process.wait()
         reached.append(destination.reached())
     saga.publish(saga.length)
-    started.append(writer := Writer(saga, destination, tmp_path / "scratch", span_versions=saga.length))
+    started.append(writer := Writer(saga, destination, tmp_path / "scratch", range_versions=saga.length))
     writer.wait_until(lambda: destination.reached() == saga.last)
     writer.process.send_signal(signal.SIGTERM)
     assert writer.process.wait(PATIENCE_S) == 0, writer.said

@@ -1,4 +1,4 @@
-"""A feed cut into batches in any way, its pieces run in any order, gives each row `LocalEngine` gives, once."""
+"""A feed cut into batches in any way, its splits run in any order, gives each row `LocalEngine` gives, once."""
 
 import random
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_partitions_are_compared_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Values written in several ways are one partition; equal rows come on several files, and go again."""
-    monkeypatch.setattr("tailer.spark.splits.MIN_PIECE_BYTES", 1)
+    monkeypatch.setattr("tailer.spark.splits.MIN_SPLIT_BYTES", 1)
     chance = random.Random(seed)
     write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
     there: dict[str, Any] = {}

@@ -24,9 +24,9 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import SchemaChanged
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangePlan, Position
-from tailer.spark.source.admission import Feed
+from tailer.spark.source.admission import Admission
 from tailer.spark.source.views import TypedView
-from tailer.spark.splits import Net, compared, run
+from tailer.spark.splits import NetChangesSplit, diff_splits, read_split
 from tailer.start import StartPoint
 from tailer.stores.local import LocalStore
 from tests.feeding import placed
@@ -115,10 +115,10 @@ async def _net(path: Path, work: list[ChangePlan], rules: PairingRules) -> list[
 
 async def typed(path: Path, versions: range, view: TypedView) -> list[ChangeBatch]:
     """The net changes as a Spark query has them."""
-    feed = Feed(DeltaTableLog(LocalStore(path)), view, DROP, net=True)
-    after = await feed.start(StartPoint(versions.start))
-    work = await feed.work(after, Position.end(versions[-1]))
-    return [batch for piece in work if isinstance(piece, Net) for batch in run(piece)]
+    admission = Admission(DeltaTableLog(LocalStore(path)), view, DROP, net=True)
+    after = await admission.start(StartPoint(versions.start))
+    work = await admission.work(after, Position.end(versions[-1]))
+    return [batch for split in work if isinstance(split, NetChangesSplit) for batch in read_split(split)]
 
 
 def told(table: Reshaped, version: int) -> str:
@@ -133,13 +133,13 @@ def own(table: Reshaped) -> Callable[[int, bool], Named]:
 
 
 def check_versions(table: Reshaped) -> None:
-    """What is left of each version, on one machine and in pieces."""
+    """What is left of each version, on one machine and in splits."""
     for found in follow(table.path, engine=ChangelogEngine(LocalEngine(), DROP)):
         change, version = table.changes[found.plan.version], found.plan.version
         assert sides(found.batches, own(table)) == left(change.gone, change.come), told(table, version)
         if concerns(found.plan, DROP):
-            pieces, alone = compared(renumbered(found.plan, DROP), DROP)
-            batches = [batch for piece in pieces for batch in run(piece)]
+            splits, alone = diff_splits(renumbered(found.plan, DROP), DROP)
+            batches = [batch for split in splits for batch in read_split(split)]
             batches += [batch for part in alone for batch in part.rows()]
             assert Counter(placed(batches)) == Counter(placed(found.batches)), told(table, version)
 
@@ -170,8 +170,8 @@ def check_net(table: Reshaped, versions: range) -> None:
         assert fold(before, found, table.changes, versions) == table.changes[versions[-1]].rows, where
         kinds = Counter(kind for batch in batches for kind in batch.rows[CHANGE_TYPE].to_pylist())
         assert kinds["update_preimage"] == kinds["update_postimage"]
-    pieces = run(Net(tuple(plans(table.path, versions.start, versions[-1])), DROP))
-    assert Counter(placed(pieces)) == Counter(placed(net(table.path, versions, DROP))), where
+    splits = read_split(NetChangesSplit(tuple(plans(table.path, versions.start, versions[-1])), DROP))
+    assert Counter(placed(splits)) == Counter(placed(net(table.path, versions, DROP))), where
 
 
 def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> bool:

@@ -12,9 +12,9 @@ from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, FileVacuumed, SchemaChanged, TableReplaced, TailerError, VersionAhead
 from tailer.plan import ChangePlan, ChangeTask, Position
-from tailer.spark.source.admission import Budget, Feed
+from tailer.spark.source.admission import Admission, Budget
 from tailer.spark.source.plan_cache import Place, View
-from tailer.spark.splits import Compared, Net, Rows, Slice, compared, run, split
+from tailer.spark.splits import DiffSplit, FileSlice, FilesSplit, NetChangesSplit, diff_splits, file_splits, read_split
 from tailer.start import StartPoint
 from tailer.stores.local import LocalStore
 from tests.feeding import KEEP, PlainView, feed_all, places_of
@@ -52,8 +52,8 @@ def ends(table: Path, budget: Budget, rules: PairingRules = KEEP) -> list[Positi
 
 
 async def advance(table: Path, view: View, after: Place | None = None) -> Place:
-    feed = Feed(DeltaTableLog(LocalStore(table)), view, KEEP)
-    return await feed.advance(after or await feed.start(StartPoint(0)), Budget())
+    admission = Admission(DeltaTableLog(LocalStore(table)), view, KEEP)
+    return await admission.advance(after or await admission.start(StartPoint(0)), Budget())
 
 
 def test_files(table: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_file_as_large_as_what_is_left_is_not_opened(table: Path) -> None:
 
 
 async def _first_end(table: Path, budget: Budget) -> Position:
-    feed = Feed(DeltaTableLog(LocalStore(table)), PlainView(), KEEP)
-    return (await feed.advance(await feed.start(StartPoint(0)), budget)).position
+    admission = Admission(DeltaTableLog(LocalStore(table)), PlainView(), KEEP)
+    return (await admission.advance(await admission.start(StartPoint(0)), budget)).position
 
 
 def test_a_compared_version_is_never_cut(table: Path) -> None:
@@ -157,11 +157,11 @@ def test_other_choices_in_the_middle_of_a_version_are_refused(table: Path, place
 
 
 async def _advanced(table: Path, rules: PairingRules, net: bool, after: Place) -> Place:
-    return await Feed(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net).advance(after, Budget())
+    return await Admission(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net).advance(after, Budget())
 
 
 async def _work(table: Path, rules: PairingRules, net: bool, after: Place, through: Place) -> object:
-    return await Feed(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net).work(
+    return await Admission(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net).work(
         after, through.position, through.table_id
     )
 
@@ -172,9 +172,9 @@ def test_what_comes_behind_the_end_is_not_looked_at(table: Path) -> None:
 
 
 async def _bounded(table: Path, after: Place, last: int) -> list[Position]:
-    feed = Feed(DeltaTableLog(LocalStore(table)), PlainView(), KEEP)
-    first = await feed.advance(after, Budget(), last)
-    return [first.position, (await feed.advance(first, Budget(), last)).position]
+    admission = Admission(DeltaTableLog(LocalStore(table)), PlainView(), KEEP)
+    first = await admission.advance(after, Budget(), last)
+    return [first.position, (await admission.advance(first, Budget(), last)).position]
 
 
 def test_nothing_is_asked_for_between_a_place_and_itself(table: Path) -> None:
@@ -225,12 +225,12 @@ def test_net_changes_of_a_batch(table: Path) -> None:
 
 def test_a_large_file_is_split_among_pieces(tmp_path: Path) -> None:
     path = parquet(tmp_path / "file", pa.table([list(range(1000))], SCHEMA), row_group_size=10)
-    whole = Slice(_sized(path, 100 * 2**20))
-    pieces = split([whole], 2**20)
-    assert len(pieces) == 100
-    rows = [row for piece in pieces for batch in run(piece) for row in batch.row_index.to_pylist()]
+    whole = FileSlice(_sized(path, 100 * 2**20))
+    splits = file_splits([whole], 2**20)
+    assert len(splits) == 100
+    rows = [row for split in splits for batch in read_split(split) for row in batch.row_index.to_pylist()]
     assert rows == list(range(1000))
-    assert max(sum(map(len, run(piece))) for piece in pieces) == 10
+    assert max(sum(map(len, read_split(split))) for split in splits) == 10
 
 
 def _sized(path: Path, size_bytes: int) -> ChangeTask:
@@ -239,23 +239,23 @@ def _sized(path: Path, size_bytes: int) -> ChangeTask:
 
 def test_small_files_share_a_piece(tmp_path: Path) -> None:
     path = parquet(tmp_path / "file", pa.table([list(range(3))], SCHEMA))
-    assert split([]) == []
-    assert [len(piece.slices) for piece in split([Slice(task(path, SCHEMA))] * 20)] == [7, 7, 6]
+    assert file_splits([]) == []
+    assert [len(split.slices) for split in file_splits([FileSlice(task(path, SCHEMA))] * 20)] == [7, 7, 6]
 
 
 def test_kinds_of_work(table: Path) -> None:
     write_commit(table, 4, metadata(**{"delta.enableChangeDataFeed": "false"}))
     write_commit(table, 5, remove("large", size=size(table, "large")), _file(table, "other", 100))
-    assert anyio.run(_kinds, table, PairingRules(), False) == [Compared, Rows]
-    assert anyio.run(_kinds, table, PairingRules(), True) == [Net]
-    assert anyio.run(_kinds, table, KEEP, False) == [Rows]
+    assert anyio.run(_kinds, table, PairingRules(), False) == [DiffSplit, FilesSplit]
+    assert anyio.run(_kinds, table, PairingRules(), True) == [NetChangesSplit]
+    assert anyio.run(_kinds, table, KEEP, False) == [FilesSplit]
 
 
 def test_partitions_of_a_version_are_work_for_several_executors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of one with nothing on the other side are compared with none. An update may go from one to another."""
-    monkeypatch.setattr("tailer.spark.splits.MIN_PIECE_BYTES", 1)
+    monkeypatch.setattr("tailer.spark.splits.MIN_SPLIT_BYTES", 1)
     write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
     files = [_file(tmp_path, f"file-{index}", 5) for index in range(5)]
     for file, value in zip(files, ("1", "2", "01", "2", "3"), strict=True):
@@ -264,11 +264,11 @@ def test_partitions_of_a_version_are_work_for_several_executors(
     gone = [{"remove": file["add"] | {"extendedFileMetadata": True}} for file in files[:2]]
     write_commit(tmp_path, 2, *gone, *files[2:])
     plan = plans(tmp_path, 2)[0]
-    pieces, alone = compared(plan, PairingRules())
-    assert [[task.index for task in piece.plan.tasks] for piece in pieces] == [[0, 2], [1, 3]]
+    splits, alone = diff_splits(plan, PairingRules())
+    assert [[task.index for task in split.plan.tasks] for split in splits] == [[0, 2], [1, 3]]
     assert [part.task.index for part in alone] == [4]
     updates = PairingRules(compute_updates=True, key=("a",))
-    assert compared(plan, updates) == ([Compared(plan, updates)], [])
+    assert diff_splits(plan, updates) == ([DiffSplit(plan, updates)], [])
 
 
 def test_partitions_whose_type_changes_are_compared_as_they_can_be(tmp_path: Path) -> None:
@@ -285,6 +285,6 @@ def test_partitions_whose_type_changes_are_compared_as_they_can_be(tmp_path: Pat
 
 
 async def _kinds(table: Path, rules: PairingRules, net: bool) -> list[type]:
-    feed = Feed(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net)
-    start = await feed.start(StartPoint(0))
-    return [type(piece) for piece in await feed.work(start, Position.end(5))]
+    admission = Admission(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net)
+    start = await admission.start(StartPoint(0))
+    return [type(split) for split in await admission.work(start, Position.end(5))]

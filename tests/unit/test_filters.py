@@ -234,7 +234,7 @@ def test_what_is_no_predicate_is_refused(text: str, reason: str) -> None:
 def test_a_near_miss_gets_a_suggestion() -> None:
     assert refusal("nmae = 'x'").remedy.endswith("Did you mean 'name'?")
     assert refusal("_chnge_type = 'x'").remedy.endswith("Did you mean '_change_type'?")
-    assert refusal('name = "delete"').remedy.endswith("Text stands in single quotes.")
+    assert refusal('name = "delete"').remedy.endswith("Put text in single quotes.")
 
 
 def test_one_name_for_two_columns_is_refused() -> None:

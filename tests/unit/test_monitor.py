@@ -12,7 +12,7 @@ from tailer.daemon import monitor
 from tailer.daemon.monitor import Monitor, metrics_registry
 from tailer.errors import NotATable, StorageUnavailable, TailerError
 from tailer.pipeline.retention import VacuumWatch
-from tailer.pipeline.retry import Attempts
+from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
 
@@ -133,17 +133,17 @@ def test_a_pipeline_that_stopped_is_down_and_measures_nothing() -> None:
 async def test_attempts_are_counted(errors: list[Exception], counted: int, retried: int) -> None:
     name = f"monitored-{counted}-{retried}-{len(errors)}-{type(errors[0]).__name__ if errors else ''}"
     status = PipelineStatus(name)
-    attempts = Attempts(name, 60, status)
+    retries = Retries(name, 60, status)
     waiting = list(errors)
 
     async def session() -> bool:
         if waiting:
             raise waiting.pop(0)
-        attempts.note_success()
+        retries.note_success()
         return True
 
     try:
-        await attempts.run(session)
+        await retries.run(session)
     except (TailerError, KeyError):
         assert status.state is PipelineState.RETRYING
     else:

@@ -9,7 +9,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import LogCorrupt, SchemaChanged
 from tailer.pipeline.policy import OnSchemaChange, Policy
-from tailer.spark.write.version_ranges import Span, Spans, pieces_of
+from tailer.spark.write.version_ranges import VersionRange, VersionRanges, splits_of
 from tailer.stores.local import LocalStore
 from tests.faults.crafted import Crafted
 
@@ -26,11 +26,11 @@ def table(tmp_path: Path) -> Crafted:
     return made
 
 
-async def _cut(path: Path, policy: Policy, until: int | None, most: int, found: list[Span]) -> None:
+async def _cut(path: Path, policy: Policy, until: int | None, most: int, found: list[VersionRange]) -> None:
     log = DeltaTableLog(LocalStore(path))
-    spans = Spans(log, policy, lambda plan: plan, await log.seek(0), until)
-    while (span := await spans.next(most)) is not None:
-        found.append(span)
+    version_ranges = VersionRanges(log, policy, lambda plan: plan, await log.seek(0), until)
+    while (version_range := await version_ranges.next(most)) is not None:
+        found.append(version_range)
 
 
 def cut(
@@ -38,17 +38,17 @@ def cut(
     policy: Policy | None = None,
     until: int | None = None,
     most: int = 100,
-    found: list[Span] | None = None,
+    found: list[VersionRange] | None = None,
 ) -> list[tuple[int, int]]:
     """The first and last version of each span. `found`: where they are kept if something is raised."""
-    spans: list[Span] = [] if found is None else found
-    anyio.run(_cut, table.path, policy or Policy(), until, most, spans)
-    return versions(spans)
+    version_ranges: list[VersionRange] = [] if found is None else found
+    anyio.run(_cut, table.path, policy or Policy(), until, most, version_ranges)
+    return versions(version_ranges)
 
 
-def versions(spans: list[Span]) -> list[tuple[int, int]]:
+def versions(version_ranges: list[VersionRange]) -> list[tuple[int, int]]:
     """The first and last version of each."""
-    return [(span.first, span.last) for span in spans]
+    return [(version_range.first, version_range.last) for version_range in version_ranges]
 
 
 def test_all_there_is_makes_one_span(table: Crafted) -> None:
@@ -61,7 +61,7 @@ def test_a_change_of_columns_begins_another(table: Crafted) -> None:
     table.commit({"metaData": {**table.metadata, "schemaString": MORE}})
     table.commit(table.add(table.data("5.parquet", [5])))
     assert cut(table) == [(0, 3), (4, 5)]
-    found: list[Span] = []
+    found: list[VersionRange] = []
     with pytest.raises(SchemaChanged, match="column n"):
         cut(table, Policy(on_schema_change=OnSchemaChange.FAIL), found=found)
     assert versions(found) == [(0, 3)]
@@ -74,7 +74,7 @@ def test_another_table_begins_another(table: Crafted) -> None:
 
 def test_what_stands_in_the_way_is_raised_behind_the_rest(table: Crafted) -> None:
     table.commit_file(2).write_text("{")
-    found: list[Span] = []
+    found: list[VersionRange] = []
     with pytest.raises(LogCorrupt):
         cut(table, found=found)
     assert versions(found) == [(0, 1)]
@@ -82,9 +82,9 @@ def test_what_stands_in_the_way_is_raised_behind_the_rest(table: Crafted) -> Non
 
 def test_a_span_knows_its_rows(table: Crafted) -> None:
     table.commit(table.remove("1.parquet"), table.add(table.data("4.parquet", [1, 4])))
-    found: list[Span] = []
+    found: list[VersionRange] = []
     anyio.run(_cut, table.path, Policy(), None, 100, found)
-    (span,) = found
-    assert span.has_rows
-    assert [schema.names[0] for schema in span.schemas] == ["id"]
-    assert len(pieces_of(span, PairingRules(carryovers=Carryovers.KEEP))) == 1
+    (version_range,) = found
+    assert version_range.has_rows
+    assert [schema.names[0] for schema in version_range.schemas] == ["id"]
+    assert len(splits_of(version_range, PairingRules(carryovers=Carryovers.KEEP))) == 1

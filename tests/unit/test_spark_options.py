@@ -138,8 +138,8 @@ def test_a_list_of_one_path_is_that_path() -> None:
         ("  ", "is missing or empty"),
         ("s3a://bucket/secret", "s3a: is not a local path"),
         ("hdfs:/data", "hdfs: is not a local path"),
-        ("file:orders", "is no absolute path of this machine"),
-        ("file://host/orders", "is no absolute path of this machine"),
+        ("file:orders", "is not an absolute path on this machine"),
+        ("file://host/orders", "is not an absolute path on this machine"),
     ],
 )
 def test_what_is_no_local_path_is_refused(text: str, reason: str) -> None:
@@ -228,7 +228,7 @@ def test_a_batch_needs_a_start() -> None:
         with pytest.raises(ConfigError, match="startingVersion: is missing") as caught:
             options(**given).check_batch()
         assert "snapshot = true" in caught.value.remedy
-    with pytest.raises(ConfigError, match="latest is behind the newest version"):
+    with pytest.raises(ConfigError, match="latest means after the newest version"):
         options(startingVersion="latest").check_batch()
     for each in ({"startingVersion": 0, "endingVersion": "latest"}, {"snapshot": "true"}):
         options(**each).check_batch()

@@ -1,3 +1,3 @@
-"""`SparkEngine`, and the one place that knows how Spark is made to run a function on executors."""
+"""`SparkEngine`, and the only module that knows how to make Spark run a function on executors."""
 
 __all__: list[str] = []

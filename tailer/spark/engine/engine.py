@@ -1,9 +1,9 @@
 """`SparkEngine`: the daemon plans, executors read, and the rows come back in position order.
 
-The pieces of a plan (`tailer.spark.splits`) run side by side on executors; each gives its batches as Arrow IPC, and the
-driver takes them piece after piece. So the order of rows is that of `LocalEngine`, a lost executor is Spark's to
-replace, and memory on the driver is bounded by the pieces under way. Where rows are compared before, `ChangelogEngine`
-does it on the daemon's machine; what it found travels with the pieces.
+The splits of a plan (`tailer.spark.splits`) run in parallel on executors. Each returns its batches as Arrow IPC, and
+the driver takes them split after split. So the order of rows is that of `LocalEngine`, Spark replaces a lost executor,
+and memory on the driver is bounded by the running splits. If rows must be compared first, `ChangelogEngine` does so on
+the daemon's machine, and its results travel with the splits.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -18,28 +18,31 @@ from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, DeletionVectorRef, Position, Refinement
 from tailer.spark.engine.executors import Executors, Run
-from tailer.spark.splits import Rows, Slice, run, slices, split
+from tailer.spark.splits import FileSlice, FilesSplit, file_slices, file_splits, read_split
 
 __all__ = ["SparkEngine"]
 
-PIECE_BYTES: Final = 16 * 2**20  # of files: what comes of it is held by the driver, for a few pieces at a time
+SPLIT_BYTES: Final = 16 * 2**20  # of files; the driver holds the rows of a few splits at a time
 _ROW_INDEX: Final = "row_index"
 _WRITING: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
-# Of a slice's refinement: the rows that were dropped, and those updated, as they lay on the driver's disk.
+# A slice's refinement: its dropped and its updated rows, as spilled to the driver's disk.
 _Found = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A piece, with what was found out about the rows of its slices."""
+    """A split, with the results of comparing the rows of its slices."""
 
-    piece: Rows
+    split: FilesSplit
     found: tuple[_Found, ...]
 
 
 class SparkEngine:
-    """Runs plans on what `executors` gives, which may have to start first: it is called in a worker thread."""
+    """An engine that runs plans on `executors`.
+
+    `executors` is called in a worker thread, because Spark may have to start first.
+    """
 
     key: Final = ()
 
@@ -48,7 +51,7 @@ class SparkEngine:
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `tailer.engine.local.Engine.run`. Iterating raises `EngineUnavailable`, too."""
+        """See `tailer.engine.local.Engine.run`. Iteration may also raise `EngineUnavailable`."""
         results = await to_thread.run_sync(self._begun, plan, after)
         try:
             async with aclosing(_batches(results, plan)) as batches:
@@ -58,13 +61,13 @@ class SparkEngine:
                 await to_thread.run_sync(results.close)
 
     def _begun(self, plan: ChangePlan, after: Position | None) -> Run[_Item]:
-        taken: dict[DeletionVectorRef, bytes] = {}  # once for all parts of a file
-        items = [_packed(piece, taken) for piece in split(slices(plan, after), PIECE_BYTES)]
+        bitmaps: dict[DeletionVectorRef, bytes] = {}  # read once for all slices of a file
+        items = [_packed(split, bitmaps) for split in file_splits(file_slices(plan, after), SPLIT_BYTES)]
         return self._executors().run(_encoded, items)
 
 
 async def _batches(results: Run[_Item], plan: ChangePlan) -> AsyncGenerator[ChangeBatch, None]:
-    """The rows of the pieces. A pull that is cancelled ends with the run, which whoever cancels closes."""
+    """Yield the rows of the splits. A cancelled wait ends with the run, which the canceller closes."""
     while (chunks := await _waited(results)) is not None:
         for chunk in chunks:
             yield await to_thread.run_sync(_decoded, chunk, plan)
@@ -74,26 +77,24 @@ async def _waited(results: Run[_Item]) -> list[bytes] | None:
     return await to_thread.run_sync(next, results, None, abandon_on_cancel=True)
 
 
-def _packed(piece: Rows, taken: dict[DeletionVectorRef, bytes]) -> _Item:
-    return _Item(piece, tuple(_found(part.task.refinement, taken) for part in piece.slices))
+def _packed(split: FilesSplit, bitmaps: dict[DeletionVectorRef, bytes]) -> _Item:
+    return _Item(split, tuple(_found(part.task.refinement, bitmaps) for part in split.slices))
 
 
-def _found(refinement: Refinement | None, taken: dict[DeletionVectorRef, bytes]) -> _Found:
+def _found(refinement: Refinement | None, bitmaps: dict[DeletionVectorRef, bytes]) -> _Found:
     refs = (None, None) if refinement is None else (refinement.dropped, refinement.updated)
     for ref in refs:
-        if ref is not None and ref not in taken:
-            taken[ref] = SpilledBitmaps.read_framed(ref)
-    dropped, updated = (None if ref is None else taken[ref] for ref in refs)
+        if ref is not None and ref not in bitmaps:
+            bitmaps[ref] = SpilledBitmaps.read_framed(ref)
+    dropped, updated = (None if ref is None else bitmaps[ref] for ref in refs)
     return dropped, updated
 
 
 def _encoded(item: _Item) -> Iterator[bytes]:
-    """On an executor: the batches of a piece, each with where its rows lie."""
+    """Yield the batches of a split, each with the positions of its rows. Runs on an executor."""
     with SpilledBitmaps() as bitmaps:
-        parts = (
-            _with(part, found, bitmaps.store_framed) for part, found in zip(item.piece.slices, item.found, strict=True)
-        )
-        for batch in run(Rows(tuple(parts))):
+        parts = (_with(part, found, bitmaps.store_framed) for part, found in zip(item.split.slices, item.found, strict=True))
+        for batch in read_split(FilesSplit(tuple(parts))):
             place = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
             rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(place)
             sink = pa.BufferOutputStream()
@@ -102,7 +103,7 @@ def _encoded(item: _Item) -> Iterator[bytes]:
             yield sink.getvalue().to_pybytes()
 
 
-def _with(part: Slice, found: _Found, put: Callable[[bytes, int], DeletionVectorRef]) -> Slice:
+def _with(part: FileSlice, found: _Found, put: Callable[[bytes, int], DeletionVectorRef]) -> FileSlice:
     refinement = part.task.refinement
     if refinement is None:
         return part

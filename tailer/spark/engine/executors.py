@@ -1,15 +1,14 @@
-"""Work for executors, and what comes of it, in order: the one place that knows how Spark is made to run a function.
+"""Runs functions on executors and returns their results in order; the only module that knows how Spark does this.
 
-A classic session runs RDDs, one partition for each item. Behind Spark Connect there are none: a range of as many rows
-runs through `mapInArrow`. Either way a task answers with bytes, or with the error that `work` raised: it comes out on
-the driver as what it was, class, fields and all, and Spark does not run the task again, for the pipeline is what
-retries. Tasks that Spark runs again, because an executor was lost, or twice at once, are Spark's own business: one
-answer of each item arrives.
+A classic session runs RDDs with one partition for each item. Spark Connect has no RDDs: there, a range with one row for
+each item runs through `mapInArrow`. Either way a task returns bytes, or the error that `work` raised. The error is
+raised on the driver with its class and fields. Spark does not repeat that task, because only the pipeline retries.
+Spark does repeat tasks of a lost executor, and may run a task twice at once: one answer of each item arrives.
 
-Items are divided into jobs, some of which are under way at the same time: the next ones have begun while the results
-of one are consumed, so that no core waits for us, and no more than a window of two items for each core is held. Within
-the window Spark may take them up in any order.
-Measured on 2 cores: 30 ms of each task and of each job are Spark's own, with Connect 350 ms of each job.
+Items are divided into jobs, several of which run at the same time. The next jobs have begun while the results of one
+are consumed, so no core waits for the driver. At most a window of two items for each core is held. Within the window
+Spark may run items in any order. Measured on 2 cores: Spark needs 30 ms for each task and each job, Connect 350 ms for
+each job.
 """
 
 import pickle
@@ -40,28 +39,28 @@ __all__ = ["Executors", "Run"]
 T = TypeVar("T")
 Work = Callable[[T], Iterator[bytes]]
 
-# Windows are two items for each core, in at most so many jobs: as few as keep the cores busy, for each one costs.
+# A window has two items for each core, in at most so many jobs: as few as keep the cores busy, for each job costs.
 JOBS: Final = 8
 ITEMS_PER_CORE: Final = 2
-# A job that had not reached Spark when its group was cancelled is cancelled at the next try.
+# A job that reaches Spark only after its group was cancelled is cancelled at the next try.
 CANCEL_AGAIN_S: Final = 0.2
 DESCRIPTION: Final = "lake-tailer: rows of changes"
 ANSWERS: Final = pa.schema([("item", pa.int64()), ("kind", pa.int32()), ("data", pa.binary())])
 ANSWERS_SQL: Final = "item long, kind int, data binary"
 
-# What an answer is: a chunk, a pickled error, or the word that the item is done. Without it an item was cut off: where
-# a JVM is killed while it hands over results, PySpark takes what came for all there is.
+# Kinds of answers: a chunk, a pickled error, or the end of an item. An item without its end was cut off: if a JVM
+# is killed while it hands over results, PySpark takes the part that arrived for all of them.
 CHUNK: Final = 0
 FAILURE: Final = 1
 DONE: Final = 2
 
-# Of which item of the job, of which kind, and the data.
+# The item's number in the job, the kind of answer, and the data.
 Answer = tuple[int, int, bytes]
 SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError, EOFError)
 
 
 class Executors:
-    """The executors behind a session, for any number of runs at the same time. `close` it when done."""
+    """The executors of a session, for any number of concurrent runs. `close` it when done."""
 
     def __init__(self, session: SparkSession) -> None:
         self._jobs: _Jobs = _ConnectJobs(session) if is_remote(session) else _ClassicJobs(session)
@@ -70,29 +69,29 @@ class Executors:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run side by side, as far as Spark knows now. Raises `EngineUnavailable`."""
+        """The number of tasks that run in parallel, as far as Spark knows now. Raises `EngineUnavailable`."""
         try:
             return max(1, self._jobs.parallelism())
         except SPARK_ERRORS as error:
             raise self._jobs.named(error) from error
 
     def run(self, work: Work[T], items: Sequence[T]) -> "Run[T]":
-        """What `work` gives for each of `items`, computed by executors side by side.
+        """Run `work` for each of `items` on executors, in parallel.
 
         `work` and the items must survive pickling; `work` is best a function of a module that executors have. Raises
-        `EngineUnavailable`; what else may go wrong is raised by the result.
+        `EngineUnavailable`; all other errors are raised by the result.
         """
         run = Run(self._jobs, self._threads, work, items, self.parallelism * ITEMS_PER_CORE)
         self._runs = {each for each in self._runs if not each.is_over} | {run}
         return run
 
     def cancel(self) -> None:
-        """Close all runs that are under way. From any thread."""
+        """Close all open runs. Callable from any thread."""
         for run in tuple(self._runs):
             run.close()
 
     def close(self) -> None:
-        """Close all runs and let go of the threads; the session stays open."""
+        """Close all runs and release the threads; the session stays open."""
         self.cancel()
         self._threads.shutdown()
 
@@ -101,9 +100,9 @@ class Run(Iterator[list[bytes]], Generic[T]):
     """The results of items, one list of chunks for each, in the order of the items.
 
     Nothing begins before the first `next`, which blocks until the next item is done. It raises the error of an item in
-    that item's place, after which the run is over; `ConfigError` where executors cannot run our code at all,
-    `EngineUnavailable` where Spark gave up, and `CancelledError` once the run was closed. A run that is not iterated to
-    its end must be closed.
+    place of its result, after which the run is over. It raises `ConfigError` if executors cannot run our code at all,
+    `EngineUnavailable` if Spark gave up, and `CancelledError` after `close`. A run that is not iterated to its end must
+    be closed.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether there are no more results."""
         return self._closed or self._given == len(self._items)
 
     def __next__(self) -> list[bytes]:
@@ -152,7 +151,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
         return [chunk for _, _, chunk in chunks]
 
     def close(self) -> None:
-        """Stop the jobs; returns when they have ended. From any thread, and as often as one likes."""
+        """Stop the jobs and return when they have ended. Callable from any thread, any number of times."""
         with self._lock:
             self._closed = True
             running = [job for job in self._running if not job.cancel()]
@@ -162,7 +161,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
             wait(running, timeout=CANCEL_AGAIN_S)
 
     def _begin(self) -> None:
-        """Begin as many jobs as the window has room for."""
+        """Start as many jobs as the window allows."""
         with self._lock:
             if self._closed:
                 raise CancelledError
@@ -177,7 +176,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
         return self._jobs.collect(self._group, self._work, items)
 
     def _by_item(self, answers: list[Answer], first: int) -> Iterator[list[Answer]]:
-        """The answers of each item of a job; one of which nothing came has none."""
+        """Group the answers of a job by item; an item without an answer has an empty group."""
         by_item = {item: list(group) for item, group in groupby(answers, itemgetter(0))}
         size = min(self._size, len(self._items) - first)
         return (by_item.get(item, []) for item in range(size))
@@ -189,22 +188,22 @@ class Run(Iterator[list[bytes]], Generic[T]):
 
 
 class _Jobs(Protocol):
-    """A kind of session, as far as running functions goes."""
+    """The operations that run functions on one kind of session."""
 
     def parallelism(self) -> int:
-        """How many tasks run side by side."""
+        """Return the number of tasks that run in parallel."""
         ...
 
     def collect(self, group: str, work: Work[Any], items: Sequence[Any]) -> list[Answer]:
-        """Run one job of the group, with a task for each item; its answers in the order of items."""
+        """Run one job of the group, with a task for each item. Return its answers in the order of items."""
         ...
 
     def cancel(self, group: str) -> None:
-        """Stop the jobs of the group that are running."""
+        """Stop the running jobs of the group."""
         ...
 
     def named(self, error: Exception) -> TailerError:
-        """One of Spark's errors in our words."""
+        """Translate one of Spark's errors into ours."""
         ...
 
 
@@ -217,7 +216,7 @@ class _ClassicJobs:
         return self._context.defaultParallelism
 
     def collect(self, group: str, work: Work[Any], items: Sequence[Any]) -> list[Answer]:
-        # A property of the thread, and one that Spark keeps for it.
+        # The group is a property of the thread, in Python and in Spark.
         self._context.setJobGroup(group, DESCRIPTION, interruptOnCancel=True)
         partitions = self._context.parallelize(items, len(items))
         return partitions.mapPartitionsWithIndex(partial(_answer, work)).collect()
@@ -237,7 +236,7 @@ class _ConnectJobs:
 
     def parallelism(self) -> int:
         if self._parallelism is None:
-            # The server tells none of its settings; but into how many parts it divides a range shows.
+            # The server does not reveal its settings, but its number of range partitions can be seen.
             parts = self._session.range(100_000).selectExpr("spark_partition_id() AS part")
             self._parallelism = parts.distinct().count()
         return self._parallelism
@@ -260,7 +259,7 @@ class _ConnectJobs:
 
 
 def _answer(work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator[Answer]:
-    """What an executor answers for one item."""
+    """Yield the answers of an executor for one item."""
     try:
         with our_task():
             for item in items:
@@ -274,7 +273,7 @@ def _answer(work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator
 def _answer_in_arrow(
     work: Work[Any], items: Sequence[Any], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same, for a part of a range over the items."""
+    """Yield the same as record batches, for a part of a range over the items."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for answer in _answer(work, number, [items[number]]):

@@ -1,8 +1,8 @@
-"""The Python worker of an executor, as far as we have to do with it.
+"""Garbage collection in the Python worker of an executor.
 
-After every task Spark has the worker collect all garbage before it takes the next one: up to 50 ms, for the many
-thousands of objects that modules are made of. What there is at the end of our first task stays for as long as the
-process does, so it is put where collections do not look (`gc.freeze`): a task takes 8 ms of Python in place of 44.
+After every task, Spark makes the worker collect all garbage before it takes the next one: up to 50 ms, because modules
+consist of many thousands of objects. Whatever exists at the end of our first task lives as long as the process, so
+`gc.freeze` excludes it from collections: a task takes 8 ms of Python instead of 44.
 """
 
 import gc
@@ -16,7 +16,7 @@ __all__ = ["our_task"]
 
 @contextmanager
 def our_task() -> Iterator[None]:
-    """Around each task of ours. Outside of executors it does nothing."""
+    """Wrap each of our tasks. Outside of executors it does nothing."""
     try:
         yield
     finally:

@@ -1,20 +1,19 @@
-"""The data source `tailer`: a table's changes for Spark, as a batch or as a stream, in Python from end to end.
+"""The data source `tailer`: a table's changes for Spark, as a batch or as a stream, entirely in Python.
 
     spark.read.format("tailer").option("startingVersion", 0).load("/data/orders")
     spark.readStream.format("tailer").load("/data/orders")
 
-`tailer.spark.source.options` has the options. Where Spark calls what, and in which process:
+`tailer.spark.source.options` lists the options. Spark calls these methods, in these processes:
 
-- `TailerSource.schema` on the driver, once, when the query is written: the columns are those of the table now, or at
-  the end of a batch. What was found then travels with the source, so every run of a batch reads the same versions.
-- `BatchReader.partitions`, and all of `StreamReader` but `read`, on the driver: one process for each query that plans
-  (`tailer.spark.source.admission`) and keeps what it has planned. Nothing is remembered that an offset does not say
-  (invariant 2): Spark asks the next offset before it commits the one before, and of the last one it never says that it
-  is committed.
-- `read` on executors: it runs one piece (`tailer.spark.splits`).
+- `TailerSource.schema` on the driver, once, when the query is written. The columns are those of the table now, or at
+  the end of a batch. The versions found then travel with the source, so every run of a batch reads the same ones.
+- `BatchReader.partitions`, and all of `StreamReader` but `read`, on the driver. Each query has one process that plans
+  (`tailer.spark.source.admission`) and caches its plans. It remembers nothing that is not in an offset (invariant 2):
+  Spark asks for the next offset before it commits the previous one, and never reports that the last one was committed.
+- `read` on executors: it reads one split (`tailer.spark.splits`).
 
-A stream's start is made definite once, and every offset tells it (`tailer.spark.source.offsets`). Rows of a micro-batch
-have no order but the one that `_commit_version` and, in the envelope, `_task` and `_row` tell.
+The start of a stream is decided once, and every offset contains it (`tailer.spark.source.offsets`). Rows of a
+micro-batch have no order except by `_commit_version` and, in the envelope, by `_task` and `_row`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -45,12 +44,12 @@ from tailer.errors import (
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer.spark.engine.worker import our_task
-from tailer.spark.source.admission import Budget, Feed
+from tailer.spark.source.admission import Admission, Budget
 from tailer.spark.source.offsets import Offset, StreamPlace, offset_of, place_of
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.spark.source.plan_cache import Place
 from tailer.spark.source.views import EnvelopeView, SparkView, TypedView
-from tailer.spark.splits import Piece, run
+from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import LocalStore
 from tailer.table_log import TableLog
@@ -60,20 +59,20 @@ __all__ = ["TailerSource"]
 T = TypeVar("T")
 
 _BEHIND: Final = (
-    "a query with a new checkpoint folder and startingVersion = {} goes on behind it, without those changes."
+    "a query with a new checkpoint folder and startingVersion = {} continues after it, without those changes."
 )
 _RESTORE: Final = "Restore what is missing; or "
 
 
 def _next_step(error: TailerError) -> str:
-    """What to do about an error in a query: the words of `hint` are for pipelines, where the two differ."""
+    """Return the next step after an error in a query; `hint` is written for pipelines, and the two may differ."""
     match error:
         case TableReplaced():
-            return "Start a query with a new checkpoint folder, and say where to begin in the new table."
+            return "Start a query with a new checkpoint folder, and give its start in the new table."
         case FileVacuumed(version=version) | ChangesUnavailable(version=version):
             return _RESTORE + _BEHIND.format(version + 1)
         case VersionGone() | LogCorrupt():
-            return _RESTORE + _BEHIND.format("a version behind the gap")
+            return _RESTORE + _BEHIND.format("a version after the gap")
         case ConfigError(where="key"):
             between = "Where a version renames it, give the query an endingVersion before that, then the other name."
             return f"{error.hint} {between}"
@@ -86,7 +85,7 @@ def _next_step(error: TailerError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found when the query was written: the table's columns at the version `end`, and its newest version."""
+    """The table when the query was written: its columns at the version `end`, and its newest version."""
 
     columns: pa.Schema
     end: int
@@ -104,22 +103,22 @@ class TailerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """Return the name for `format`."""
         return "tailer"
 
     def schema(self) -> StructType:
-        """The columns of change rows. Raises what reading the log raises."""
+        """Return the columns of change rows. Raises what reading the log raises."""
         return self._view(follows=False).spark_schema
 
     def reader(self, schema: StructType) -> "BatchReader":
-        """For a batch. Raises `ConfigError` where it has no start."""
+        """Make the reader of a batch. Raises `ConfigError` if it has no start."""
         with _with_next_step():
             self._chosen.check_batch()
             view = self._checked(schema, follows=False)
         return BatchReader(self._chosen, view, self._found().latest)
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
-        """For a stream."""
+        """Make the reader of a stream."""
         with _with_next_step():
             self._chosen.check_stream()
             view = self._checked(schema, follows=True)
@@ -128,7 +127,7 @@ class TailerSource(DataSource):
     def _checked(self, schema: StructType, *, follows: bool) -> SparkView:
         view = self._view(follows=follows)
         if schema != view.spark_schema:
-            remedy = "Leave .schema(...) out, and select or cast the columns behind load()."
+            remedy = "Leave .schema(...) out, and select or cast the columns after load()."
             raise ConfigError("schema", f"is given by the table: {view.spark_schema.simpleString()}", remedy)
         return view
 
@@ -155,24 +154,24 @@ class TailerSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """All changes from the start to the end, `latest` at most."""
+    """A batch of all changes from the start to the end, which is at most `latest`."""
 
     def __init__(self, chosen: SourceOptions, view: SparkView, latest: int) -> None:
         self._chosen = chosen
         self._view = view
         self._latest = latest
 
-    def partitions(self) -> list["PiecePartition"]:
-        """The pieces, as partitions."""
+    def partitions(self) -> list["SplitPartition"]:
+        """Return the splits as partitions."""
         with _with_next_step():
             work = anyio.run(self._work)
-        return [PiecePartition(piece) for piece in work]
+        return [SplitPartition(split) for split in work]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, on an executor."""
+        """Yield the rows of a split. Runs on an executor."""
         return _read(self._view, partition)
 
-    async def _work(self) -> list[Piece | SchemaChange]:
+    async def _work(self) -> list[Split | SchemaChange]:
         chosen = self._chosen
         table = _open(chosen)
         first = await _point(table, chosen.start, self._latest)
@@ -180,13 +179,13 @@ class BatchReader(DataSourceReader):
         if first.version > last + 1:
             reason = f"version {first.version} comes after the end, version {last}"
             raise ConfigError("startingVersion", reason, "Give an earlier start, or a later end.")
-        feed = Feed(table, self._view, chosen.rules, net=chosen.net_changes)
-        begin = await feed.start(first)
-        return await feed.work(begin, Position.end(last))
+        admission = Admission(table, self._view, chosen.rules, net=chosen.net_changes)
+        begin = await admission.start(first)
+        return await admission.work(begin, Position.end(last))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream that never ends, or at the option's end."""
+    """A stream without an end, or up to the end given as an option."""
 
     def __init__(self, chosen: SourceOptions, view: SparkView) -> None:
         self._chosen = chosen
@@ -194,50 +193,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planning: _Planning | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to executors: they plan nothing."""
+        """Return the state for executors, which plan nothing."""
         return {**self.__dict__, "_planning": None}
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Just before the start; the same however often it is asked."""
+        """Return the offset just before the start; every call returns the same."""
         first = self._plan(_Planning.first)
         return offset_of(StreamPlace(first, first.position), self._chosen.app_id)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
-        """How far the next micro-batch goes; `start` where there is nothing new."""
+        """Return the end of the next micro-batch; `start` if there is nothing new."""
         after = self._place(start)
         budget = Budget() if isinstance(limit, ReadAllAvailable) else self._chosen.budget
         end = self._plan(partial(_Planning.advance, after=after.place, budget=budget))
         return offset_of(StreamPlace(end, after.start), self._chosen.app_id)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """That there are limits: Spark has no word for several at once."""
+        """Return that there are limits: Spark has no form for several at once."""
         return (
             ReadAllAvailable() if self._chosen.budget == Budget() else ReadMaxFiles(self._chosen.budget.max_files or 1)
         )
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        """The end of the newest version, for the query's progress."""
+        """Return the end of the newest version, for the query's progress."""
         newest = self._plan(_Planning.newest)
         return offset_of(StreamPlace(newest, newest.position), self._chosen.app_id)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Make the newest version of now the end."""
+        """Make the current newest version the end."""
         self._plan(_Planning.end_here)
 
-    def partitions(self, start: Offset, end: Offset) -> list["PiecePartition"]:
-        """The pieces between two offsets, as partitions."""
+    def partitions(self, start: Offset, end: Offset) -> list["SplitPartition"]:
+        """Return the splits between two offsets as partitions."""
         after, through = self._place(start), self._place(end)
-        # The first batch, begun before a restart: its start was made definite then.
+        # The first batch began before a restart: its start was decided then.
         begin = after.place if after.start == through.start else through.beginning
         ask = partial(_Planning.work, after=begin, through=through.place)
-        return [PiecePartition(piece) for piece in self._plan(ask)]
+        return [SplitPartition(split) for split in self._plan(ask)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, on an executor."""
+        """Yield the rows of a split. Runs on an executor."""
         return _read(self._view, partition)
 
     def stop(self) -> None:
-        """End what plans."""
+        """Stop planning."""
         if self._planning is not None:
             self._planning.close()
             self._planning = None
@@ -253,25 +252,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ask(self._planning)
 
 
-class PiecePartition(InputPartition):
-    """A piece on its way to an executor. Raises nothing."""
+class SplitPartition(InputPartition):
+    """A split on its way to an executor. Raises nothing."""
 
-    def __init__(self, piece: Piece | SchemaChange) -> None:
-        super().__init__(piece)
+    def __init__(self, split: Split | SchemaChange) -> None:
+        super().__init__(split)
 
 
 class _Planning:
-    """The driver's side of a stream: a feed, in an event loop of its own."""
+    """The driver's side of a stream: its admission, in an event loop of its own."""
 
     def __init__(self, chosen: SourceOptions, view: SparkView) -> None:
         self._stack = ExitStack()
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._chosen = chosen
         self._table = _open(chosen)
-        self._feed = Feed(self._table, view, chosen.rules, net=chosen.net_changes)
+        self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes)
         self._first: Place | None = None
         self._last: int | None = None
-        self._final = chosen.end is None  # whether that is the last version for good
+        self._final = chosen.end is None  # whether that is the final last version
 
     def first(self) -> Place:
         if self._first is None:
@@ -279,10 +278,10 @@ class _Planning:
         return self._first
 
     def advance(self, after: Place, budget: Budget) -> Place:
-        return self._ask(partial(self._feed.advance, after, budget, self._end()))
+        return self._ask(partial(self._admission.advance, after, budget, self._end()))
 
-    def work(self, after: Place, through: Place) -> list[Piece | SchemaChange]:
-        return self._ask(partial(self._feed.work, after, through.position, through.table_id))
+    def work(self, after: Place, through: Place) -> list[Split | SchemaChange]:
+        return self._ask(partial(self._admission.work, after, through.position, through.table_id))
 
     def newest(self) -> Place:
         latest = self._ask(self._table.latest)
@@ -297,7 +296,7 @@ class _Planning:
         self._stack.close()
 
     def _end(self) -> int | None:
-        """The last version. Of a time that is yet to come nobody knows which one that is."""
+        """Return the last version. For a time in the future it is not known yet."""
         end = self._chosen.end
         if not self._final and end is not None:
             self._last = self._ask(partial(_end, self._table, end))
@@ -305,7 +304,7 @@ class _Planning:
         return self._last
 
     async def _start(self) -> Place:
-        return await self._feed.start(await _point(self._table, self._chosen.start, self._last))
+        return await self._admission.start(await _point(self._table, self._chosen.start, self._last))
 
     def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
         return self._portal.call(question)
@@ -321,12 +320,12 @@ async def _load(chosen: SourceOptions) -> Loaded:
     end = latest if chosen.end is None else min(await _end(table, chosen.end), latest)
     columns = await table.seek(end + 1)
     if columns is None:
-        raise ConfigError("path", f"what the columns of {table.uri} are at version {end} is not in its log")
+        raise ConfigError("path", f"the log of {table.uri} does not contain its columns at version {end}")
     return Loaded(columns, end, latest)
 
 
 async def _point(table: TableLog, start: Start | None, latest: int | None) -> StartPoint:
-    """The start made definite; a snapshot, where it is one, of the version `latest`, None for the newest now."""
+    """Resolve the start; a snapshot is of the version `latest`, None for the newest now."""
     wanted = start or Start(StartKind.SNAPSHOT)
     with _naming("starting", wanted):
         point = await table.resolve(wanted)
@@ -337,14 +336,14 @@ async def _point(table: TableLog, start: Start | None, latest: int | None) -> St
 
 
 async def _end(table: TableLog, end: Start) -> int:
-    """The end made definite."""
+    """Resolve the end to a version."""
     with _naming("ending", end):
         return await table.resolve_end(end)
 
 
 @contextmanager
 def _naming(which: str, place: Start) -> Iterator[None]:
-    """Errors name the option that was given."""
+    """Make errors name the option that was given."""
     try:
         yield
     except ConfigError as error:
@@ -357,14 +356,14 @@ def _read(view: SparkView, partition: InputPartition) -> Iterator[pa.RecordBatch
     with our_task(), _with_next_step():
         if isinstance(work, SchemaChange):
             yield from view.change(work)
-        elif work is not None:  # Spark makes a partition of no work for a batch without any
-            for batch in run(work):
+        elif work is not None:  # a batch without splits has one partition with None
+            for batch in read_split(work):
                 yield from view.rows(batch)
 
 
 @contextmanager
 def _with_next_step() -> Iterator[None]:
-    """Of an error, Spark shows no more than the text of its traceback: what to do belongs there, too."""
+    """Add the next step to the text of an error, because Spark shows nothing but the traceback."""
     try:
         yield
     except TailerError as error:

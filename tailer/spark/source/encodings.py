@@ -1,7 +1,7 @@
-"""The port of what writes rows as texts, for readers whose schema has a column of text and no others.
+"""The port of row encodings: text for readers whose schema has a single text column.
 
-`tailer` does not know how rows are written: encodings are found through the entry-point group `tailer.encodings`, ours
-and third parties' alike. An entry names a callable that takes the Arrow schema of rows and gives a `RowTexts` for them.
+`tailer` itself encodes no rows: encodings are found through the entry-point group `tailer.encodings`, ours and those of
+third parties alike. An entry names a callable that takes the Arrow schema of rows and returns their `RowTexts`.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ ENTRY_POINTS: Final = "tailer.encodings"
 
 
 class RowTexts(Protocol):
-    """Writes rows of one schema as texts, one each."""
+    """The encoder of rows of one schema, one text each."""
 
     def texts(self, rows: pa.RecordBatch) -> Iterator[pa.Array]:
-        """The texts of all rows in order, as `string` without nulls, some rows at a time to bound memory.
+        """Yield the texts of all rows in order, as `string` without nulls, some rows at a time to bound memory.
 
         Raises `ValueError` for a value that has no text.
         """
@@ -30,18 +30,18 @@ class RowTexts(Protocol):
 
 
 class RowEncoding(Protocol):
-    """What an entry point of the group names."""
+    """The callable that an entry point of the group names."""
 
     def __call__(self, schema: pa.Schema) -> RowTexts:
-        """What writes rows of `schema`. Raises `ValueError` for a column whose type has no text."""
+        """Make the encoder of rows of `schema`. Raises `ValueError` for a column whose type has no text."""
         ...
 
 
 @cache
 def row_encoding(name: str) -> RowEncoding:
-    """The encoding called `name`. Raises `ConfigError` where it is not installed, or cannot be loaded."""
+    """Load the encoding called `name`. Raises `ConfigError` if it is not installed or cannot be loaded."""
     found = entry_points(group=ENTRY_POINTS, name=name)
-    remedy = f"Install lake-tailer whole, on Spark's executors as well: its metadata names the group {ENTRY_POINTS}."
+    remedy = f"Install lake-tailer with its metadata, on Spark's executors too: it registers the group {ENTRY_POINTS}."
     if not found:
         raise ConfigError("schema", f"no encoding of rows is called {name!r}", remedy)
     try:

@@ -1,12 +1,12 @@
-"""The envelope: change rows in a schema that never changes, whatever becomes of the table's columns.
+"""The envelope: change rows in a schema that never changes, whatever happens to the table's columns.
 
-Each row says what happened, where in the stream it stands and what identifies it for ever; the columns of the table are
-a JSON object in `value`. Where they change, a row of `_change_type` `schema_change` says so, before the first row that
-has the new ones; its `value` says how, and what they are from there on::
+Each row has its change type, its position in the stream and its event id; the table's columns are a JSON object in
+`value`. A change of columns is announced by a row of `_change_type` `schema_change`, before the first row with the new
+columns. Its `value` holds the changes and the new columns::
 
     {"changes":["column b was renamed to c"],"columns":[{"name":"a","type":"long"},{"name":"c","type":"string"}]}
 
-with types as in a Delta schema: a word, or an object where nested. The JSON of rows is written by the encoding `json`
+with types as in a Delta schema: a word, or an object if nested. The JSON of rows is written by the encoding `json`
 (`tailer.encodings`), the same as in the flat messages of sinks.
 """
 
@@ -44,16 +44,16 @@ _METADATA: Final = tuple(field.name for field in METADATA_FIELDS)
 
 
 class EnvelopeRows:
-    """Puts change rows into the envelope. It holds nothing: made anywhere, it survives pickle.
+    """The encoder of change rows in the envelope. It has no state and survives pickle.
 
-    Raises `ConfigError` where the encoding of rows is not installed, when made and when used.
+    Raises `ConfigError` if the encoding of rows is not installed, both when made and when used.
     """
 
     def __init__(self) -> None:
         row_encoding(_ENCODING)
 
     def batches(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of a batch in the envelope's schema, some at a time to bound memory.
+        """Yield the rows of a batch in the envelope's schema, some at a time to bound memory.
 
         Raises `UnsupportedFeature` for a value that has no JSON text.
         """
@@ -68,7 +68,7 @@ class EnvelopeRows:
             raise UnsupportedFeature(batch.table_id, "a JSON text", batch.version, str(error), remedy) from error
 
     def change(self, event: SchemaChange) -> pa.RecordBatch:
-        """The row that says that the columns change."""
+        """Make the row that announces a change of columns."""
         columns = from_arrow_schema(pa.schema([field for field in event.after if field.name not in _METADATA]))
         shown = [{"name": field.name, "type": field.dataType.jsonValue()} for field in columns]
         text = json.dumps({"changes": event.changes, "columns": shown}, ensure_ascii=False, separators=(",", ":"))
@@ -78,7 +78,7 @@ class EnvelopeRows:
             COMMIT_VERSION: event.version,
             COMMIT_TIMESTAMP: event.timestamp_ms * 1000,
             "_table_id": event.table_id,
-            # A name may have what is no text: what stands for it is, as an escape, legal JSON.
+            # A name may have bytes that are not text; their escapes are legal JSON.
             "value": text.encode(errors="backslashreplace").decode(),
         }
         return pa.RecordBatch.from_arrays([pa.array([values.get(f.name)], f.type) for f in _ARROW], schema=_ARROW)

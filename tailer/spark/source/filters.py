@@ -1,14 +1,14 @@
-"""Filters: which change rows a reader wants, as a SQL predicate such as `amount > 10 AND _change_type <> 'delete'`.
+"""Filters: the change rows that a reader wants, as a SQL predicate such as `amount > 10 AND _change_type <> 'delete'`.
 
-The predicate is DuckDB's SQL over the columns of the rows, their metadata columns included; names are found without
-regard to case and may stand in backticks or double quotes, text stands in single quotes. Rows for which it is null are
-left out, as in a WHERE clause. DuckDB only answers which rows are wanted; what is taken out of the batch is Arrow's.
+The predicate is DuckDB's SQL over the columns of the rows and their metadata columns. Names are matched without regard
+to case and may be in backticks or double quotes; text is in single quotes. Rows for which it is null are left out, as
+in a WHERE clause. DuckDB only decides which rows are wanted; Arrow takes them from the batch.
 
-Whoever writes a filter may be somebody else than who runs it, and the same task must yield the same rows wherever and
-whenever it runs (invariant 4). So a predicate is read as a syntax tree before it is run, and made of nothing but
-columns, constants, operators and functions that know their arguments and nothing else: no clock, no chance, no
-settings, no tables. The connection besides has no way to files, the network, extensions or variables of the program.
-Memory is that of one batch, and of what the predicate makes of it: `repeat` and its like can make much.
+The author of a filter may be another person than the one who runs it, and the same task must yield the same rows
+everywhere and at any time (invariant 4). So a predicate is parsed before it is run. It may consist only of columns,
+constants, operators and functions of their arguments: no clock, no randomness, no settings, no tables. The connection
+also has no access to files, the network, extensions or variables of the program. Memory is that of one batch and of the
+predicate's results: `repeat` and similar functions can make much.
 """
 
 import json
@@ -30,7 +30,7 @@ __all__ = ["RowFilter"]
 
 _WHERE: Final = "filter"
 _CONNECTION: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "threads": 1,  # answers come in the order of the rows
+    "threads": 1,  # keeps the order of the rows
     "async_threads": 0,  # no files are read
     "memory_limit": "256MB",
     "enable_external_access": False,
@@ -43,14 +43,14 @@ _EXAMPLE: Final = "Give a condition such as: amount > 10 AND _change_type <> 'de
 _ONE_ROW: Final = "A filter sees one row at a time: use its columns, constants, operators and functions of these."
 _REPEATABLE: Final = "The same rows must come out whenever they are read: compare columns with constants."
 _SQL: Final = "It is DuckDB's SQL: see its functions and types; cast(column AS type) makes one type of another."
-_ON_ERROR: Final = "Say what such rows are, for example with try_cast(column AS type) or coalesce(column, value)."
+_ON_ERROR: Final = "Handle such rows, for example with try_cast(column AS type) or coalesce(column, value)."
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """A predicate over change rows. It may be pickled, and used by several threads at once.
+    """A predicate over change rows. It survives pickle, and several threads may use it at once.
 
-    Raises `ConfigError` for `text` that is not one predicate, or whose answer depends on anything but the row.
+    Raises `ConfigError` if `text` is not one predicate, or depends on anything but the row.
     """
 
     text: str
@@ -59,26 +59,26 @@ class RowFilter:
         _parsed(self.text)
 
     def columns(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of `names` that the predicate names, in their order, and perhaps others."""
+        """Return those of `names` that the predicate uses, in their order, and perhaps others."""
         named = _parsed(self.text).named
         return tuple(name for name in names if name.lower() in named)
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise `ConfigError` where the predicate cannot be asked about rows of a table with `schema`.
+        """Raise `ConfigError` if the predicate does not fit rows of a table with `schema`.
 
-        The metadata columns of change rows need not be in it.
+        `schema` need not contain the metadata columns of change rows.
         """
         with _evaluator(self.text) as evaluator:
             evaluator.answer(_completed(_no_rows(schema), METADATA_FIELDS), "")
 
     def apply(self, batch: ChangeBatch, schema: pa.Schema | None = None) -> ChangeBatch:
-        """The rows of `batch` for which the predicate is true, in their order; there may be none.
+        """Return the rows of `batch` for which the predicate is true, in their order; there may be none.
 
-        `schema`: the table's, where the batch may lack some of its columns, as rows do that are older than a column:
-        it is null for the predicate.
+        `schema`: the table's. Columns that it has and the batch lacks, because its rows are older, are null for the
+        predicate.
 
-        Raises `ConfigError` where the rows lack a column that the predicate names, or where it cannot be computed for
-        one of them (invariant 5).
+        Raises `ConfigError` if the rows lack a column that the predicate uses, or if it cannot be computed for one of
+        them (invariant 5).
         """
         named = _parsed(self.text).named
         older = () if schema is None else [column for column in schema if column.name.lower() in named]
@@ -92,7 +92,7 @@ class RowFilter:
 
 @contextmanager
 def _evaluator(text: str) -> Iterator["_Evaluator"]:
-    """One that no other thread uses meanwhile; one that fails is not used again."""
+    """Lend an evaluator that no other thread uses meanwhile. One that fails is not used again."""
     predicate = _parsed(text)
     try:
         evaluator = predicate.idle.pop()
@@ -115,21 +115,21 @@ def _completed(rows: pa.RecordBatch, columns: Collection[pa.Field]) -> pa.Record
 
 
 class _Evaluator:
-    """A connection that knows nothing but the rows at hand, and the question as prepared for their schema."""
+    """A connection that sees only the current rows, with the query prepared for their schema."""
 
     def __init__(self, predicate: "_Predicate") -> None:
         self._predicate = predicate
-        # A connection that outlives the interpreter's other objects, as one in a traceback may, is complained about.
+        # DuckDB warns about connections that outlive the interpreter's other objects, as one in a traceback may.
         self._connections = [_connect()]
         weakref.finalize(self, _close, self._connections)
         self._at_hand = _AtHand()
         self._named: tuple[int, ...] = ()
         self._prepared: tuple[pa.Schema, duckdb.DuckDBPyRelation] | None = None
-        # A name that nothing in the predicate can mean.
+        # A name that the predicate cannot contain.
         self._table = "rows" + "_" * max(map(len, predicate.named), default=0)
 
     def answer(self, rows: pa.RecordBatch, place: str) -> pa.BooleanArray:
-        """For each row whether it is wanted: true, false or null. `place` is where errors say that it failed."""
+        """Return for each row whether it is wanted: true, false or null. `place`: the place to name in errors."""
         with _translated(self._predicate.text, place):
             if self._prepared is None or not self._prepared[0].equals(rows.schema):
                 self._prepared = (rows.schema, self._prepare(rows.schema, place))
@@ -146,19 +146,19 @@ class _Evaluator:
         return question
 
     def _seen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """What the predicate is to see of `rows`: columns it does not name may be of types that DuckDB has not."""
+        """Return the columns of `rows` that the predicate uses: others may have types that DuckDB lacks."""
         if not self._named:
             return pa.RecordBatch.from_arrays([pa.repeat(True, rows.num_rows)], [self._table])
         columns = [rows.column(index) for index in self._named]
         for place, column in enumerate(columns):
             if column.offset and pa.types.is_nested(column.type):
-                # What is nested in a slice may begin anywhere.
+                # Nested columns of a slice may begin at any offset.
                 columns[place] = column.take(pa.array(range(len(column)), pa.int64()))
         return pa.RecordBatch.from_arrays(columns, [rows.schema.names[index] for index in self._named])
 
 
 class _AtHand:
-    """The rows that the prepared question is about next; DuckDB fetches them when it is asked."""
+    """The rows for the next run of the prepared query; DuckDB fetches them when it runs."""
 
     rows: pa.RecordBatch
 
@@ -171,9 +171,9 @@ class _AtHand:
 
 def _connect() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config=_CONNECTION)
-    # Else DuckDB writes to standard output, where rows may go, when a question takes two seconds.
+    # Otherwise DuckDB writes to standard output, where rows may go, when a query takes two seconds.
     connection.execute("SET enable_progress_bar = false").fetchall()
-    # Text and times become each other in this zone, wherever the filter runs.
+    # Text and times are converted in this zone, wherever the filter runs.
     connection.execute("SET TimeZone = 'UTC'").fetchall()
     connection.execute("SET lock_configuration = true").fetchall()
     return connection
@@ -187,7 +187,7 @@ def _close(connections: list[duckdb.DuckDBPyConnection]) -> None:
 def _translated(text: str, place: str) -> Iterator[None]:
     try:
         yield
-    # Where an answer fails while it is fetched, Arrow knows no other word than OSError.
+    # If a result fails while it is fetched, Arrow raises OSError.
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(
@@ -197,10 +197,11 @@ def _translated(text: str, place: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Predicate:
-    """What reading a predicate found out: names in lower case.
+    """The result of parsing a predicate: names in lower case.
 
-    `required`: what must be columns. `parameters`: names of lambda parameters, or columns, to the left of an arrow.
-    `idle`: what nobody uses now. Every task of an executor has its own copy of a filter; these it need not make.
+    `required`: names that must be columns. `parameters`: names of lambda parameters, or columns, to the left of an
+    arrow. `idle`: evaluators that are not in use. Every task of an executor has its own copy of a filter and need not
+    make new ones.
     """
 
     text: str
@@ -210,22 +211,25 @@ class _Predicate:
 
     @property
     def named(self) -> frozenset[str]:
-        """Every name that may be a column."""
+        """All names that may be columns."""
         return self.required | self.parameters
 
     def resolve(self, names: Sequence[str], place: str) -> tuple[int, ...]:
-        """Which of the columns `names` the predicate names. Raises `ConfigError` where it names others."""
+        """Return the numbers of the columns in `names` that the predicate uses.
+
+        Raises `ConfigError` for a name that is not among them.
+        """
         folded = [name.lower() for name in names]
         for name in sorted(self.named):
             if folded.count(name) > 1:
                 reason = f"several columns may be {name!r}{place}"
-                raise ConfigError(_WHERE, reason, "Names of columns are told apart without regard to case.")
+                raise ConfigError(_WHERE, reason, "Column names are matched without regard to case.")
             if name not in folded and (name in self.required or name in _BARE_FUNCTIONS):
                 if name in _BARE_FUNCTIONS:
                     raise ConfigError(_WHERE, f"{name} depends on more than the row", _REPEATABLE)
                 near = get_close_matches(name, folded, n=1)
                 meant = f" Did you mean {names[folded.index(near[0])]!r}?" if near else ""
-                text = " Text stands in single quotes." if f'"{name}"' in self.text.lower() else ""
+                text = " Put text in single quotes." if f'"{name}"' in self.text.lower() else ""
                 remedy = f"The columns are: {', '.join(names)}.{meant}{text}"
                 raise ConfigError(_WHERE, f"no column {name!r}{place}", remedy)
         return tuple(index for index, name in enumerate(folded) if name in self.named)
@@ -233,7 +237,7 @@ class _Predicate:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> _Predicate:
-    """Read a predicate. Raises `ConfigError`."""
+    """Parse a predicate. Raises `ConfigError`."""
     connections = [_connect()]
     try:
         reading = _Reading(connections[0])
@@ -246,12 +250,12 @@ def _parsed(text: str) -> _Predicate:
         _close(connections)
 
 
-# Functions that are called without brackets where no column has their name.
+# Functions that are called without brackets, unless a column has their name.
 _BARE_FUNCTIONS: Final = frozenset(
     [f"current_{of}" for of in ("catalog", "connection_id", "date", "localtime", "localtimestamp", "role", "schema")]
     + ["current_time", "current_timestamp", "current_user", "localtime", "localtimestamp", "session_user", "user"]
 )
-# What a predicate may be made of.
+# The elements that a predicate may contain.
 _PARTS: Final = frozenset(
     {"BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"}
     | {"LAMBDA", "OPERATOR", "TYPE"}
@@ -263,13 +267,13 @@ _OTHER_PARTS: Final = {
     "PARAMETER": "a parameter",
     "POSITIONAL_REFERENCE": "a column's number",
 }
-# DuckDB calls these consistent, but they know the clock, the version, or tables.
+# DuckDB calls these consistent, but they depend on the clock, the version, or tables.
 _INCONSISTENT: Final = frozenset(["current_localtime", "current_localtimestamp", "json_serialize_plan", "version"])
 _SAMPLES: Final = "reservoir_quantile"
 
 
 class _Reading:
-    """Takes the syntax tree of a predicate apart."""
+    """A parser of the syntax tree of a predicate."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -277,8 +281,8 @@ class _Reading:
         self.parameters: set[str] = set()
 
     def read(self, text: str, scope: frozenset[str]) -> None:
-        """Read `text`, in which the names in `scope` are no columns. Raises `ConfigError`."""
-        # Text that is an expression both ways neither ends the query it is put into nor goes on with it.
+        """Read `text`, in which the names in `scope` are not columns. Raises `ConfigError`."""
+        # Text that parses both alone and in parentheses neither ends nor extends the query around it.
         alone, wrapped, nothing = (self._query(query, text) for query in (text, f"(\n{text}\n)", "NULL"))
         parts = wrapped["select_list"]
         rest = [{name: part for name, part in query.items() if name != "select_list"} for query in (alone, nothing)]

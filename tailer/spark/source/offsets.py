@@ -1,12 +1,12 @@
-"""Places in a table's feed as offsets of Spark's streams: JSON that is compared as text, so its keys have one order.
+"""Offsets of Spark's streams: places in a table's changes as JSON. Spark compares text, so the keys have one order.
 
     {"appId":"orders","tableId":"5e5f...","version":12,"task":9223372036854775807,"row":9223372036854775807,
      "startVersion":3,"startTask":4611686018427387904}
 
-(on one line). Everything up to and including that position was delivered. `appId` is there where the option is.
+(on one line). Everything up to and including that position is delivered. `appId` is present if the option is given.
 
-Of its first batch Spark writes down the end only. A query that was killed in it is asked for its start again, and by
-then the newest version, or the earliest, is another one. So every offset tells where the stream began.
+Spark records only the end of its first batch. After a crash it asks for the start again, and by then the newest
+version, or the earliest, has changed. So every offset contains the start of the stream.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
-    """A place in a stream that began behind `start`."""
+    """A place in a stream that began after `start`."""
 
     place: Place
     start: Position
 
     @property
     def beginning(self) -> Place:
-        """Where the stream began; the table may have had another of its identities there."""
+        """The start of the stream; the table may have had another identity there."""
         return Place(self.place.table_id, self.start)
 
 
 def offset_of(at: StreamPlace, app_id: str | None) -> Offset:
-    """The place as an offset of the stream `app_id`."""
+    """Convert a place to an offset of the stream `app_id`."""
     named = {} if app_id is None else {"appId": app_id}
     position = at.place.position
     return {
@@ -51,7 +51,7 @@ def offset_of(at: StreamPlace, app_id: str | None) -> Offset:
 
 
 def place_of(offset: Mapping[str, Any], app_id: str | None) -> StreamPlace:
-    """The place that an offset names. Raises `ConfigError` for one that is not of the stream `app_id`."""
+    """Parse an offset. Raises `ConfigError` for one that is not of the stream `app_id`."""
     found = offset.get("appId")
     if found != app_id:
         reason = f"is {app_id!r}, and the checkpoint is of a stream with {found!r}"
@@ -63,4 +63,4 @@ def place_of(offset: Mapping[str, Any], app_id: str | None) -> StreamPlace:
         return StreamPlace(Place(str(offset["tableId"]), position), start)
     except (KeyError, TypeError, ValueError):
         remedy = "Give this source a checkpoint folder of its own."
-        raise ConfigError("checkpointLocation", f"{dict(offset)} is no offset of this source", remedy) from None
+        raise ConfigError("checkpointLocation", f"{dict(offset)} is not an offset of this source", remedy) from None

@@ -6,10 +6,10 @@ both ends belong to it):
 | option | value |
 |---|---|
 | `path` | the folder that contains `_delta_log`; also as `file:/...`; what `load` is given |
-| `startingVersion` | a version, `earliest`, or (streams) `latest`: behind the newest one |
+| `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one |
 | `startingTimestamp` | the first version not earlier than it |
 | `snapshot` | `true`: begin with all rows of the newest version; a stream without a start does |
-| `endingVersion`, `endingTimestamp` | default: the newest; a stream has no more rows behind it |
+| `endingVersion`, `endingTimestamp` | default: the newest; a stream has no more rows after it |
 
 How much a micro-batch holds; without any of the three, 1000 files:
 
@@ -22,12 +22,12 @@ What the rows are:
 
 | option | value |
 |---|---|
-| `columns` | names with commas between, in backticks where they hold commas; default: all |
+| `columns` | names separated by commas, in backticks if they contain commas; default: all |
 | `filter` | a condition (`filters`); where rows are typed it may name columns that are not in `columns` |
 | `carryovers` | `drop` (default) or `keep`: rows that a rewritten file holds unchanged |
 | `computeUpdates` | `true`: make a delete and an insert of one row the two images of an update |
-| `netChanges` | `true`: only what became of each row, over a batch or a micro-batch |
-| `key` | columns that tell rows apart for these two; default: row tracking, where the table has it |
+| `netChanges` | `true`: only the net change of each row, over a batch or a micro-batch |
+| `key` | columns that identify rows for these two; default: row tracking, if the table has it |
 | `rowIds` | `true`: add `_row_id` and `_row_commit_version`, for tables that track rows |
 | `schema` | `typed` (default): the table's columns; `envelope`: JSON that survives changes of the schema |
 | `appId` | a name for the query: offsets of another are refused |
@@ -88,9 +88,9 @@ _A_START: Final = "Give startingVersion, startingTimestamp or snapshot = true."
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options without a fault. `path` is absolute; `end` is inclusive, None: the newest version.
+    """Validated options. `path` is absolute; `end` is inclusive, None: the newest version.
 
-    `start`: None where none was given (see `check_batch`, `check_stream`). `columns`: empty for all.
+    `start`: None if none was given (see `check_batch`, `check_stream`). `columns`: empty for all.
     """
 
     path: Path
@@ -107,7 +107,7 @@ class SourceOptions:
     snapshot: bool | None = None
 
     def spelled_as(self, names: Sequence[str]) -> "SourceOptions":
-        """The same with `columns` and the key as a table with the columns `names` spells them.
+        """Return the same options, with `columns` and the key spelled as in `names`, the columns of a table.
 
         Raises `ConfigError` for a column that is not one of `names`.
         """
@@ -115,15 +115,15 @@ class SourceOptions:
         return replace(self, columns=columns, rules=replace(self.rules, key=key))
 
     def check_batch(self) -> None:
-        """Raise `ConfigError` where these are not options of a batch."""
+        """Raise `ConfigError` if these are not options of a batch."""
         if self.start is None:
-            raise ConfigError("startingVersion", "is missing: a batch must be told where to begin", _A_START)
+            raise ConfigError("startingVersion", "is missing: a batch needs a start", _A_START)
         if self.start.kind is StartKind.LATEST:
-            reason = "latest is behind the newest version, where a batch has nothing"
+            reason = "latest means after the newest version, so the batch would be empty"
             raise ConfigError("startingVersion", reason, "Give a version or earliest.")
 
     def check_stream(self) -> None:
-        """Raise `ConfigError` where these are not options of a stream. Without a start it begins with a snapshot."""
+        """Raise `ConfigError` if these are not options of a stream. Without a start it begins with a snapshot."""
         if self.start is None and self.snapshot is False:
             remedy = "Give startingVersion or startingTimestamp, or leave snapshot out."
             raise ConfigError("snapshot", "is false, and there is no other start", remedy)
@@ -133,7 +133,7 @@ class SourceOptions:
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check what Spark hands over, in any case. Raises `ConfigError` for the first problem, naming the option."""
+    """Check the options from Spark, in any case. Raises `ConfigError` for the first problem, naming the option."""
     given = _known(options)
     reading = _Reading(given)
     start, end = reading.start(), reading.end()
@@ -156,16 +156,16 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by the names they have here. Raises `ConfigError`."""
+    """Map the options to their names here. Raises `ConfigError`."""
     folded = {name.lower(): text for name, text in options.items()}
     if "provider" in folded and "location" in folded:
         reason = "Spark does not hand the options of a table on to a data source in Python"
         remedy = "Use CREATE TEMPORARY VIEW v USING tailer OPTIONS (...), or spark.read.format('tailer')."
         raise ConfigError("CREATE TABLE", reason, remedy)
-    if "paths" in folded:  # how Spark hands over what `load` was given as a list
+    if "paths" in folded:  # the form in which Spark passes a list given to `load`
         paths = json.loads(folded.pop("paths"))
         if len(paths) != 1 or "path" in folded:
-            raise ConfigError("path", "must be one table", "Read several tables one by one, and unite them.")
+            raise ConfigError("path", "must be one table", "Read several tables one by one, and union them.")
         folded["path"] = paths[0]
     spelled = {name.lower(): name for name in options}
     for name in folded:
@@ -177,7 +177,7 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Reading:
-    """Options, each made into what it means."""
+    """A reader of options, which converts each to its value."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = given
@@ -189,7 +189,7 @@ class _Reading:
         return self.optional(name, _flag) or False
 
     def word(self, name: str, words: Sequence[str]) -> str:
-        """One of `words`; the first is the default."""
+        """Return one of `words`; the first is the default."""
         word = self._given.get(name, words[0]).lower()
         if word not in words:
             raise ConfigError(name, f"{self._given[name]!r} is not {' or '.join(words)}", f"Give {words[0]}.")
@@ -207,10 +207,10 @@ class _Reading:
         if scheme[1].lower() != "file":
             # The rest of an address may hold a secret.
             raise ConfigError("path", f"{scheme[1]}: is not a local path", "Give a folder that all executors can read.")
-        # As Hadoop reads it: one slash or three, and what looks like an escape is not one.
+        # As in Hadoop: one slash or three, and no escapes.
         local = re.sub(r"^//(?=/)", "", scheme[2])
         if not local.startswith("/") or re.match(r"//[^/]", local):
-            raise ConfigError("path", "is no absolute path of this machine", "Write it as file:///data/orders.")
+            raise ConfigError("path", "is not an absolute path on this machine", "Write it as file:///data/orders.")
         return _folder(local)
 
     def start(self) -> Start | None:
@@ -253,12 +253,14 @@ class _Reading:
         there = {column.lower() for column in columns}
         for column in key:
             if columns and column.lower() not in there:
-                raise ConfigError("key", f"{column!r} is not one of columns", "Add it there: rows are told by it.")
+                raise ConfigError(
+                    "key", f"{column!r} is not one of columns", "The key column must also be listed in `columns`."
+                )
         return PairingRules(carryovers, updates, key)
 
 
 def _folder(text: str) -> Path:
-    """Relative paths are relative to the current folder, as Spark's are."""
+    """Resolve a path. Relative paths are relative to the current folder, as Spark's are."""
     one_slash = re.sub("^/+", "/", text)
     return Path(os.path.normpath(Path.cwd() / one_slash))
 
@@ -320,13 +322,13 @@ def _size(name: str, text: str) -> int:
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
-    """Names with commas between; one in backticks may hold commas, and backticks twice."""
+    """Parse names separated by commas. A name in backticks may contain commas, and doubled backticks."""
     found: list[str] = []
     place = 0
     while place < len(text) or not found or text[place - 1] == ",":
         match = _NAME.match(text, place)
         if match is None or not match[0]:
-            remedy = "Give names with commas between: id, amount, `a, b`."
+            remedy = "Give names separated by commas: id, amount, `a, b`."
             raise ConfigError(name, f"{text!r} has an empty name, or half a pair of backticks", remedy)
         found.append(match[2] if match[1] is None else match[1].replace("``", "`"))
         place = match.end()

@@ -1,7 +1,7 @@
-"""The plans of a table from some place on, read when they are asked for and kept for who asks again.
+"""Lazy cache of change plans after a position.
 
-A Spark source asks for the same versions twice, first how far a batch goes, then what is in it; after a restart only
-the latter. A place that is not among what is known is sought in the log, which is the same for everybody (invariant 4).
+Spark asks for each plan twice, first for the offset, then for the partitions; after a restart only for the partitions.
+A place that is not in the cache is sought in the log, which is the same for every process (invariant 4).
 """
 
 from collections.abc import AsyncGenerator
@@ -14,79 +14,80 @@ from tailer.errors import TableReplaced
 from tailer.plan import ChangePlan, Position
 from tailer.table_log import TableLog
 
-__all__ = ["Ahead", "Place", "Step", "View"]
+__all__ = ["Place", "PlanCache", "Step", "View"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Everything up to and including `position` was delivered, of the table that has the identity `table_id` there."""
+    """A delivered place: everything up to and including `position`, of the table with the identity `table_id` there."""
 
     table_id: str
     position: Position
 
 
 class View(Protocol):
-    """What a reader makes of the plans."""
+    """A reader's view of plans."""
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """The plan in the columns that are wanted; `before`: the table's schema before it, None where it is not known.
+        """Restrict the plan to the wanted columns. `before`: the table's schema before it; None: unknown.
 
-        Raises a `TailerError` where the reader cannot follow.
+        Raises a `TailerError` if the reader cannot follow.
         """
         ...
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of a plan for a version with `schema`."""
+        """Return the columns of a plan for a version with `schema`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A plan on the way. `before`: the schema before its version, None where it is not known, or of no matter.
+    """A cached plan, which begins after `begin`.
 
-    `closes`: whether nothing of the version comes behind it. `behind_snapshot`: whether it is the first one after that.
+    `before`: the schema before its version; None: unknown, or of no matter. `closes`: whether it ends its version.
+    `after_snapshot`: whether it is the first one after a snapshot.
     """
 
     plan: ChangePlan
     before: pa.Schema | None
     begin: Position
     closes: bool = True
-    behind_snapshot: bool = False
+    after_snapshot: bool = False
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether it is a page of a snapshot, or what closes that."""
+        """Whether it is a page of a snapshot, or the end of one."""
         return self.begin.in_snapshot
 
     @property
     def end(self) -> Position:
-        """The place behind it."""
+        """The position at its end."""
         if self.closes:
             return Position.end(self.plan.version)
         return Position(self.plan.version, self.plan.tasks[-1].index) if self.plan.tasks else self.begin
 
 
-class Ahead:
-    """Plans from some place on, read when they are asked for and kept until they are forgotten."""
+class PlanCache:
+    """Plans after a position, read on demand and kept until `forget`."""
 
     def __init__(self, table: TableLog, view: View) -> None:
         self._table = table
         self._view = view
         self._known: list[Step] = []
-        self._begin: Position | None = None  # where the first of those known begins
+        self._begin: Position | None = None  # where the first cached plan begins
         self._pages: AsyncGenerator[ChangePlan, None] | None = None
-        self._page: ChangePlan | None = None  # the last one
+        self._page: ChangePlan | None = None  # the newest page
         self._schema: pa.Schema | None = None
-        self._unchecked: Place | None = None  # which may be a place in another table
+        self._unchecked: Place | None = None  # a place whose table is not verified yet
 
     def forget(self, before: Position) -> None:
-        """Keep nothing of what ends at `before` or earlier."""
+        """Drop all plans that end at `before` or earlier."""
         if self._begin is not None and self._begin <= before <= self._reached(self._begin):
             self._known = [step for step in self._known if step.end > before]
             self._begin = before
 
     async def steps(self, after: Place) -> AsyncGenerator[Step, None]:
-        """Those that do not end at `after`, from there on, as far as there are any."""
+        """Yield the plans that end after `after`, in order, up to the end of the log."""
         position = after.position
         if self._begin is None or not self._begin <= position <= self._reached(self._begin):
             await self._seek(after)
@@ -100,7 +101,7 @@ class Ahead:
             if found is None:
                 return
             if found.end <= position and not self._known:
-                self._begin = found.end  # a page of a snapshot that was delivered: nobody asks for it again
+                self._begin = found.end  # a delivered page of a snapshot is never needed again
             else:
                 self._known.append(found)
 
@@ -116,7 +117,7 @@ class Ahead:
         if position.in_snapshot:
             await self._check_lineage(after, await self._table.table_id())
             self._pages = self._table.snapshot_plans(position.version)
-            # From its beginning: the pages before are planned again.
+            # Snapshots are planned from the first page on.
             position = Position.opening(position.version, snapshot=True)
         else:
             first = position.version + position.closes_version
@@ -128,7 +129,7 @@ class Ahead:
         self._begin = position
 
     async def _check_lineage(self, after: Place, found: str) -> None:
-        """Raise `TableReplaced` where `after` is a place in another table than this one."""
+        """Raise `TableReplaced` if `after` is a place in another table than this one."""
         self._unchecked = None
         if found != after.table_id and after.table_id not in await self._table.ids(-1):
             raise TableReplaced(self._table.uri, after.position.version, after.table_id, found)
@@ -140,7 +141,7 @@ class Ahead:
         try:
             return await (self._next_page(begin) if begin.in_snapshot else self._next_version(begin))
         except BaseException:
-            self._begin = None  # whatever the log knows now, it is read from its place again
+            self._begin = None  # the log may be anywhere now: seek again
             raise
 
     async def _next_version(self, begin: Position) -> Step | None:
@@ -150,8 +151,8 @@ class Ahead:
         if self._unchecked is not None:
             await self._check_lineage(self._unchecked, plan.table_id)
         before, self._schema = self._schema, plan.schema
-        behind, self._page = self._page is not None, None
-        return Step(self._view.plan(plan, before), before, begin, behind_snapshot=behind)
+        follows, self._page = self._page is not None, None
+        return Step(self._view.plan(plan, before), before, begin, after_snapshot=follows)
 
     async def _next_page(self, begin: Position) -> Step | None:
         assert self._pages is not None, "begun with the snapshot"

@@ -1,12 +1,13 @@
-"""Typed rows for Spark: the columns of the table as Spark's own, with those of Delta's change feed behind them.
+"""Typed rows for Spark: the columns of the table with Spark's types, then those of Delta's change feed.
 
-A Spark query has one schema from beginning to end, so that is fixed when the table is loaded: the *read schema*. The
-rows of older and newer versions are given in it as far as they have a meaning there (`TypedRows.restate`), columns
-matched by what tells them apart over time: one that a version does not have yet is null, a narrower type is cast up, a
-renamed column has its new name. Where that would leave out values, nothing is given and the query ends.
+A Spark query has one schema from beginning to end, so it is fixed when the table is loaded: the *read schema*. Rows of
+older and newer versions are converted to it as far as possible (`TypedRows.restate`). Columns are matched by their
+identity over time: one that a version does not have yet is null, a narrower type is cast up, a renamed column has its
+new name. If that would lose values, nothing is delivered and the query ends.
 
-What Spark gets is in the schema it derives from its own, to the last nullability: it hands Arrow's buffers over to the
-JVM and checks that of the first batch only. Every column may be null there, on every level, as in all that Spark reads.
+The batches have exactly the Arrow schema that Spark derives from its own, nullability included: Spark hands Arrow's
+buffers to the JVM and checks only the first batch. Every column is nullable there, on every level, as in all that Spark
+reads.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,29 +30,28 @@ __all__ = ["ReadSchemaLeft", "TypedRows", "typed_schema"]
 
 @dataclass(eq=False)
 class ReadSchemaLeft(SchemaChanged):
-    """The rows of a version do not fit into the columns that a query reads."""
+    """Rows of a version do not fit into the columns that a query reads."""
 
     sentence: ClassVar[str] = "{table}: version {version} does not fit the columns that are read: {reason}"
     next_step: ClassVar[str] = (
-        'Read with the option schema = "envelope", whose columns never change; or load the table anew and start the '
-        "query again, to read with the columns that it has now; or give the option columns, for some that stay as they "
-        "are."
+        'Read with the option schema = "envelope", whose columns never change; or load the table again and restart '
+        "the query, to read with its current columns; or give the option columns, for some that stay as they are."
     )
 
 
 def typed_schema(columns: pa.Schema) -> StructType:
-    """The Spark schema of change rows of a table with `columns`: these, then those of Delta's change feed.
+    """Return the Spark schema of change rows of a table with `columns`: these, then those of Delta's change feed.
 
-    `columns`: as in `tailer.plan.ChangeTask.schema`. All may be null, on every level but the keys of maps.
+    `columns`: as in `tailer.plan.ChangeTask.schema`. All are nullable, on every level except keys of maps.
     """
     return from_arrow_schema(pa.schema([field.with_nullable(True) for field in output_schema(columns)]))
 
 
 class TypedRows:
-    """Change rows in the read schema `columns` (as in `tailer.plan.ChangeTask.schema`). Survives pickle.
+    """The conversion of change rows to the read schema `columns`. Survives pickle.
 
-    `chosen`: whether these are the columns somebody asked for: what else the table has is left out and not missed.
-    `since`: the version whose columns they are; None: one behind all that are given.
+    `columns`: as in `tailer.plan.ChangeTask.schema`. `chosen`: whether the user has chosen them, so that other columns
+    of the table are not missed. `since`: the version with these columns; None: a version after all delivered ones.
     """
 
     def __init__(self, columns: pa.Schema, chosen: bool = False, since: int | None = None) -> None:
@@ -61,11 +61,11 @@ class TypedRows:
         self._schema = _spark_arrow(columns)
 
     def restate(self, plan: ChangePlan) -> ChangePlan:
-        """The same plan for rows in the read schema, which is its schema then.
+        """Return the plan with the read schema as its schema.
 
-        Raises `ReadSchemaLeft` where it has rows with a column that the read schema lacks, or with one of a type that
-        is not read as the one there; and where the table stopped to map its columns between the two. Rows that are
-        deleted by the very version that drops a column are given without, but compared with others in all columns.
+        Raises `ReadSchemaLeft` if it has rows with a column that the read schema lacks, or with a type that cannot be
+        read as the one there, or if column mapping was removed between the two. Rows that are deleted by the same
+        version that drops a column are delivered without it, but compared in all columns.
         """
         schemas = {id(task.schema): task.schema for task in plan.tasks}
         made = {key: self._restated(plan, schema) for key, schema in schemas.items()}
@@ -76,41 +76,41 @@ class TypedRows:
         return replace(plan, schema=self.columns, tasks=tasks)
 
     def moves_away(self, before: pa.Schema | None, after: pa.Schema) -> tuple[str, ...]:
-        """What a version does to the columns that leads away from the read schema, a sentence each.
+        """Describe the changes of a version that lead away from the read schema, one sentence each.
 
-        `before`, `after`: the table's schemas before it (None: not known) and at it, not restated. It leads away where
-        it drops or renames a column that is read, gives it a type that does not fit, or adds one that is not read.
+        `before`, `after`: the table's schemas before it (None: unknown) and at it, not restated. A version leads away
+        if it drops or renames a column that is read, gives it a type that does not fit, or adds one that is not read.
         """
         then = None if before is None else pa.struct(list(before))
         read, now = pa.struct(list(self.columns)), pa.struct(self._read_of(after))
         return tuple(_columns_away(read, then, now, ""))
 
     def batches(self, batch: ChangeBatch) -> pa.RecordBatch:
-        """The rows of a batch of a restated plan, in exactly the Arrow schema that Spark has for `typed_schema`.
+        """Convert a batch of a restated plan to exactly the Arrow schema that Spark has for `typed_schema`.
 
-        Shares memory with the batch wherever types agree; where they do not, values are cast and none is changed.
+        Shares memory with the batch where types agree; elsewhere values are cast without loss.
         """
         pairs = zip(batch.rows.columns, self._schema.types, strict=True)
         columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def check_names(self, plan: ChangePlan, then: pa.Schema) -> None:
-        """Raise `ReadSchemaLeft` where nothing tells which of the columns `then` are those read.
+        """Raise `ReadSchemaLeft` if the columns `then` cannot be matched with those that are read.
 
-        A table that stops to map its columns gives other names to all of them, whatever these meant before.
+        A table that removes column mapping gives all columns other names, whatever these meant before.
         """
-        behind = self._since is not None and plan.version > self._since
-        older, newer = (self.columns, then) if behind else (then, self.columns)
+        later = self._since is not None and plan.version > self._since
+        older, newer = (self.columns, then) if later else (then, self.columns)
         if is_mapped(older) and not is_mapped(newer):
             raise ReadSchemaLeft(plan.table, plan.version, "column mapping was removed between it and these")
 
     def _loses(self, then: pa.Schema) -> bool:
-        """Whether rows lose a column that they have that nobody chose to leave out."""
+        """Return whether rows have a column that would be lost although nobody chose to leave it out."""
         return not self._chosen and dropped_column(then, self.columns) is not None
 
     def _restated(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
         self.check_names(plan, then)
-        # What this very version drops cannot be missed: what it keeps is in its own schema.
+        # A column that this version drops cannot be missed: those it keeps are in its own schema.
         kept = then if dropped_column(then, plan.schema) is None else plan.schema
         missed = dropped_column(pa.schema(self._read_of(kept)), self.columns)
         if missed is not None:
@@ -125,7 +125,7 @@ class TypedRows:
         return restated(then, self.columns)
 
     def _read_of(self, schema: pa.Schema) -> list[pa.Field]:
-        """The columns of a version that must not be missed."""
+        """Return the columns of a version that must not be missing."""
         if not self._chosen:
             return list(schema)
         chosen = {physical_name(field) for field in self.columns}
@@ -138,14 +138,14 @@ def _spark_arrow(columns: pa.Schema) -> pa.Schema:
 
 
 def _by_identity(kind: pa.DataType | None) -> Mapping[str, pa.Field]:
-    """The fields of a struct by what tells them apart over time; none of what is not a struct."""
+    """Map the fields of a struct by their identity over time; empty if it is not a struct."""
     return {physical_name(field): field for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
 
 
 def _columns_away(read: pa.StructType, before: pa.DataType | None, after: pa.StructType, above: str) -> Iterator[str]:
-    """What is done to the fields of a struct that leads away from those that are read. `above`: what names begin with.
+    """Yield the changes to the fields of a struct that lead away from the fields that are read.
 
-    `before`: None where it was not there, or is not known.
+    `above`: the prefix of names. `before`: None if the struct did not exist, or is unknown.
     """
     known, then, now = _by_identity(read), _by_identity(before), _by_identity(after)
     for key, field in known.items():

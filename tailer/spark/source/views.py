@@ -1,11 +1,10 @@
-"""What a query sees of a table: which columns, in which form, and which versions it can follow.
+"""A query's view of a table: its columns, the form of its rows, and the versions that it can follow.
 
-A view has two sides. On the driver it turns plans into plans for the wanted columns
-(`tailer.spark.source.plan_cache.View`); on executors it turns the rows of pieces into batches as Spark takes them. Both
-are one object, small enough to travel.
+A view has two sides. On the driver it restricts plans to the wanted columns (`tailer.spark.source.plan_cache.View`). On
+executors it converts the rows of splits to batches for Spark. Both are one object, small enough to travel.
 
-`columns`: those wanted, empty for all. A `TypedView`'s `row_filter` may name others: these are read, and left out
-behind it.
+`columns`: those wanted; empty: all. The `row_filter` of a `TypedView` may use others: these are read, and dropped after
+the filter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,27 +30,26 @@ __all__ = ["EnvelopeView", "SparkView", "TypedView"]
 
 
 class SparkView(View, Protocol):
-    """A view with its other side."""
+    """A view with its executor side."""
 
     @property
     def spark_schema(self) -> StructType:
-        """What rows look like."""
+        """The Spark schema of rows."""
         ...
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """Change rows as Spark takes them."""
+        """Convert change rows for Spark."""
         ...
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """A schema change, where the form has a place for it."""
+        """Convert a schema change, if the form has a place for it."""
         ...
 
 
 class TypedView:
-    """Rows with the columns of `table`, a schema of the table's.
+    """Rows with the columns of `table`, a schema of the table.
 
-    `since`: the version from which that schema is. `follows`: whether this ends with the first one behind it that
-    changes it.
+    `since`: the version with that schema. `follows`: whether the view ends at the first later version that changes it.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class TypedView:
         self._row_ids = row_ids
         self._since = since
         self._follows = follows
-        self._first: int | None = None  # the first version of which it has seen rows
+        self._first: int | None = None  # the first version with rows
         wanted = tuple(columns) or tuple(table.names)
         self._extra = _extra(table, wanted, row_filter)
         self._read = select_columns(table, (*wanted, *self._extra))
@@ -86,10 +84,10 @@ class TypedView:
         """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
         own = TypedRows(self._read, self._chosen, self._since)
         self._check_removal(plan, before)
-        behind = self._follows and plan.version > self._since
-        if behind:
+        later = self._follows and plan.version > self._since
+        if later:
             own.check_names(plan, plan.schema)
-        if behind and (changes := own.moves_away(before, plan.schema)):
+        if later and (changes := own.moves_away(before, plan.schema)):
             raise ReadSchemaLeft(plan.table, plan.version, "; ".join(changes))
         if self._chosen and plan.tasks and not _share(self._read, plan.schema):
             reason = f"it has none of the columns {', '.join(self._read.names)}, as they are now"
@@ -98,9 +96,9 @@ class TypedView:
         return plan.with_row_ids() if self._row_ids else plan
 
     def _check_removal(self, plan: ChangePlan, before: pa.Schema | None) -> None:
-        """Raise `SchemaChanged` where rows on both sides of a removal of column mapping would be read.
+        """Raise `SchemaChanged` if rows from before and after a removal of column mapping would be read.
 
-        A name may be that of another column before.
+        The same name may belong to another column before it.
         """
         removed = before is not None and is_mapped(before) and not is_mapped(plan.schema)
         if removed and plan.version <= self._since and self._first is not None and self._first < plan.version:
@@ -120,16 +118,16 @@ class TypedView:
             yield TypedRows(self._shown).batches(kept)
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """See `SparkView.change`: the columns say it."""
+        """See `SparkView.change`. The columns show the change."""
         return iter(())
 
 
 class EnvelopeView:
     """Rows as JSON in an envelope that is the same for every version.
 
-    `table`: the table's columns when the query was written. `columns` are those of that time: they stay chosen whatever
-    they are called at a version, and one that a version has not is not in its rows. To the filter, columns of `table`
-    that a version has not are null; it may only name columns that are chosen. `since`: the version of that time.
+    `table`: the table's columns when the query was written. `columns` are names of that time: they stay chosen whatever
+    their names at a version, and rows lack a column that their version lacks. For the filter such columns of `table`
+    are null; it may only use chosen columns. `since`: the version of that time.
     """
 
     spark_schema = ENVELOPE
@@ -153,7 +151,7 @@ class EnvelopeView:
         self._since = since
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """See `plan_cache.View.plan`. Raises `ConfigError` where columns are not the chosen ones any more."""
+        """See `plan_cache.View.plan`. Raises `ConfigError` if the chosen columns are no longer the same."""
         schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in plan.tasks))}
         for schema in schemas.values():
             self._check_chosen(plan, schema)
@@ -167,9 +165,9 @@ class EnvelopeView:
         return plan
 
     def _check_chosen(self, plan: ChangePlan, schema: pa.Schema) -> None:
-        """Raise `ConfigError` where a chosen column is another one by its physical name than by its name.
+        """Raise `ConfigError` if a chosen name belongs to another column than its physical name.
 
-        That tells nothing where the table stopped to map its columns meanwhile.
+        After a removal of column mapping, names cannot be matched at all.
         """
         older, newer = (self._table, schema) if plan.version > self._since else (schema, self._table)
         if is_mapped(older) and not is_mapped(newer):
@@ -177,11 +175,11 @@ class EnvelopeView:
             for key, name in self._chosen:
                 if stored.get(key, name) != name:
                     reason = f"names {name!r}, and column mapping was removed between version {plan.version} and now"
-                    remedy = "Leave columns out; or read the versions before the removal and behind it by two queries."
+                    remedy = "Leave columns out; or read the versions before and after the removal with two queries."
                     raise ConfigError("columns", reason, remedy)
 
     def _check_names(self, plan: ChangePlan, row_filter: "RowFilter") -> None:
-        """Raise `ConfigError` where the version has another name for a column of the filter: it would seem null."""
+        """Raise `ConfigError` if the version has another name for a column of the filter: it would seem null."""
         for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
             called = {physical_name(field): field.name for field in schema}
             for name in row_filter.columns(self._table.names):
@@ -208,16 +206,16 @@ class EnvelopeView:
         yield EnvelopeRows().change(event)
 
     def _columns(self, schema: pa.Schema) -> pa.Schema:
-        """Those that are chosen, in the order of the choice."""
+        """Return the chosen columns, in the order of the choice."""
         if not self._chosen:
             return schema
         known = {physical_name(field): field for field in schema}
-        # A table that was replaced has columns of the same names, and nothing else of the same.
+        # A replaced table may have columns with the same names that are not the same columns.
         found = [known.get(key) or _named(schema, name) for key, name in self._chosen]
         return pa.schema([field for field in found if field is not None])
 
     def _filtered(self, rows: pa.Schema) -> pa.Schema:
-        """What the filter may name where rows have these columns."""
+        """Return the columns that the filter may use for rows with these columns."""
         return pa.schema([*rows, *(field for field in self._table if rows.get_field_index(field.name) < 0)])
 
 
@@ -234,13 +232,13 @@ def _with_ids(schema: pa.Schema, row_ids: bool) -> pa.Schema:
 
 
 def _extra(table: pa.Schema, wanted: Sequence[str], row_filter: "RowFilter | None") -> tuple[str, ...]:
-    """The columns that only the filter needs."""
+    """Return the columns that only the filter needs."""
     if row_filter is None or not wanted:
         return ()
     return tuple(name for name in row_filter.columns(table.names) if name not in wanted)
 
 
 def _kept(batch: ChangeBatch, row_filter: "RowFilter | None", extra: Sequence[str]) -> ChangeBatch:
-    """The rows that pass, without the columns that only the filter needed."""
+    """Return the rows that pass, without the columns that only the filter needs."""
     kept = batch if row_filter is None else row_filter.apply(batch)
     return replace(kept, rows=kept.rows.drop_columns(list(extra))) if extra else kept

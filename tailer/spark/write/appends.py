@@ -1,12 +1,13 @@
 """Appends by Spark's own Delta writer of rows that executors make: one job, one commit.
 
-The rows come from a data source of one append (`AppendSource`): Spark asks it for partitions, each some pieces
-(`tailer.spark.splits`), and the writer takes what executors read there. The work travels as the source's option, so
-that the plan is the driver's, whatever it knows of catalogs. The task of the first partition asks the sink whether this
-append is still due (`tailer.sink.Append.check`): by then the writer's transaction is open, so nothing gets in between.
+The rows come from a data source that serves one append (`AppendSource`). Spark asks it for partitions, each with some
+splits (`tailer.spark.splits`), and the writer takes the rows that executors read there. The work travels as an option
+of the source, so that the driver alone plans, whatever catalogs it has. The task of the first partition asks the sink
+whether this append is still due (`tailer.sink.Append.check`). By then the writer's transaction is open, so no other
+commit can come in between.
 
-A lost executor, a task that is run again or twice at once: Spark's commit protocol. What an executor raises comes out
-on the driver as what it was; Spark hands over nothing but text, so it is in there between two marks that no row knows.
+Spark's commit protocol handles lost executors and tasks that run again or twice at once. An error that an executor
+raises is raised again on the driver. Spark passes on nothing but text, so the error is in it between two random marks.
 """
 
 import pickle
@@ -30,13 +31,13 @@ from pyspark.sql.types import StructType
 from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.sink import Append
 from tailer.spark.session import engine_name, first_sentence, is_remote
-from tailer.spark.splits import Compared, Net, Piece, run
+from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, read_split
 
-__all__ = ["AppendSource", "SpanAppend"]
+__all__ = ["AppendSource", "RangeAppend"]
 
 FORMAT: Final = "tailer_append"
 DESCRIPTION: Final = "lake-tailer: append changes"
-PARTITION_BYTES: Final = 32 * 2**20  # of files whose rows are compared: what one task takes on
+PARTITION_BYTES: Final = 32 * 2**20  # of files whose rows are compared: the most for one task
 SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError)
 _REFUSALS: Final = (
     "DeltaAnalysisException",
@@ -46,24 +47,24 @@ _REFUSALS: Final = (
 )
 
 
-class SpanAppend:
-    """One append of the rows of `pieces`, which closes version `last` of its app_id. `sink`: what errors call it."""
+class RangeAppend:
+    """One append of the rows of `splits`, which closes version `last` of its app_id. `sink`: its name in errors."""
 
-    def __init__(self, session: SparkSession, sink: str, append: Append, pieces: Sequence[Piece], last: int) -> None:
+    def __init__(self, session: SparkSession, sink: str, append: Append, splits: Sequence[Split], last: int) -> None:
         self._session = session
         self._sink = sink
         self._append = append
         self._last = last
         self._mark = secrets.token_hex(16)
-        self._work = _Work(append, tuple(_packed(pieces)), self._mark)
+        self._work = _Work(append, tuple(_packed(splits)), self._mark)
         self._group = f"lake-tailer-{self._mark}"
 
     def run(self) -> None:
-        """Append; blocks until Spark has committed.
+        """Append the rows; blocks until Spark has committed.
 
-        Raises what executors raise, `SinkFenced` where another instance has committed for the app_id, `SinkRejected`
-        where Spark or the table refuses the rows, and `SinkUnavailable` or `EngineUnavailable` for what may pass, which
-        leave open whether the commit took place. Where the table is at `last` already, nothing happens.
+        Raises what executors raise, `SinkFenced` if another instance has committed for the app_id, `SinkRejected` if
+        Spark or the table refuses the rows, and `SinkUnavailable` or `EngineUnavailable` for temporary errors, after
+        which the outcome of the commit is unknown. Does nothing if the table is at `last` already.
         """
         try:
             self._session.dataSource.register(AppendSource)
@@ -73,7 +74,7 @@ class SpanAppend:
             raise self._named(error) from error
 
     def stop(self) -> None:
-        """Make `run` end soon. From any thread, and as often as one likes."""
+        """Make `run` end soon. Callable from any thread, any number of times."""
         with suppress(*SPARK_ERRORS):
             if is_remote(self._session):
                 self._session.interruptTag(self._group)
@@ -123,42 +124,42 @@ class AppendSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """Return the name for `format`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """What the rows are written as."""
+        """Return the schema of the written rows."""
         return from_arrow_schema(self._work.append.schema)
 
     def reader(self, schema: StructType) -> "AppendReader":
-        """What makes the rows."""
+        """Make the reader of the rows."""
         return AppendReader(self._work)
 
 
 class AppendReader(DataSourceReader):
-    """Gives each partition some pieces, and executors their rows."""
+    """The reader of one append: some splits for each partition, and their rows on executors."""
 
     def __init__(self, work: "_Work") -> None:
         self._work = work
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to executors: their pieces are in the partitions."""
+        """Return the state for executors: their splits are in the partitions."""
         return {"_work": replace(self._work, partitions=())}
 
     def partitions(self) -> list[InputPartition]:
-        """One for each group of pieces."""
+        """Return one partition for each group of splits."""
         return [InputPartition((number == 0, group)) for number, group in enumerate(self._work.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, on an executor."""
-        is_first, pieces = partition.value
+        """Yield the rows of a partition. Runs on an executor."""
+        is_first, splits = partition.value
         append = self._work.append
         wanted = to_arrow_schema(from_arrow_schema(append.schema), timezone="UTC")
         try:
             if is_first:
                 append.check()
-            for piece in pieces:
-                for batch in run(piece):
+            for split in splits:
+                for batch in read_split(split):
                     yield _as_spark(append.conform(batch.rows), wanted)
         except TailerError as error:
             raise MarkedError(self._work.mark, error) from error
@@ -173,15 +174,15 @@ class MarkedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What executors have to do. `mark`: what is around an error of ours in Spark's text."""
+    """The work of executors. `mark`: the text around an error of ours in Spark's text."""
 
     append: Append
-    partitions: tuple[tuple[Piece, ...], ...]
+    partitions: tuple[tuple[Split, ...], ...]
     mark: str
 
 
 class _Group:
-    """Jobs that this thread starts meanwhile belong to a group, by which they can be stopped."""
+    """A group of the jobs that this thread starts meanwhile, by which they can be stopped."""
 
     def __init__(self, session: SparkSession, group: str) -> None:
         self._session = session
@@ -206,37 +207,37 @@ def _to_text(work: _Work) -> str:
 
 
 def _as_spark(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The rows in exactly Spark's Arrow schema. Shares memory wherever types agree."""
+    """Convert the rows to exactly Spark's Arrow schema. Shares memory where types agree."""
     pairs = zip(rows.columns, wanted.types, strict=True)
     columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _packed(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:
-    """Groups of pieces for a task each: every file that a task writes is one more in the table."""
-    group: list[Piece] = []
+def _packed(splits: Sequence[Split]) -> Iterator[tuple[Split, ...]]:
+    """Group splits into tasks: every file that a task writes is one more in the table."""
+    group: list[Split] = []
     size = 0
-    for piece in pieces:
-        weight = _size_bytes(piece)
+    for split in splits:
+        weight = _size_bytes(split)
         if group and size + weight > PARTITION_BYTES:
             yield tuple(group)
             group, size = [], 0
-        group.append(piece)
+        group.append(split)
         size += weight
     yield tuple(group)
 
 
-def _size_bytes(piece: Piece) -> int:
-    match piece:
-        case Compared():
-            return piece.plan.size_bytes
-        case Net():
-            return sum(plan.size_bytes for plan in piece.plans)
-    return PARTITION_BYTES // 2 + 1  # cut to size already: one task each
+def _size_bytes(split: Split) -> int:
+    match split:
+        case DiffSplit():
+            return split.plan.size_bytes
+        case NetChangesSplit():
+            return sum(plan.size_bytes for plan in split.plans)
+    return PARTITION_BYTES // 2 + 1  # already cut to size: one task each
 
 
 def _refuses(error: Exception) -> bool:
-    """Whether the table or Spark would say the same again."""
+    """Return whether the table or Spark would fail in the same way again."""
     text = str(error)
     if isinstance(error, AnalysisException) and "PYTHON_DATA_SOURCE_ERROR" not in text:
         return True
@@ -244,7 +245,7 @@ def _refuses(error: Exception) -> bool:
 
 
 def _raised_in_python(text: str) -> str | None:
-    """What a process of Python says in the last line of its traceback, which Spark's text begins with."""
+    """Return the last line of a Python traceback at the start of Spark's text, if there is one."""
     below = text.partition("Traceback (most recent call last):")[2]
     said = re.search(r"^\w.*$", below, re.MULTILINE)
     return None if said is None else said[0][:500]

@@ -1,9 +1,8 @@
-"""Spark with Delta: what a session needs so that executors can write to Delta tables.
+"""Spark with Delta: the session settings that let executors write to Delta tables.
 
-Spark knows of Delta by two settings and by jars. `with_delta` completes the settings of a configuration; whoever has
-the jars elsewhere names them in `spark.jars`, or has them among Spark's own, and they are not fetched. Where the
-session is not ours to make (Spark Connect, one that runs already) it must have both: `check_delta` says so before
-anything is written.
+Spark needs two settings and jars for Delta. `with_delta` completes the settings of a configuration. Jars are not
+fetched if `spark.jars` names them or they are among Spark's own. A session that is not ours to make (Spark Connect, one
+that already runs) must have both: `check_delta` verifies this before anything is written.
 """
 
 import re
@@ -33,7 +32,7 @@ _IS_DELTA: Final = re.compile(r"delta-spark")
 
 
 def with_delta(settings: SparkSettings) -> SparkSettings:
-    """The settings with what Delta needs, wherever they do not say it themselves. A Connect server has its own."""
+    """Add the settings that Delta needs, unless they are given. A Connect server has its own."""
     if settings.remote is not None:
         return settings
     conf = dict(settings.conf)
@@ -48,13 +47,13 @@ def with_delta(settings: SparkSettings) -> SparkSettings:
 
 
 def delta_package() -> str:
-    """The Maven coordinates of Delta for this PySpark."""
+    """Return the Maven coordinates of Delta for this PySpark."""
     spark = ".".join(pyspark.__version__.split(".")[:2])
     return f"io.delta:delta-spark_{spark}_{_SCALA}:{version('delta-spark')}"
 
 
 def check_delta(session: SparkSession) -> None:
-    """Raise `ConfigError` where the session cannot write to Delta tables, naming the settings. Blocks."""
+    """Raise `ConfigError`, naming the settings, if the session cannot write to Delta tables. Blocks."""
     lacking = [
         f'"{key}" = "{value}"'
         for key, value in ((EXTENSIONS, DELTA_EXTENSION), (CATALOG, DELTA_CATALOG))
@@ -63,7 +62,7 @@ def check_delta(session: SparkSession) -> None:
     if lacking:
         raise _without_delta("Spark was started without Delta's extension", f"Set {' and '.join(lacking)}")
     try:
-        # Without a path nothing can be loaded; but that is found out by Delta, if it is there.
+        # Without a path nothing can be loaded, but only Delta itself, if present, reports that.
         session.read.format("delta").load().schema  # noqa: B018 - Spark Connect asks for it here
     except (PySparkException, Py4JError) as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error) or "ClassNotFound" in str(error):
@@ -77,7 +76,7 @@ def _without_delta(reason: str, remedy: str) -> ConfigError:
 
 
 def _has_jars(conf: Mapping[str, str]) -> bool:
-    """Whether the configuration, or PySpark itself, brings Delta's jars."""
+    """Return whether the configuration, or PySpark itself, has Delta's jars."""
     if any(_IS_DELTA.search(conf.get(key, "")) for key in JARS):
         return True
     own = Path(pyspark.__file__).parent / "jars"

@@ -1,8 +1,8 @@
-"""Consecutive versions that are delivered together, in one commit of somebody else's writer.
+"""Version ranges: consecutive versions that are delivered together, in one commit of another writer.
 
-A span has whole versions. It ends before a version that changes the columns, so that whatever the target has to say to
-the change, the versions before it are delivered; and before one that cannot be planned, or is of another table. Where
-it ends otherwise does not matter: the next one begins at what the target says.
+A range has whole versions. It ends before a version that changes the columns, so that the versions before it are
+delivered even if the target refuses the change. It also ends before a version that cannot be planned, or is of another
+table. Any other end is arbitrary: the next range begins at the target's progress.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +17,17 @@ from tailer.errors import SchemaChanged, TailerError
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.plan import ChangePlan, output_schema
 from tailer.schema.changes import describe_changes
-from tailer.spark.splits import Piece, Slice, compared, slices, split
+from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
 
-__all__ = ["SPAN_VERSIONS", "Span", "Spans", "pieces_of"]
+__all__ = ["RANGE_VERSIONS", "VersionRange", "VersionRanges", "splits_of"]
 
-SPAN_BYTES: Final = 4 * 2**30  # of files: what is done again when it fails
-SPAN_VERSIONS: Final = 1000
+RANGE_BYTES: Final = 4 * 2**30  # of files: the work that is repeated after a failure
+RANGE_VERSIONS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class VersionRange:
     """The plans of consecutive versions of one table, at least one; or those of a snapshot, all of one version."""
 
     plans: tuple[ChangePlan, ...]
@@ -49,12 +49,12 @@ class Span:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is anything to read."""
+        """Whether there are rows to read."""
         return any(plan.tasks for plan in self.plans)
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        """What its rows look like (`tailer.plan.output_schema`), each once: the last version's is the last."""
+        """The schemas of its rows (`tailer.plan.output_schema`), each once, the last version's at the end."""
         found: dict[int, pa.Schema] = {}
         for plan in self.plans:
             found.update((id(schema), schema) for schema in _schemas(plan))
@@ -65,11 +65,11 @@ class Span:
         return distinct
 
 
-class Spans:
-    """Cuts what `table`, which stands before some version, has from there on; `until` is the last version, if any.
+class VersionRanges:
+    """A divider of the versions of `table`, from its current one on, into ranges; `until`: the last version, if any.
 
-    `shape`: makes a plan into one for the columns that are wanted. `schema`: what these were before the first version;
-    None where that is not known or does not matter.
+    `shape`: restricts a plan to the wanted columns. `schema`: the wanted columns before the first version; None:
+    unknown, or of no matter.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Spans:
         self._ahead: ChangePlan | None = None
         self._failed: TailerError | None = None
 
-    async def next(self, most_versions: int = SPAN_VERSIONS) -> Span | None:
-        """The next span, None where there is nothing new; of at most so many versions.
+    async def next(self, most_versions: int = RANGE_VERSIONS) -> VersionRange | None:
+        """Return the next range, of at most `most_versions`; None if there is nothing new.
 
-        Raises what stands in the way of the first version, `SchemaChanged` where its columns must not change.
+        Raises if the first version cannot be planned, `SchemaChanged` if its columns must not change.
         """
         plans: list[ChangePlan] = []
         size = 0
-        while len(plans) < most_versions and size < SPAN_BYTES:
+        while len(plans) < most_versions and size < RANGE_BYTES:
             plan = await self._plan(is_first=not plans)
             if plan is None or (self._until is not None and plan.version > self._until):
                 break
@@ -108,10 +108,10 @@ class Spans:
             self._ahead, self._schema = None, plan.schema
             plans.append(plan)
             size += plan.size_bytes
-        return Span(tuple(plans)) if plans else None
+        return VersionRange(tuple(plans)) if plans else None
 
     async def _plan(self, *, is_first: bool) -> ChangePlan | None:
-        """The plan of the next version; what prevents that is kept until nothing is before it."""
+        """Plan the next version. An error is kept until no version is before it."""
         if self._ahead is not None:
             return self._ahead
         if self._failed is None:
@@ -125,7 +125,7 @@ class Spans:
         return None
 
     def _changes(self, plan: ChangePlan) -> Sequence[str]:
-        """What the version does to the columns, in words."""
+        """Describe the changes of the version to the columns."""
         before = self._schema
         for schema in _schemas(plan):
             if before is not None and schema is not before and (changes := describe_changes(before, schema)):
@@ -134,20 +134,20 @@ class Spans:
         return ()
 
 
-def pieces_of(span: Span, rules: PairingRules) -> list[Piece]:
-    """The span's work for executors. Raises `ConfigError` where rows lack the key of `rules`."""
-    found: list[Piece] = []
-    rows: list[Slice] = []
-    for plan in span.plans:
+def splits_of(version_range: VersionRange, rules: PairingRules) -> list[Split]:
+    """Return the splits of the range. Raises `ConfigError` if rows lack the key of `rules`."""
+    found: list[Split] = []
+    rows: list[FileSlice] = []
+    for plan in version_range.plans:
         if concerns(plan, rules):
-            work, alone = compared(plan, rules)
+            work, alone = diff_splits(plan, rules)
             found += work
             rows += alone
         else:
-            rows += slices(plan)
-    return [*found, *split(rows)]
+            rows += file_slices(plan)
+    return [*found, *file_splits(rows)]
 
 
 def _schemas(plan: ChangePlan) -> Iterator[pa.Schema]:
-    """Those of the tasks in their order, then the version's; one object once."""
+    """Yield the schemas of the tasks in their order, then the version's; each object once."""
     yield from {id(schema): schema for schema in (*(task.schema for task in plan.tasks), plan.schema)}.values()
