@@ -1,10 +1,10 @@
-"""Change rows in this process: the plainest sink that keeps the whole contract, for tests and for embedding.
+"""Change rows in this process: the simplest sink that keeps the whole contract, for tests and for embedding.
 
-`MemoryDestination` is what would be a server elsewhere: it outlives the sinks that write to it, and several may. A
-`MemorySink` is one instance of a writer. `MemoryProgressStore` keeps progress for sinks that cannot
-(`tailer.sink.Recorded`), over records that likewise may be shared.
+`MemoryDestination` takes the place of a server: it outlives the sinks that write to it, of which there may be several.
+A `MemorySink` is one instance of a writer. `MemoryProgressStore` keeps progress for sinks that cannot
+(`tailer.sink.Recorded`), in records that may also be shared.
 
-It is no kind of sink that a configuration can name: what `tailer run` put there would be lost with the process.
+A configuration cannot name this kind of sink, because everything in it would be lost with the process.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ __all__ = ["MemoryDestination", "MemoryProgressStore", "MemorySink"]
 
 @dataclass(slots=True)
 class MemoryDestination:
-    """What was committed, by app_id: batches and the events between them in order, and the progress with them."""
+    """Committed batches and events in order, and progress, by app_id."""
 
     log: dict[str, list[ChangeBatch | ControlEvent]] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -36,21 +36,21 @@ class MemoryDestination:
         return {app_id: [item for item in log if isinstance(item, ChangeBatch)] for app_id, log in self.log.items()}
 
     def events(self, app_id: str) -> list[ControlEvent]:
-        """All events of `app_id` in order."""
+        """Return all events of `app_id` in order."""
         return [item for item in self.log.get(app_id, []) if not isinstance(item, ChangeBatch)]
 
     def rows(self, app_id: str) -> list[dict[str, Any]]:
-        """All rows of `app_id` in order, as Python values."""
+        """Return all rows of `app_id` in order, as Python values."""
         return [row for batch in self.batches.get(app_id, []) for row in batch.rows.to_pylist()]
 
     def enter(self, app_id: str) -> object:
-        """Become the one writer of `app_id`; the token that says so is void when another enters."""
+        """Make the caller the only writer of `app_id`. The returned token is valid until another writer enters."""
         token = object()
         self._writers[app_id] = token
         return token
 
     def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
-        """Add rows, events and progress in one step (invariant 1); False if `token` is void."""
+        """Add rows, events and progress in one step (invariant 1). Return False if `token` is no longer valid."""
         if self._writers.get(progress.app_id) is not token:
             return False
         self.log.setdefault(progress.app_id, []).extend(items)
@@ -72,38 +72,38 @@ class MemorySink:
         self._seen: dict[str, Progress | None] = {}
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What the destination has."""
+        """Return the progress in the destination."""
         await checkpoint()
         self._seen[app_id] = self.destination.progress.get(app_id)
         return self._seen[app_id]
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """What the destination has."""
+        """Return whether the destination has progress of the pipeline."""
         await checkpoint()
         return any(pipeline_of(app_id) == pipeline for app_id in self.destination.progress)
 
     async def reset(self, progress: Progress) -> None:
-        """Set the destination's progress; whoever is writing is fenced."""
+        """Set the destination's progress and fence its writer."""
         await checkpoint()
         self.destination.commit(self.destination.enter(progress.app_id), [], progress)
         self._seen[progress.app_id] = progress
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MemoryTransaction"]:
-        """Fence every other writer of `app_id`. Raises `SinkFenced` if one has committed since we last looked."""
+        """Fence every other writer of `app_id`. Raises `SinkFenced` if one has committed since progress was read."""
         found = self.destination.progress.get(app_id)
         if self._seen.setdefault(app_id, found) != found:
             raise SinkFenced(self.name, f"{app_id} is at {found} now")
         yield _MemoryTransaction(self, self.destination.enter(app_id), schema)
 
     def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> None:
-        """What `_MemoryTransaction.commit` does. Raises `SinkFenced`."""
+        """Commit a `_MemoryTransaction`. Raises `SinkFenced`."""
         if not self.destination.commit(token, items, progress):
             raise SinkFenced(self.name, f"{progress.app_id} has another writer")
         self._seen[progress.app_id] = progress
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 class _MemoryTransaction:
@@ -141,18 +141,18 @@ class MemoryProgressStore:
         self._seen: dict[str, Progress | None] = {}
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What was recorded last."""
+        """Return the recorded progress."""
         await checkpoint()
         self._seen[app_id] = self._records.get(app_id)
         return self._seen[app_id]
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """What was recorded."""
+        """Return whether progress of the pipeline is recorded."""
         await checkpoint()
         return any(pipeline_of(app_id) == pipeline for app_id in self._records)
 
     async def record(self, progress: Progress) -> None:
-        """Replace what is recorded. Raises `SinkFenced` if that is not what this instance saw last."""
+        """Replace the recorded progress. Raises `SinkFenced` if that is not what this instance saw last."""
         await checkpoint()
         found = self._records.get(progress.app_id)
         if found != self._seen.get(progress.app_id):
@@ -160,4 +160,4 @@ class MemoryProgressStore:
         self._records[progress.app_id] = self._seen[progress.app_id] = progress
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""

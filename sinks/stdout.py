@@ -1,12 +1,12 @@
 """The `stdout` sink: changes on standard output, as JSON Lines for programs or a table for people.
 
-What is printed cannot be taken back, so this is an `AtLeastOnceSink`: it keeps no progress, and what uses it keeps
-progress elsewhere or none at all.
+Printed lines cannot be taken back, so this is an `AtLeastOnceSink`: it keeps no progress, and its users keep progress
+elsewhere or not at all.
 
-Whoever reads us may be slow, or gone. Writes therefore happen in a worker thread, in pieces that a pipe takes at once
-when it takes any, so that cancellation never waits for a reader. A few rows that a pipe or a file takes at once are
-written without a thread, which would cost several times what they do. A reader that is gone (`| head`) ends the stream
-with `SinkRejected`, whose cause is the `BrokenPipeError`: a command takes that as a clean end.
+The reader may be slow, or gone. So writes happen in a worker thread, in chunks that a ready pipe takes without
+blocking, and cancellation never waits for a reader. A few rows that a pipe or a file takes at once are written without
+a thread, which would cost several times as much. A reader that is gone (`| head`) ends the stream with `SinkRejected`,
+whose cause is the `BrokenPipeError`: a command treats that as a clean end.
 """
 
 import errno
@@ -50,7 +50,7 @@ class StdoutSink:
     """An `AtLeastOnceSink` that writes to `stream`, standard output by default.
 
     `form`: "jsonl", one line per change (`sinks.encoding.flat`); "table" (`sinks.encoding.terminal`); "auto", a table
-    where the stream is a terminal.
+    if the stream is a terminal.
     """
 
     def __init__(self, name: str, form: Format = "auto", stream: TextIO | None = None) -> None:
@@ -62,13 +62,13 @@ class StdoutSink:
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Options: `format`, "auto" (default), "jsonl" or "table". Raises `ConfigError`."""
+        """Read the option `format`: "auto" (default), "jsonl" or "table". Raises `ConfigError`."""
         return cls(name, read_options(name, options, _Options).format)
 
     async def write(self, batch: ChangeBatch) -> None:
-        """Print rows. Raises `SinkRejected` where the output is closed or full, or a column has no JSON form.
+        """Print rows. Raises `SinkRejected` if the output is closed or full, or a column has no JSON form.
 
-        Cancelled, it may leave the last line incomplete.
+        If cancelled, it may leave the last line incomplete.
         """
         if len(batch) > FEW_ROWS or batch.size_bytes > PIECE_BYTES:
             await to_thread.run_sync(self._print, batch)
@@ -79,15 +79,15 @@ class StdoutSink:
                 await to_thread.run_sync(self._send, rest)
 
     async def announce(self, event: ControlEvent) -> None:
-        """Print what is not a row, in a line of its own. Raises and is cancelled as `write`."""
+        """Print an event in a line of its own. Raises and is cancelled as `write`."""
         await to_thread.run_sync(self._print_event, event)
 
     async def flush(self) -> None:
-        """Nothing is held back, except a table's counts of the version: they follow now."""
+        """Print a table's counts of the version; nothing else is held back."""
         await to_thread.run_sync(self._print_counts)
 
     async def aclose(self) -> None:
-        """The stream is not ours to close."""
+        """Do nothing: the stream is not ours to close."""
 
     def _print(self, batch: ChangeBatch) -> None:
         for text in self._texts(batch):
@@ -112,7 +112,7 @@ class StdoutSink:
             yield memoryview(self._encoder.lines(rows))
 
     def _table(self) -> TerminalView | None:
-        """The table, where it is one that we print."""
+        """Return the table view if that is the format."""
         if self._view is None and (self._form == "table" or (self._form == "auto" and self._stream.isatty())):
             self._view = TerminalView(self.name, Console(file=self._stream, highlight=False, markup=False))
         return self._view
@@ -121,7 +121,7 @@ class StdoutSink:
         return memoryview(text.encode(self._stream.encoding or "utf-8", "replace"))
 
     def _send_at_once(self, text: memoryview) -> memoryview:
-        """Write `text` if that needs no waiting; what is left of it."""
+        """Write the part of `text` that needs no waiting. Return the rest."""
         if len(text) > PIECE_BYTES or not _turn.acquire(blocking=False):
             return text
         try:
@@ -151,7 +151,7 @@ class StdoutSink:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Say in our own terms what the output would not do."""
+        """Translate errors of the output."""
         try:
             yield
         except (io.UnsupportedOperation, BlockingIOError):
@@ -165,14 +165,14 @@ class StdoutSink:
 
 
 def _is_ready(handle: int) -> bool:
-    """Whether a piece can be written now."""
+    """Return whether a chunk can be written now."""
     ready = select.poll()
     ready.register(handle, select.POLLOUT)
     return bool(ready.poll(0))
 
 
 def _send_in_pieces(handle: int, text: memoryview) -> None:
-    """Write all of `text`, looking up for cancellation while the reader is slow."""
+    """Write all of `text`, checking for cancellation while the reader is slow."""
     ready = select.poll()
     ready.register(handle, select.POLLOUT)
     while text:
@@ -181,4 +181,4 @@ def _send_in_pieces(handle: int, text: memoryview) -> None:
             try:
                 text = text[os.write(handle, text[:PIECE_BYTES]) :]
             except BlockingIOError:
-                continue  # somebody made the pipe non-blocking and filled it first
+                continue  # somebody else made the pipe non-blocking and filled it

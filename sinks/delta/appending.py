@@ -1,11 +1,11 @@
-"""Appends to the target table that others make: what they need to know, and whether what they did is there.
+"""Appends to the target table by another writer: their preparation, and the check that they took place.
 
 Spark's Delta writer takes one `txn` action with the rows (`txnAppId`, `txnVersion`), and leaves out an append whose
-version is there already. That alone does not make it exact: of two instances that go on from version 10, one up to 20
-and one up to 25, the second finds 20, which is less than 25, and appends 11 to 20 once more. So the rows themselves ask
-(`Append.check`): a task of the job that makes them reads what progress is. The writer has opened its transaction
-by then, and has read the `txn` of app_id in it: it fails at what others have committed for it since. What they
-committed before, the task sees. So an append takes place only on top of the progress that it was planned for.
+version is already there. That alone is not exactly once. Suppose two instances continue from version 10, one up to 20
+and one up to 25: the second finds 20, which is less than 25, and appends 11 to 20 again. So the rows themselves check
+the progress (`Append.check`), in a task of the job that makes them. By then the writer has opened its transaction and
+read the `txn` of app_id in it, so later commits of other instances make it fail. The task sees their earlier commits.
+So an append takes place only on top of the progress that it was planned for.
 """
 
 import os
@@ -28,9 +28,9 @@ __all__ = ["append_to", "took_place"]
 def append_to(
     table: TargetTable, app_id: str, schemas: Sequence[pa.Schema], expected: Position | None, note: str
 ) -> Append:
-    """An append of rows of `schemas`; a table that is not there is created.
+    """Prepare an append of rows of `schemas`; a missing table is created.
 
-    Raises `SinkFenced` where progress is not the expected one, `SinkRejected` where rows would not fit.
+    Raises `SinkFenced` if progress is not the expected one, `SinkRejected` if the rows would not fit.
     """
     first, *others = schemas
     anchor = table.anchor(app_id, first, expected)
@@ -58,7 +58,7 @@ def took_place(table: TargetTable, append: Append, position: Position) -> bool:
     if found == append.expected:
         return False
     if is_ours:
-        # One that counted as failed, and was under way all the same.
+        # An append that counted as failed, but was still running.
         raise SinkUnavailable(table.name, f"progress in {table.path} is {found}, and a commit of ours is there")
     table.expect(found, append.expected)
     return False
@@ -66,7 +66,7 @@ def took_place(table: TargetTable, append: Append, position: Position) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Conforming:
-    """Makes change rows into rows of `schema` for the sink called `name`."""
+    """A converter of change rows to rows of `schema` for the sink called `name`."""
 
     name: str
     schema: pa.Schema

@@ -1,16 +1,16 @@
-"""What rows become in a Delta table, and whether a table that is there can take them.
+"""The schema of rows in a Delta table, and whether an existing table can take them.
 
-A target table is the history of a table, not that table: it holds rows of every schema the source ever had. So its
-columns are all nullable, on every level, and it may only grow: a column (or a field of a struct) that the source gained
-is added, one that it lost stays and is null from then on; a renamed one is both. Columns are matched by name; names
-that differ only in case are one name to Delta, so they are refused here rather than written twice.
+A target table is the history of a table, not that table: it holds rows of every schema that the source ever had. So all
+its columns are nullable, on every level, and it can only grow. A column (or a field of a struct) that the source gains
+is added. One that the source loses stays, and is null from then on. A renamed column does both. Columns are matched by
+name. Names that differ only in case are one name to Delta, so they are refused instead of being written twice.
 
-A column of the table never changes its type. Where it is wider than the rows', and has each of their values
-(`sinks.encoding.typed.fits`), these are cast up. Where the rows became wider, the table would have to be widened, and
-there is no right way to do so from here: the type in the schema alone may only be changed under the feature
-`typeWidening`, which delta-rs neither writes nor reads; without it the old files contradict the schema. (The same holds
-for a void column that got a type: delta-rs has written it as integers.) Left alone, delta-rs casts the rows down, and
-makes infinity of a double that is no float. So such rows are refused, and `widening` says what to do.
+A column of the table never changes its type. If its type is wider than that of the rows and has each of their values
+(`sinks.encoding.typed.fits`), the rows are cast up. If the rows become wider, the table would have to be widened, which
+is impossible from here. The type in the schema alone may only change under the feature `typeWidening`, which delta-rs
+neither writes nor reads; without it the old files contradict the schema. (The same holds for a void column that gets a
+type: delta-rs has written it as integers.) Left alone, delta-rs casts the rows down, and turns a double that is too
+large for a float into infinity. So such rows are refused, and `widening` gives the next step.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,17 +54,17 @@ _PRIMITIVES = frozenset(
         pa.timestamp("us", tz="UTC"),
     }
 )
-# Types whose every value is one directory name and comes back from it unchanged.
+# Types whose values all become directory names and come back unchanged.
 _PARTITION_TYPES: Final = frozenset(
     {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32()}
 )
-# Texts that are null to Delta as partition values, and what to call them.
+# Texts that Delta reads as null in partition values, and their names in errors.
 _NULL_PARTITIONS: Final = {"": "an empty string", "__HIVE_DEFAULT_PARTITION__": "the text __HIVE_DEFAULT_PARTITION__"}
-# Types of which delta-rs writes the least and the greatest value as they are. Of decimals it makes doubles, for NaN it
-# has no place, and a reader that filters would pass by the file.
+# Types whose least and greatest value delta-rs writes exactly. It converts decimals to doubles, has no form of NaN
+# (a filtering reader would skip the file).
 _MEASURED: Final = _PARTITION_TYPES | {pa.binary(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")}
 _FAR_DAYS: Final = 95_000_000  # about 260,000 years; delta-rs panics over the text of a date some years beyond
-# What Spark's SQL calls the types that others can be widened to.
+# Names in Spark's SQL of the types that others can be widened to.
 _SQL_TYPES: Final = {
     pa.int16(): "SMALLINT",
     pa.int32(): "INT",
@@ -82,34 +82,34 @@ _SQL_TYPES: Final = {
 
 @dataclass(slots=True)
 class Differences:
-    """What lies between a table and rows to be appended: paths of columns, such as `address.street`."""
+    """The differences between a table and rows to be appended: paths of columns, such as `address.street`."""
 
     added: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How rows go into a table: written as `schema`, with the columns `added`; `gone` are left to the table to fill."""
+    """The way rows go into a table: their `schema`, the columns `added`, and those `missing`, which become null."""
 
     schema: pa.Schema
     added: Sequence[str] = ()
-    gone: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
 
 def rows_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` as a target table has it: nullable on every level, timestamps in UTC, no metadata."""
+    """Return `schema` as a target table has it: nullable on every level, timestamps in UTC, no metadata."""
     return pa.schema([pa.field(column.name, _relaxed(column.type)) for column in schema])
 
 
 def unwritable(schema: pa.Schema) -> list[str]:
-    """The columns of a `rows_schema` that Delta, or Parquet, has no exact type for, each with its type."""
+    """Return the columns of a `rows_schema` that have no exact type in Delta or Parquet, each with its type."""
     return [f"{column.name} ({column.type})" for column in schema if not _has_delta_type(column.type)]
 
 
 def partition_problems(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
-    """Why rows of `schema` cannot be partitioned by `columns`; empty where they can."""
+    """Explain why rows of `schema` cannot be partitioned by `columns`; empty if they can."""
     problems = []
     for name in columns:
         position = schema.get_field_index(name)
@@ -121,7 +121,7 @@ def partition_problems(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
 
 
 def partition_refusal(rows: pa.RecordBatch, columns: Iterable[str]) -> str | None:
-    """Why `rows` cannot be in a table with partitions by `columns`: texts that are null to Delta, or far dates."""
+    """Explain why `rows` cannot be in partitions by `columns`: texts that Delta reads as null, or far dates."""
     far = far_dates(rows)
     for name in columns:
         if name in far:
@@ -134,31 +134,32 @@ def partition_refusal(rows: pa.RecordBatch, columns: Iterable[str]) -> str | Non
 
 
 def far_dates(rows: pa.RecordBatch) -> list[str]:
-    """The date columns, not nested, that hold a date so far that delta-rs has no text for it."""
+    """Return the date columns, not nested, with a date so far from 1970 that delta-rs has no text for it."""
     return [column.name for column in rows.schema if column.type == pa.date32() and _is_far(rows.column(column.name))]
 
 
 def measured(schema: pa.Schema) -> list[str]:
-    """The columns whose statistics delta-rs writes right; of what is nested it cannot be told which ones to write."""
+    """Return the columns with correct statistics from delta-rs. Nested columns cannot be chosen one by one."""
     return [column.name for column in schema if column.type in _MEASURED]
 
 
 def fit(table: pa.Schema | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
-    """How rows of `rows` (a `rows_schema`) go into `table` or a new one, beside those to be written as `earlier`.
+    """Fit rows of `rows` (a `rows_schema`) into `table`, or a new one, beside rows to be written as `earlier`.
 
-    `compare` has found no conflicts. Raises `Misfit` for what does not fit with `earlier`, or is spelled otherwise.
+    `compare` must have found no conflicts. Raises `Misfit` for columns that do not fit with `earlier`, or differ in
+    case.
     """
     if table is None:
         united = unite(earlier, rows)
         _check_spelling(united)
         return Fit(united)
     table = rows_schema(table)
-    # The table's fields first, so that a struct has all of them: delta-rs does not fill what is missing in a map.
+    # The table's fields first, so that a struct has all of them: delta-rs does not fill fields missing in a map.
     names = set(rows.names)
     united = unite(earlier, unite(pa.schema([column for column in table if column.name in names]), rows))
     _check_spelling(unite(table, united))
     differences = compare(table, united)
-    return Fit(united, differences.added, differences.gone)
+    return Fit(united, differences.added, differences.missing)
 
 
 def compare(table: pa.Schema, rows: pa.Schema) -> Differences:
@@ -169,7 +170,7 @@ def compare(table: pa.Schema, rows: pa.Schema) -> Differences:
 
 
 def widening(table: pa.Schema, rows: pa.Schema) -> list[tuple[str, str]]:
-    """Columns, not nested, whose type would have to be widened to take rows, each with the type's name in SQL."""
+    """Return the columns, not nested, that must be widened to take rows, each with the wider type's name in SQL."""
     found = []
     for column in rows_schema(table):
         position = rows.get_field_index(column.name)
@@ -180,7 +181,7 @@ def widening(table: pa.Schema, rows: pa.Schema) -> list[tuple[str, str]]:
 
 
 def rewriting(path: str, names: Iterable[str], partition_by: Iterable[str], columns: Sequence[tuple[str, str]]) -> str:
-    """What an operator does about `columns` that are to be widened: rewrite the table; its progress stays in it."""
+    """Write the instruction for widening `columns`: rewrite the table; its progress stays in it."""
     quoted = {name: f"`{name.replace('`', '``')}`" for name in names}
     partitions = ", ".join(quoted[name] for name in partition_by)
     casts = ", ".join(f"CAST({quoted[name]} AS {kind}) AS {quoted[name]}" for name, kind in columns)
@@ -217,7 +218,7 @@ def _has_delta_type(kind: pa.DataType) -> bool:
 
 
 def _check_spelling(schema: pa.Schema) -> None:
-    """Raise `Misfit` where names of columns, or of fields of one struct, differ only in case."""
+    """Raise `Misfit` if names of columns, or of fields of one struct, differ only in case."""
     for path, other in _spelled_twice(list(schema), ""):
         raise Misfit(path, f"is spelled {other} in the table")
 
@@ -246,7 +247,7 @@ def _compare_structs(table: list[pa.Field], rows: list[pa.Field], prefix: str, f
             _compare_types(theirs[column.name].type, column.type, prefix + column.name, found)
         else:
             found.added.append(prefix + column.name)
-    found.gone.extend(prefix + name for name in theirs if name not in ours)
+    found.missing.extend(prefix + name for name in theirs if name not in ours)
 
 
 def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Differences) -> None:

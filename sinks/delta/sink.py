@@ -1,27 +1,28 @@
 """The `delta` sink: change rows appended to a Delta table, exactly once.
 
-A transaction is one Delta commit that adds the rows, of any number, and a `txn` action (PROTOCOL.md, "Transaction
-Identifiers") whose version is the last source version the rows complete. Readers of the target therefore never see
-half a version, and progress is what the table says. The target gets the columns of the source and Delta's three
-metadata columns `_change_type`, `_commit_version` and `_commit_timestamp`; it is created by the first commit and grows
-with the source (`sinks.delta.schema`), also in the middle of a transaction: the rows of two schemas are then written in
-one that has the columns of both. The rows of a Delta table have no order: `_commit_version` tells it.
+A transaction is one Delta commit that adds any number of rows and a `txn` action (PROTOCOL.md, "Transaction
+Identifiers"), whose version is the last complete source version. So readers of the target never see half a version, and
+the table itself holds the progress. The target has the columns of the source and Delta's three metadata columns
+`_change_type`, `_commit_version` and `_commit_timestamp`. The first commit creates it, and it grows with the source
+(`sinks.delta.schema`), also inside a transaction: rows of two schemas are then written with the columns of both. Rows
+of a Delta table have no order except by `_commit_version`.
 
-Only the snapshot of a large table, with which a stream begins or goes on behind a gap, takes several commits: two more
-`txn` actions say how far it is (`sinks.delta.table`). It is complete when the `txn` of app_id is at its version.
+Only a large table's snapshot, at the start of a stream or after a gap, takes several commits. Two more `txn` actions
+hold the position inside it (`sinks.delta.table`). It is complete when the `txn` of app_id has its version.
 
-A gap is a row too: its `_change_type` is `gap`, its `_commit_version` the last one that is lost, all else is null. Rows
-of that same version are the snapshot that follows it. The `commitInfo` of its commit says under `gap` what was lost.
+A gap is also a row: its `_change_type` is `gap`, its `_commit_version` the last lost version, all other columns are
+null. Rows of that same version are the snapshot that follows it. The `commitInfo` of its commit describes the loss
+under `gap`.
 
-    delta_table   the table, through delta-rs: what makes an append exactly once
-    delta_target  which tables and folders may be written to
-    delta_schema  which rows fit which table
-    delta_spool   rows before they are committed, in bounded memory
-    delta_appending   commits that a cluster's own writer makes, with rows of ours
+    table      the table, through delta-rs: makes an append exactly once
+    target     rules: which tables and folders may be written to
+    schema     fit of rows and tables
+    spool      rows before they are committed, in bounded memory
+    appending  commits of our rows by a cluster's own writer
 
-An aborted transaction has written nothing to the table; one that died while committing may leave data files that no
-commit names: VACUUM removes them. The target is an ordinary Delta table, and each commit adds at least one file, so
-it needs OPTIMIZE now and then: opening a table takes delta-rs time that grows with the number of files.
+An aborted transaction has written nothing to the table. One that died while committing may leave data files that no
+commit names: VACUUM removes them. The target is an ordinary Delta table, and each commit adds at least one file, so it
+needs OPTIMIZE now and then: delta-rs opens a table in time that grows with the number of files.
 """
 
 import uuid
@@ -73,7 +74,7 @@ class DeltaSink:
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Options: `path` (the target table) and, if wanted, `partition_by` (a list of columns) and `adopt`. No I/O.
+        """Read the options `path` (the target table), `partition_by` (a list of columns) and `adopt`. No I/O.
 
         Raises `ConfigError`.
         """
@@ -82,14 +83,14 @@ class DeltaSink:
 
     @property
     def name(self) -> str:
-        """What messages call this sink."""
+        """The name of the sink in messages."""
         return self._table.name
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What the `txn` actions of `app_id` say, read from the table; None where there are none, or no table.
+        """Read the progress of `app_id` from the table's `txn` actions. None: there are none, or no table.
 
-        Raises `SinkRejected` for a table that could forget its progress, is not ours or lost what it had, and
-        `SinkUnavailable` where it cannot be read.
+        Raises `SinkRejected` for a table that could forget its progress, is not ours or has lost its progress, and
+        `SinkUnavailable` if it cannot be read.
         """
         position = await to_thread.run_sync(self._table.position, app_id)
         if position is None:
@@ -98,13 +99,16 @@ class DeltaSink:
         return None if position is None else Progress(app_id, position)
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """What the `txn` action of the pipeline says, which its first commit writes. Raises as `progress` does."""
+        """Return whether the table has the `txn` action that the pipeline's first commit writes.
+
+        Raises as `progress` does.
+        """
         return await to_thread.run_sync(self._table.has_delivered, pipeline)
 
     async def reset(self, progress: Progress) -> None:
-        """Commit `progress` without rows. Where there is no table, one with only the metadata columns is created.
+        """Commit `progress` without rows. If there is no table, one with only the metadata columns is created.
 
-        Raises as `SinkTransaction.commit` does, and `SinkRejected` for a place inside of a version.
+        Raises as `SinkTransaction.commit` does, and `SinkRejected` for a position inside a version.
         """
         position = progress.position
         if not position.closes_version:
@@ -114,10 +118,10 @@ class DeltaSink:
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_DeltaTransaction"]:
-        """A transaction on top of what `progress` said last, or else of what the table says now.
+        """Begin a transaction on top of the progress that was read last, or else the current one.
 
-        Entering raises `SinkFenced` where another instance has committed since, and `SinkRejected` where rows of
-        `schema` do not fit the table.
+        Entering raises `SinkFenced` if another instance has committed since, and `SinkRejected` if rows of `schema` do
+        not fit the table.
         """
         if app_id not in self._expected:
             await self.progress(app_id)
@@ -129,7 +133,7 @@ class DeltaSink:
             spool.close()
 
     async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
-        """See `tailer.sink.Appendable.appending`. A table that is not there is created."""
+        """See `tailer.sink.Appendable.appending`. A missing table is created."""
         if app_id not in self._expected:
             await self.progress(app_id)
         expected = self._expected[app_id]
@@ -143,7 +147,7 @@ class DeltaSink:
         return is_there
 
     async def aclose(self) -> None:
-        """Nothing is held between transactions."""
+        """Do nothing: no resources are held between transactions."""
 
 
 class _DeltaTransaction:
@@ -166,14 +170,14 @@ class _DeltaTransaction:
         self._far: set[str] = set()
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See `SinkTransaction.write`. Raises `SinkUnavailable` where the spool's disk is full."""
+        """See `SinkTransaction.write`. Raises `SinkUnavailable` if the spool's disk is full."""
         if not batch.rows.schema.equals(self._schema):
             remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
             raise SinkRejected(self._table.name, f"rows of another schema at version {batch.version}", remedy)
         await to_thread.run_sync(self._take, batch.rows)
 
     async def announce(self, event: ControlEvent) -> None:
-        """See `SinkTransaction.announce`. Rows that would not fit the table are refused here, before they come."""
+        """See `SinkTransaction.announce`. Rows that would not fit the table are refused before they come."""
         if isinstance(event, Gap):
             self._notes.append(f"versions {event.first_version} to {event.version} are lost: {event.reason}")
             await to_thread.run_sync(self._take, gap_row(event, rows_schema(self._schema)))
@@ -192,7 +196,7 @@ class _DeltaTransaction:
             remedy = "This is a defect of the pipeline: the delta sink does not split versions."
             raise SinkRejected(self._table.name, f"{position} is in the middle of a version", remedy)
         if progress.app_id != anchor.app_id or (anchor.expected is not None and position <= anchor.expected):
-            reason = f"progress must go on from {anchor.app_id} at {anchor.expected}, not to {progress}"
+            reason = f"progress of {anchor.app_id} must continue after {anchor.expected}, not at {progress}"
             raise SinkRejected(self._table.name, reason, "Use `tailer progress reset` to go back.")
         await to_thread.run_sync(self._append, position)
         self._expected[anchor.app_id] = position

@@ -1,9 +1,8 @@
-"""Rows of one transaction on their way into the table, in bounded memory.
+"""The rows of one transaction before they are written to the table, in bounded memory.
 
-The `txn` version is known when a transaction commits, but delta-rs wants it when a write begins. So rows wait here:
-in memory while they are few, then in a temporary file (Arrow IPC, LZ4) that has no name, so that no crash leaves it
-behind. Nothing reaches the table before `commit`; an abort only lets go of the spool. `TMPDIR` says where the file
-lies.
+The `txn` version is known only when a transaction commits, but delta-rs wants it when a write begins. So rows wait
+here: in memory while they are few, then in a temporary file (Arrow IPC, LZ4) without a name, so that no crash leaves it
+behind. Nothing reaches the table before `commit`, and an abort only discards the spool. The file is in `TMPDIR`.
 """
 
 import tempfile
@@ -20,9 +19,9 @@ _MEMORY_BYTES: Final = 32 * 1024 * 1024
 
 
 class Spool:
-    """Record batches, of one schema after another, written once and then read once. Blocking; one caller at a time.
+    """A store of record batches, of one schema after another, written once and then read once.
 
-    `memory_bytes`: how much Arrow memory may be held before rows go to disk.
+    Blocking; one caller at a time. `memory_bytes`: how much Arrow memory may be held before rows go to disk.
     """
 
     def __init__(self, memory_bytes: int = _MEMORY_BYTES) -> None:
@@ -35,7 +34,7 @@ class Spool:
         self._starts: list[int] = []
 
     def __bool__(self) -> bool:
-        """Whether there is anything in it."""
+        """Return whether there are any rows."""
         return bool(self._batches or self._starts)
 
     @property
@@ -44,8 +43,8 @@ class Spool:
         return self._file is not None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch. Raises `OSError` where the disk is full."""
-        # What a slice keeps alive counts, not what it shows.
+        """Take a batch. Raises `OSError` if the disk is full."""
+        # Count the memory that a slice keeps alive, not its own.
         self._held_bytes += batch.get_total_buffer_size()
         if self._file is None and self._held_bytes > self._memory_bytes:
             # Closed by close(), which the transaction's end always reaches.
@@ -59,11 +58,11 @@ class Spool:
             self._write(self._file, batch)
 
     def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:
-        """Everything that was added, in order, in a union of all its schemas. Nothing may be added after it."""
+        """Read all batches in order, in a union of all their schemas. Nothing may be added after it."""
         return pa.RecordBatchReader.from_batches(schema, (conform(batch, schema) for batch in self._all()))
 
     def close(self) -> None:
-        """Let go of memory and file."""
+        """Release memory and file."""
         self._batches.clear()
         if self._file is not None:
             self._file.close()

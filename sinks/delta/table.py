@@ -1,37 +1,37 @@
-"""A target table as delta-rs sees it: the blocking half of the `delta` sink, called in worker threads only.
+"""A target table through delta-rs: the blocking half of the `delta` sink, called in worker threads only.
 
 Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers") in the commit that adds the rows:
 
-    txn(app_id)            the last version that is closed; everything up to it is done
-    txn(app_id "#task")    END, or the task that was reached in the snapshot of the version after that one
-    txn(app_id "#row")     END, or the row that was reached in that task
+    txn(app_id)            the last complete version; everything up to it is delivered
+    txn(app_id "#task")    END, or the last task reached in the snapshot of the version after that one
+    txn(app_id "#row")     END, or the last row reached in that task
 
-The last two are there only for a snapshot that takes several commits; the state table (`tailer.progress.state_table`)
-writes them always. Every commit that ends inside of a snapshot writes all three, and so does the one that comes next
-and does not: the rest of the snapshot or a reset, which set both to END. So where they are not END the newest commit of
-our app_id wrote them, and they say the place in the snapshot of the version after the closed one, which stays the same
-in all those commits. Before the snapshot of version 0 it is -1: delta-rs, Spark and checkpoints of both keep that as
-they keep any number. Behind a gap it is the version before the snapshot: what is lost is done with, too.
+The last two exist only for a snapshot that takes several commits; the state table (`tailer.progress.state_table`)
+always writes them. Every commit that ends inside a snapshot writes all three. So does the next commit that does not:
+the rest of the snapshot, or a reset, which sets both to END. So if they are not END, the newest commit of our app_id
+wrote them. They then hold the position in the snapshot of the version after the complete one, which stays the same in
+all those commits. Before the snapshot of version 0 it is -1: delta-rs, Spark and the checkpoints of both keep that like
+any number. After a gap it is the version before the snapshot, because the lost versions are done with, too.
 
-The first commit of a pipeline writes one more, `<pipeline>/#delivered`: it has progress for some table.
+The first commit of a pipeline writes one more, `<pipeline>/#delivered`: the pipeline has progress for some table.
 
-What makes an append exactly once (invariants 1, 2, 6), each point tried against delta-rs and held by a test:
+Exactly once (invariants 1, 2, 6) rests on these points, each tried against delta-rs and held by a test:
 
 - All three are read from one `DeltaTable`, which is one version of the table, so they belong together.
-- Every commit has the txn of app_id, whatever else it has: that is what delta-rs looks for in the commits of others.
-  It looks at the name, not at the number, which stays the same all through a snapshot.
-- An `Anchor` is the table as it was when our progress was seen to be what we expect. The append is made from
-  that very `DeltaTable`, and delta-rs checks every commit that came after it: one with our app_id fails ours, one
-  with another app_id does not. A `DeltaTable` is never refreshed in between: that would move the check.
-- Without a `DeltaTable` delta-rs would open the table itself, at its newest version, and nothing would be checked. So
-  a table that is not there is created first, in a commit of its own, from which the append is then made.
-- Every commit carries an id in `commitInfo.txnId`. When an append fails, whatever the reason, the table is read again:
-  progress that is ours and a commit with our id is success, progress that moved is another instance, anything else is a
-  failure that left nothing behind but data files, which VACUUM removes.
+- Every commit has the txn of app_id, because delta-rs looks for that in the commits of others. It compares the name,
+  not the number, which stays the same all through a snapshot.
+- An `Anchor` is the table in the state in which our progress was seen to be the expected one. The append is made from
+  that `DeltaTable`, and delta-rs checks every later commit: one with our app_id fails ours, one with another does
+  not. A `DeltaTable` is never refreshed in between: that would move the check.
+- Without a `DeltaTable` delta-rs would open the table itself, at its newest version, and nothing would be checked. So a
+  missing table is created first, in a commit of its own, from which the append is then made.
+- Every commit carries an id in `commitInfo.txnId`. If an append fails for any reason, the table is read again. Our
+  progress and a commit with our id mean success. Other progress means another instance. Anything else is a failure that
+  left nothing but data files, which VACUUM removes.
 
-The log says of each file what its least and greatest values are, and readers that filter pass by files on that word.
-delta-rs takes it from the Parquet file, and gets some wrong (`sinks.delta.schema.measured`). So a file has statistics
-of the columns that come out right, and of no others; what is nested has none.
+The log gives the least and greatest values of each file, and filtering readers skip files by them. delta-rs takes them
+from the Parquet file, and gets some wrong (`sinks.delta.schema.measured`). So a file has statistics only of columns
+that come out right, and none of nested columns.
 """
 
 import os
@@ -76,7 +76,7 @@ from tailer.stores.folders import holds_table
 __all__ = ["Anchor", "TargetTable"]
 
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
-# Where other writers keep what they are given to note in a commit.
+# The key under which other writers keep user metadata of a commit.
 NOTE: Final = "userMetadata"
 _NO_ROWS: Final[pa.Schema] = pa.schema([])
 
@@ -85,11 +85,11 @@ Rows = Callable[[pa.Schema], pa.RecordBatchReader]
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The state an append is made from: `table` at `version` has `expected` as the progress of `app_id`.
+    """The base of an append: `table` at `version`, with `expected` as the progress of `app_id`.
 
-    `table` is None, and `version` -1, where there is no table yet. `schema` is what all rows are written as; `merge`
-    says whether its columns differ from the table's. `partition_by`: the columns the table is, or will be, partitioned
-    by.
+    `table` is None, and `version` -1, if there is no table yet. `schema`: the schema of all written rows. `merge`:
+    whether its columns differ from the table's. `partition_by`: the columns by which the table is, or will be,
+    partitioned.
     """
 
     app_id: str
@@ -102,9 +102,10 @@ class Anchor:
 
 
 class TargetTable:
-    """The table at `path`, which may not exist yet; `name` is what errors call the sink.
+    """The table at `path`, which may not exist yet; `name`: the sink's name in errors.
 
-    `partition_by`: the columns it is, or will be, partitioned by; None: any. `adopt`: take what is not ours, too.
+    `partition_by`: the columns by which it is, or will be, partitioned; None: any. `adopt`: accept tables that are not
+    ours.
     """
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
@@ -114,7 +115,7 @@ class TargetTable:
         self._adopt = adopt
 
     def position(self, app_id: str) -> Position | None:
-        """Up to where `app_id` was committed, read anew; None if it never was, or there is no table.
+        """Read the position committed for `app_id`. None: no progress, or no table.
 
         Raises `SinkRejected` for a table that could forget it or is not ours, `SinkUnavailable` for an unreadable one.
         """
@@ -126,14 +127,14 @@ class TargetTable:
         return _position(table, app_id)
 
     def has_delivered(self, pipeline: str) -> bool:
-        """Whether anything was ever committed for `pipeline`. Raises as `position` does."""
+        """Return whether anything was ever committed for `pipeline`. Raises as `position` does."""
         table = self._open()
         return table is not None and table.transaction_version(delivered_name(pipeline)) is not None
 
     def anchor(self, app_id: str, schema: pa.Schema, expected: Position | None) -> Anchor:
-        """The table's state now, checked: progress is the expected one, and rows of `schema` fit.
+        """Read the current state of the table and check it: progress is the expected one, and rows of `schema` fit.
 
-        Raises `SinkFenced` where progress is another one, `SinkRejected` naming the columns that do not fit.
+        Raises `SinkFenced` for other progress, `SinkRejected` naming the columns that do not fit.
         """
         table = self._open()
         if table is None:
@@ -146,7 +147,7 @@ class TargetTable:
         return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version()), schema)
 
     def extended(self, anchor: Anchor, schema: pa.Schema, *, rows: bool = False) -> Anchor:
-        """The same state for rows of `schema`; `rows`: beside those that are to be written as the anchor's schema.
+        """Return the same anchor for rows of `schema`; `rows`: beside those to be written with the anchor's schema.
 
         Raises `SinkRejected` naming the columns that do not fit.
         """
@@ -156,19 +157,19 @@ class TargetTable:
         fitting = self._fit(anchor.table, anchor.schema if rows else _NO_ROWS, new)
         if anchor.table is None:
             self._check_partitions(fitting.schema, anchor.partition_by)
-        return replace(anchor, schema=fitting.schema, merge=bool(fitting.added or fitting.gone))
+        return replace(anchor, schema=fitting.schema, merge=bool(fitting.added or fitting.missing))
 
     def append(
         self, anchor: Anchor, position: Position, rows: Rows, notes: Sequence[str] = (), far: Collection[str] = ()
     ) -> None:
         """Commit rows and `position` as the progress of the anchor's app_id in one Delta commit, or nothing.
 
-        `rows` is asked for them in the schema to write them in. `notes` are kept in the commit's `commitInfo`. `far`:
-        columns that hold dates which delta-rs has no statistics for.
+        `rows` receives the schema to write and returns a reader. `notes` are kept in the commit's `commitInfo`. `far`:
+        columns with dates for which delta-rs has no statistics.
 
-        Raises `SinkFenced` where another instance committed for the app_id after `anchor` was taken, `SinkRejected`
-        where the table refuses the rows, `SinkUnavailable` where nothing was committed for another reason, and
-        `CommitUnknown` where that cannot be told.
+        Raises `SinkFenced` if another instance committed for the app_id after `anchor` was read, `SinkRejected` if the
+        table refuses the rows, `SinkUnavailable` if nothing was committed for another reason, and `CommitUnknown` if
+        the outcome is unknown.
         """
         write_id = str(uuid.uuid4())
         try:
@@ -192,7 +193,7 @@ class TargetTable:
                 raise self._failure(error) from error
 
     def existing(self, anchor: Anchor) -> Anchor:
-        """The anchor for somebody else's append: its table is created where there is none. Raises as `append` does."""
+        """Return the anchor for another writer's append; a missing table is created. Raises as `append` does."""
         if anchor.table is not None:
             return anchor
         try:
@@ -203,11 +204,14 @@ class TargetTable:
             raise self._failure(error) from error
 
     def check(self, app_id: str, expected: Position | None) -> None:
-        """Raise `SinkFenced` where the progress of `app_id` is not the expected one by now."""
+        """Raise `SinkFenced` if the current progress of `app_id` is not the expected one."""
         self.expect(self.position(app_id), expected)
 
     def since(self, app_id: str, version: int, write_id: str) -> tuple[Position | None, bool]:
-        """The progress of `app_id` by now, and whether a commit after `version` has our id. Raises `CommitUnknown`."""
+        """Read the current progress of `app_id`, and whether a commit after `version` has our id.
+
+        Raises `CommitUnknown`.
+        """
         try:
             table = self._open()
             if table is None:
@@ -219,10 +223,10 @@ class TargetTable:
         return _position(table, app_id), any(write_id in (each.get("txnId"), each.get(NOTE)) for each in commits)
 
     def reset(self, app_id: str, end: Position) -> None:
-        """Commit `end`, which closes a version, without rows. A table that is not there is created with the metadata
-        columns.
+        """Commit `end`, which closes a version, without rows.
 
-        Raises as `append` does, and `SinkRejected` where going back would deliver rows that are there once more.
+        A missing table is created with the metadata columns. Raises as `append` does, and `SinkRejected` if going back
+        would deliver existing rows again.
         """
         expected = self.position(app_id)
         anchor = self.anchor(app_id, pa.schema(METADATA_FIELDS), expected)
@@ -243,7 +247,7 @@ class TargetTable:
             raise self._failure(error) from error
 
     def _check_folder(self) -> None:
-        """Refuse to create a table among what is somebody else's."""
+        """Refuse to create a table in a folder that belongs to somebody else."""
         if "://" in self.path:
             return
         try:
@@ -254,7 +258,7 @@ class TargetTable:
             self._reject(*refusal)
 
     def _check_target(self, table: DeltaTable, app_id: str) -> None:
-        """Refuse the table that is followed, one that is not ours, and one that could forget our progress."""
+        """Refuse the source table, a table that is not ours, and one that could forget our progress."""
         found = table.metadata()
         names = pa.schema(table.schema().to_arrow()).names
         known = (app_id, delivered_name(pipeline_of(app_id)))
@@ -263,7 +267,7 @@ class TargetTable:
             self._reject(*refusal)
 
     def _create(self, anchor: Anchor) -> Anchor:
-        """Create the table; where another writer was first, take its table if the rows fit."""
+        """Create the table. If another writer was first, use its table if the rows fit."""
         schema = Schema.from_arrow(anchor.schema)
         try:
             table = DeltaTable.create(self.path, schema, mode="error", partition_by=list(anchor.partition_by))
@@ -272,7 +276,7 @@ class TargetTable:
             if theirs.table is None:
                 raise
             if list(theirs.partition_by) != list(anchor.partition_by):
-                # Which values a partition column cannot have is asked when rows come.
+                # Values that a partition column cannot have are found when rows come.
                 raise SinkUnavailable(
                     self.name, f"{self.path} was created by another writer, with partitions"
                 ) from None
@@ -280,7 +284,7 @@ class TargetTable:
         return replace(anchor, table=table)
 
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
-        """Whether the append that ended with `error` is in the table nevertheless."""
+        """Return whether the append that ended with `error` is in the table nevertheless."""
         try:
             found, is_ours = self.since(anchor.app_id, anchor.version, write_id)
         except CommitUnknown as second:
@@ -291,27 +295,27 @@ class TargetTable:
         return False
 
     def expect(self, found: Position | None, expected: Position | None) -> None:
-        """Raise `SinkFenced` where progress was moved from the expected one, `SinkRejected` where it is gone."""
+        """Raise `SinkFenced` if progress differs from the expected one, `SinkRejected` if it is gone."""
         if found is None and expected is not None:
-            remedy = "Put the table back. To deliver into a new one from the pipeline's start on, start again."
+            remedy = "Restore the table. To deliver into a new one from the pipeline's start, run it again."
             reason = f"{self.path} was deleted or replaced: this instance left it at {expected}, and it has no progress"
             self._reject(reason, remedy)
         if found != expected:
             raise SinkFenced(self.name, f"progress in {self.path} is {found}, this instance left it at {expected}")
 
     def _check_nothing_after(self, table: DeltaTable, version: int) -> None:
-        """Refuse where the table holds rows of versions after `version`."""
+        """Refuse a table that holds rows of versions after `version`."""
         try:
             found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
             is_there = any(batch.num_rows for batch in found)
         except Exception as error:
             raise self._failure(error) from error
         if is_there:
-            reason = f"{self.path} holds rows of versions after {version}; they would be there twice"
+            reason = f"{self.path} holds rows of versions after {version}, which would be duplicated"
             self._reject(reason, f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}")
 
     def _fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
-        """How rows of both schemas go into the table, or a new one; refuse those that do not fit."""
+        """Fit rows of both schemas into the table, or a new one. Refuse those that do not fit."""
         found = None if table is None else pa.schema(table.schema().to_arrow())
         if table is not None and found is not None:
             self._check_partitioning(table, found)
@@ -341,7 +345,7 @@ class TargetTable:
     def _check_partitions(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         if problems := partition_problems(schema, columns):
             remedy = "Partition by columns of type string, date, boolean or an integer type."
-            self._reject(f"{self.path} cannot be partitioned so: {', '.join(problems)}", remedy)
+            self._reject(f"{self.path} cannot have this partitioning: {', '.join(problems)}", remedy)
 
     def _reject(self, reason: str, remedy: str) -> None:
         raise SinkRejected(self.name, reason, remedy)
@@ -358,7 +362,7 @@ def _names(app_id: str) -> tuple[str, str, str]:
 
 
 def _position(table: DeltaTable, app_id: str) -> Position | None:
-    """The progress of `app_id` in one version of the table."""
+    """Read the progress of `app_id` in one version of the table."""
     closed, task, row = map(table.transaction_version, _names(app_id))
     if closed is None or task is None or row is None or task == END:
         return None if closed is None else Position.end(closed)
@@ -366,7 +370,7 @@ def _position(table: DeltaTable, app_id: str) -> Position | None:
 
 
 def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
-    """The txns that make `position` of what the anchor has; only those of app_id where no snapshot is involved."""
+    """Make the txns for `position`; only that of app_id if no snapshot is involved."""
     at, before = position, anchor.expected
     place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
     in_snapshot = at.in_snapshot or (before is not None and before.in_snapshot)
@@ -379,8 +383,8 @@ def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
 
 
 def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:
-    """Statistics of the columns where they are right, and none of others; else what delta-rs does by itself."""
-    # Where columns are mapped the files have other names, and one column may have the name another one has there.
+    """Choose the columns with correct statistics, if delta-rs would write wrong ones by default."""
+    # With column mapping the files have other names, and one column may have another one's name there.
     mapped = anchor.table is not None and _maps_columns(anchor.table)
     names = [] if mapped else [name for name in measured(anchor.schema) if name not in far]
     return WriterProperties(

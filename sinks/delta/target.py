@@ -1,7 +1,7 @@
-"""The rules of the `delta` sink for its target: which table or folder it may write to, and which errors last.
+"""The rules of the `delta` sink for its target: the tables and folders it may write to, and permanent errors.
 
-A table is ours if it has our progress or our columns. Any other one is somebody else's: change rows among its rows
-would damage it. The table that is followed is never a target, however the path leads there; its id tells.
+A table is ours if it has our progress or our columns. Any other table belongs to somebody else, and change rows would
+damage it. The source table is never a target, by any path; its id identifies it.
 """
 
 import re
@@ -15,8 +15,8 @@ from tailer.stores.folders import foreign_entry, is_lasting, table_around
 
 __all__ = ["delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
 
-_ADOPT: Final = "Choose another path; or set adopt = true, if change rows are really to be written there."
-# delta-rs has few exception classes: these parts of its messages say that trying again cannot help.
+_ADOPT: Final = "Choose another path; or set adopt = true to write change rows there all the same."
+# delta-rs has few exception classes: these parts of its messages mean that a retry cannot help.
 _REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long")
 _OUR_COLUMNS: Final = frozenset(field.name for field in METADATA_FIELDS)
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
@@ -25,9 +25,9 @@ _SYSTEM_ERROR: Final = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
 
 
 def folder_refusal(path: str, adopt: bool) -> tuple[str, str] | None:
-    """Why no table may be created at `path`, which holds none, and what to do; None where it may.
+    """Explain why no table may be created at `path`, which holds none, and the next step. None: it may.
 
-    Raises `OSError` where the folder cannot be looked at.
+    Raises `OSError` if the folder cannot be read.
     """
     folder = Path(path)
     try:
@@ -36,7 +36,7 @@ def folder_refusal(path: str, adopt: bool) -> tuple[str, str] | None:
         if folder.is_symlink():
             return f"{path} is a link that leads nowhere", "Create the folder it leads to, or choose another path."
     if table := table_around(folder):
-        reason = f"{path} lies in that of the Delta table {table}, whose VACUUM deletes what is there"
+        reason = f"{path} is inside the Delta table {table}, whose VACUUM would delete it"
         return reason, "Choose a path outside of that folder."
     entry = None if adopt else foreign_entry(folder)
     if entry is not None:
@@ -53,20 +53,20 @@ def table_refusal(
     *,
     ours: bool,
 ) -> tuple[str, str] | None:
-    """Why the table with this id, these columns and properties is no target for `app_id`, and what to do.
+    """Explain why the table with this id, these columns and properties is no target for `app_id`, and the next step.
 
-    `ours`: it has our progress, or is to be adopted. None where nothing is in the way.
+    `ours`: it has our progress, or is to be adopted. Returns None if it is a valid target.
     """
     if table_id == table_of(app_id):
-        reason = f"{path} is the table that is followed, or a copy of it: both have the id {table_id}"
+        reason = f"{path} is the source table, or a copy of it: both have the id {table_id}"
         return reason, "Choose another path."
     if not (ours or set(names) >= _OUR_COLUMNS):
         return f"{path} is a Delta table that lake-tailer has not written to", _ADOPT
     if _RETENTION in configuration:
-        # Any duration will do harm: a source that is idle for longer would be delivered once more from the start.
+        # Any duration does harm: a source that is idle for longer would be delivered again from the start.
         key, why = _RETENTION, "the table could forget our progress"
     elif str(configuration.get(_CHANGE_FEED)).lower() == "true":
-        # Delta takes a column _change_type for its own: a DELETE on such a table loses rows.
+        # Delta treats a column _change_type as its own: a DELETE on such a table loses rows.
         key, why = _CHANGE_FEED, "the change feed reserves the columns we write"
     else:
         return None
@@ -75,7 +75,7 @@ def table_refusal(
 
 
 def is_permanent(error: Exception) -> bool:
-    """Whether an error of delta-rs, or of the system, says that trying again cannot help."""
+    """Return whether an error of delta-rs, or of the system, would occur again."""
     message = str(error)
     found = _SYSTEM_ERROR.search(message)
     number = error.errno if isinstance(error, OSError) else None
@@ -85,10 +85,10 @@ def is_permanent(error: Exception) -> bool:
 
 
 def delivered_name(pipeline: str) -> str:
-    """The app id whose txn says that the pipeline has delivered something. No table id begins with `#`."""
+    """Return the app id of the txn that marks a pipeline as delivering. No table id begins with `#`."""
     return f"{pipeline}/#delivered"
 
 
 def first_line(error: Exception) -> str:
-    """What happened. delta-rs appends stack traces, and rows that broke a constraint, which are not ours to print."""
+    """Return the first line of an error. delta-rs appends stack traces and violating rows, which we must not print."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -1,25 +1,25 @@
-"""The directory of one stream, as the `files` sink keeps it: its names are its log.
+"""The directory of one stream in the `files` sink: its file names are its log.
 
     00000000000000000000-00000000000000000006.jsonl    all rows of versions 0 to 6
-    00000000000000000007-00000000000000000007.jsonl    version 7; it may have no rows, the file is there all the same
-    00000000000000000042.reset                         an operator's word: goes on with version 42
-    .lock                                              held by the one writer
-    .1f0c….tmp                                         rows that are not committed
+    00000000000000000007-00000000000000000007.jsonl    version 7; the file exists even if it has no rows
+    00000000000000000042.reset                         set by an operator: continue with version 42
+    .lock                                              held by the only writer
+    .1f0c….tmp                                         uncommitted rows
 
-A snapshot may be too large for one transaction. Then a file ends, and the next one begins, inside of a version: behind
-a row of a file of the snapshot, both numbers with 20 digits too, here with two:
+A snapshot may be too large for one transaction. Then a file ends, and the next one begins, inside a version: after a
+row of a file of the snapshot. Both numbers also have 20 digits, here only two:
 
     07-07.03.99.jsonl          the snapshot of version 7, up to row 99 of its file number 3
-    07.03.99-07.11.42.jsonl    what comes behind that row, up to row 42 of its file number 11
+    07.03.99-07.11.42.jsonl    what comes after that row, up to row 42 of its file number 11
     07.11.42-09.jsonl          the rest of it, which closes version 7, and the changes of versions 8 and 9
 
-A data file comes into being whole: rows go to a hidden file, which is synced and then given its name by a hard link,
-one step that never replaces a file; then the directory is synced. So the names that are there say exactly what was
-delivered (invariants 1 and 2), and `read_end` checks that they follow each other without gap or overlap (invariant 3):
-each file begins where the one before it ends. Names begin with the beginning, and `-` sorts before `.`, so the order of
-the names, byte by byte, is the order of the rows.
+A data file appears whole. Rows go to a hidden file, which is synced and then named by a hard link, one step that never
+replaces a file. Then the directory is synced. So the names give exactly what was delivered (invariants 1 and 2), and
+`read_end` checks that they follow each other without gap or overlap (invariant 3): each file begins where the previous
+one ends. Names start with their beginning, and `-` sorts before `.`, so the byte order of the names is the order of the
+rows.
 
-Consumers may take files away from the front. The last one must stay: it is the progress.
+Consumers may remove files from the front. The last one must stay: it is the progress.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ RESET: Final = re.compile(r"(\d{20})\.reset")
 
 @contextmanager
 def translated(sink: str, path: Path) -> Iterator[None]:
-    """Raise `SinkUnavailable` for an `OSError` that may pass (a full disk), `SinkRejected` for one that will not."""
+    """Raise `SinkUnavailable` for a temporary `OSError` (a full disk), `SinkRejected` for a permanent one."""
     try:
         yield
     except OSError as error:
@@ -59,33 +59,36 @@ def translated(sink: str, path: Path) -> Iterator[None]:
 
 
 def directory_name(part: str) -> str:
-    """A part of an app_id as a file name: percent-encoded but for letters, digits, `-`, `_`, `~` and inner points."""
+    """Encode a part of an app_id as a file name.
+
+    Everything is percent-encoded except letters, digits, `-`, `_`, `~` and inner points.
+    """
     name = quote(part, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
 
 
 def place(position: Position) -> str:
-    """A position as names give it: a version that is closed, or a place in its snapshot."""
+    """Format a position for names: the end of a version, or a position in its snapshot."""
     if position.closes_version:
         return f"{position.version:020d}"
     return f"{position.version:020d}.{position.task - SNAPSHOT_TASKS:020d}.{position.row:020d}"
 
 
 def has_streams(sink: str, folder: Path) -> bool:
-    """Whether anything was ever delivered to a stream whose directory lies in `folder`.
+    """Return whether anything was ever delivered to a stream whose directory is in `folder`.
 
     Raises `SinkUnavailable` and `SinkRejected` as `translated` does.
     """
     with translated(sink, folder), suppress(FileNotFoundError):
-        return any(_Span.of(path.name) is not None for path in folder.glob("*/*"))
+        return any(_FileRange.of(path.name) is not None for path in folder.glob("*/*"))
     return False
 
 
 def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
-    """Refuse (`SinkRejected`) to begin `stream` in `root` where that is somebody else's folder.
+    """Refuse (`SinkRejected`) to begin `stream` in a `root` that belongs to somebody else.
 
-    A stream that is there goes on. `adopt`: whether other files may lie in `root`. The folder of a Delta table is never
-    free. Raises `SinkUnavailable`, too, as `translated` does.
+    An existing stream continues. `adopt`: allow other files in `root`. The folder of a Delta table is always refused.
+    Also raises `SinkUnavailable` as `translated` does.
     """
     with translated(sink, root):
         if (stream / LOCK).exists() or has_streams(sink, stream.parent):
@@ -99,24 +102,24 @@ def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
                 if str(table) == os.path.realpath(root)
                 else f"lies in that of the Delta table {table}"
             )
-            reason = f"{root} {at}, whose VACUUM deletes what is there"
+            reason = f"{root} {at}, whose VACUUM would delete the files"
             raise SinkRejected(sink, reason, "Choose a path outside of that folder.")
         if adopt or next(root.glob(f"*/*/{LOCK}"), None) is not None:
             return
         if foreign := _foreign(root):
-            remedy = "Choose another path; or set adopt = true, if streams are really to lie beside what is there."
+            remedy = "Choose another path; or set adopt = true to put streams beside the other files."
             raise SinkRejected(sink, f"{root} is not empty ({foreign} is there), and has no stream of ours", remedy)
 
 
 def _foreign(root: Path) -> Path | None:
-    """Something in `root` that is no directory of a stream, nor what a writer leaves that was killed at its start."""
+    """Find an entry of `root` that is neither a directory of a stream nor left by a writer killed at its start."""
     for pipeline in _visible(root):
         if not pipeline.is_dir():
             return pipeline
         for stream in _visible(pipeline):
             if not stream.is_dir():
                 return stream
-            if found := next((path for path in _visible(stream) if _Span.of(path.name) is None), None):
+            if found := next((path for path in _visible(stream) if _FileRange.of(path.name) is None), None):
                 return found
     return None
 
@@ -128,16 +131,16 @@ def _visible(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """What a name stands for: all behind `after` up to `end`, or (None) the word that all up to `end` is behind us."""
+class _FileRange:
+    """The content of a name: everything after `after` up to `end`; `after` None: a reset to `end`."""
 
     after: Position | None
     end: Position
     name: str
 
     @classmethod
-    def of(cls, name: str) -> "_Span | None":
-        """What `name` stands for; names that are not ours stand for nothing."""
+    def of(cls, name: str) -> "_FileRange | None":
+        """Parse `name`. None: not one of our names."""
         if found := RESET.fullmatch(name):
             return cls(None, Position.end(int(found[1]) - 1), name)
         if found := DATA_FILE.fullmatch(name):
@@ -155,7 +158,7 @@ def _position(version: str, task: str | None, row: str | None) -> Position:
 class StreamDirectory:
     """The directory at `path`, which belongs to the sink `sink`. Blocking: for worker threads.
 
-    Besides what they name, methods raise `SinkUnavailable` and `SinkRejected` as `translated` does.
+    Besides the errors they name, methods raise `SinkUnavailable` and `SinkRejected` as `translated` does.
     """
 
     def __init__(self, sink: str, path: Path) -> None:
@@ -166,9 +169,9 @@ class StreamDirectory:
         self._end: tuple[Position | None] | None = None
 
     def lock(self) -> None:
-        """Become the one writer until `unlock`, creating the directory if need be; again is no error (invariant 6).
+        """Become the only writer until `unlock`, creating the directory if necessary (invariant 6). May be repeated.
 
-        Raises `SinkFenced` where another instance is, in this process or elsewhere.
+        Raises `SinkFenced` if another instance is the writer, in this process or elsewhere.
         """
         if self._lock is not None:
             self._check_there()
@@ -186,53 +189,53 @@ class StreamDirectory:
                 raise
             self._lock = handle
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            for stale in self.path.glob(".*.tmp"):  # of a writer that was killed, since the lock is ours
+            for stale in self.path.glob(".*.tmp"):  # left by a killed writer, since the lock is ours
                 stale.unlink()
 
     def unlock(self) -> None:
-        """Let the next writer in."""
+        """Release the lock."""
         self.forget()
         for handle in (self._lock, self._folder):
             if handle is not None:
                 os.close(handle)
         self._lock = self._folder = None
 
-    def gone(self, left: str) -> SinkRejected:
-        """An error for a directory whose files are no more; `left`: what this instance knows of them."""
-        remedy = "Put its files back. To deliver into a new directory from the pipeline's start on, start again."
+    def disappeared(self, left: str) -> SinkRejected:
+        """Make the error for a directory whose files have disappeared; `left`: its state as this instance left it."""
+        remedy = "Restore its files. To deliver into a new directory from the pipeline's start, run it again."
         return SinkRejected(self._sink, f"{self.path} was deleted or replaced while in use: {left}", remedy)
 
     def forget(self) -> None:
-        """Ask the directory again next time."""
+        """Read the directory again next time."""
         self._end = None
 
     def end(self) -> Position | None:
-        """As `read_end`, for the holder of the lock: while nobody else writes, a list is needed only once."""
+        """Return `read_end`, cached for the holder of the lock, because nobody else writes."""
         self._check_there()
         if self._end is None:
             self._end = (self.read_end(),)
         return self._end[0]
 
     def read_end(self) -> Position | None:
-        """Up to where there is something, None if there is nothing.
+        """Read the end of the delivered positions. None: nothing delivered.
 
-        Raises `SinkRejected` where the names contradict each other.
+        Raises `SinkRejected` if the names contradict each other.
         """
         self._check_there()
         try:
-            return self._check(self._spans())
+            return self._check(self._ranges())
         except SinkRejected:
-            # A list made while another instance commits may show its newer file only. A real gap stays.
-            return self._check(self._spans())
+            # A listing made during another instance's commit may show only its newer file. A real gap remains.
+            return self._check(self._ranges())
 
     def put_reset(self, end: Position) -> None:
-        """Record that everything up to `end`, which closes a version, is behind us.
+        """Record that everything up to `end`, which closes a version, counts as delivered.
 
-        Raises `SinkRejected` where files hold later rows, which would come a second time.
+        Raises `SinkRejected` if files hold later rows, which would be duplicated.
         """
         self.forget()
-        spans = self._spans()
-        if later := [span.name for span in spans if span.after is not None and span.end > end]:
+        ranges = self._ranges()
+        if later := [entry.name for entry in ranges if entry.after is not None and entry.end > end]:
             remedy = f"Move {later[0]} and the files after it out of {self.path}, then reset again."
             reason = f"{self.path / later[0]} holds versions after {end.version}"
             raise SinkRejected(self._sink, reason, remedy)
@@ -244,19 +247,19 @@ class StreamDirectory:
                     os.link(hidden, self.path / f"{end.version + 1:020d}.reset")
             finally:
                 hidden.unlink(missing_ok=True)
-            for span in spans:
-                if span.end > end:
-                    (self.path / span.name).unlink()
+            for entry in ranges:
+                if entry.end > end:
+                    (self.path / entry.name).unlink()
             _sync(self.path)
 
     def hidden_path(self) -> Path:
-        """A name for rows that are not committed."""
+        """Make a name for uncommitted rows."""
         return self.path / f".{secrets.token_hex(8)}.tmp"
 
     def publish(self, hidden: Path, after: Position, end: Position, suffix: str) -> None:
-        """Commit the synced file `hidden` as the one that holds what is behind `after`, up to `end` (invariant 1).
+        """Commit the synced file `hidden` as the one with everything after `after`, up to `end` (invariant 1).
 
-        Raises `SinkFenced` where that file is there, `CommitUnknown` where it may not survive a crash.
+        Raises `SinkFenced` if that file exists, `CommitUnknown` if it may not survive a crash.
         """
         self.forget()
         first = place(Position.end(after.version + 1) if after.closes_version else after)
@@ -273,53 +276,53 @@ class StreamDirectory:
         self._end = (end,)
 
     def _check_there(self) -> None:
-        """Raise `SinkRejected` where the path does not lead to the directory any more that is locked."""
+        """Raise `SinkRejected` if the path no longer leads to the locked directory."""
         if self._folder is None:
             return
         with translated(self._sink, self.path):
             try:
                 found, held = self.path.stat(), os.fstat(self._folder)
             except FileNotFoundError:
-                raise self.gone("it is not there any more") from None
+                raise self.disappeared("it is not there any more") from None
         if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
-            raise self.gone("another one is there now")
+            raise self.disappeared("another one is there now")
 
-    def _spans(self) -> list[_Span]:
-        """What the names say, in order; names that are not ours say nothing."""
+    def _ranges(self) -> list[_FileRange]:
+        """Parse the names, in order; names that are not ours are ignored."""
         with translated(self._sink, self.path):
             try:
                 names = [entry.name for entry in self.path.iterdir()]
             except FileNotFoundError:
                 return []
-        spans = filter(None, map(_Span.of, names))
-        return sorted(spans, key=lambda span: (span.end, span.after is None))
+        ranges = filter(None, map(_FileRange.of, names))
+        return sorted(ranges, key=lambda entry: (entry.end, entry.after is None))
 
-    def _check(self, spans: list[_Span]) -> Position | None:
+    def _check(self, ranges: list[_FileRange]) -> Position | None:
         end: Position | None = None
-        for span in spans:
-            if span.after is not None and span.after >= span.end:
-                raise self._contradiction(f"{span.name} ends before it begins")
-            if span.after is not None and end is not None and span.after != end:
-                missing = f"nothing there holds {_between(end, span.after)}"
-                twice = f"{span.name} holds versions that other files hold too"
-                raise self._contradiction(missing if span.after > end else twice)
-            end = span.end
+        for entry in ranges:
+            if entry.after is not None and entry.after >= entry.end:
+                raise self._contradiction(f"{entry.name} ends before it begins")
+            if entry.after is not None and end is not None and entry.after != end:
+                missing = f"no file holds {_between(end, entry.after)}"
+                twice = f"{entry.name} holds versions that other files hold too"
+                raise self._contradiction(missing if entry.after > end else twice)
+            end = entry.end
         return end
 
     def _contradiction(self, reason: str) -> SinkRejected:
-        remedy = f"Put the missing files back into {self.path}, or take away what does not belong there."
+        remedy = f"Restore the missing files in {self.path}, or remove those that do not belong there."
         return SinkRejected(self._sink, f"{self.path}: {reason}", remedy)
 
 
 def _between(end: Position, after: Position) -> str:
-    """What comes behind `end`, up to `after`, in words."""
+    """Describe the versions after `end`, up to `after`."""
     if end.closes_version and after.closes_version:
         return f"versions {end.version + 1} to {after.version}"
-    return f"what comes between {place(end)} and {place(after)}"
+    return f"the rows between {place(end)} and {place(after)}"
 
 
 def _make_directory(path: Path) -> None:
-    """Create `path` and what is above it, durably."""
+    """Create `path` and the folders above it, durably."""
     if not path.is_dir():
         _make_directory(path.parent)
         path.mkdir(exist_ok=True)

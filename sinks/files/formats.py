@@ -1,10 +1,10 @@
-"""What is in a file of the `files` sink, and how it gets there while the file is hidden. Blocking: for worker threads.
+"""The content of a file of the `files` sink, written while the file is hidden. Blocking: for worker threads.
 
 Lines of JSON may differ from each other, so rows of any schema follow each other there, with a line between them that
-says what changed (`sinks.encoding.events`). A Parquet file has one schema, which no row may leave. So when rows of
-another schema come, another file is begun, with columns for both (`sinks.encoding.typed.unite`), and what was written
-so far is copied there, some thousand rows at a time. Only transactions with a change of the schema between their rows
-pay for this. What is not a row has no place in Parquet, except that a gap is a row with the change type `gap`.
+describes the change (`sinks.encoding.events`). A Parquet file has a single schema. So when rows of another schema come,
+another file is begun with the columns of both (`sinks.encoding.typed.unite`), and the rows written so far are copied
+there, some thousand at a time. Only transactions with a schema change between their rows pay for this. Events have no
+place in Parquet, except that a gap is a row with the change type `gap`.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,29 +34,29 @@ _LINES_MAY_DIFFER: Final = (
 
 
 class Draft(Protocol):
-    """A file that nobody sees yet. `schema`: what the next rows look like."""
+    """A hidden file. `schema`: the schema of the next rows."""
 
     schema: pa.Schema
 
     @property
     def suffix(self) -> str:
-        """What its name will end with."""
+        """The suffix of its name."""
         ...
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows of `schema`, now or later. Raises `SinkRejected` where the format has no place for them."""
+        """Append rows of `schema`, now or later. Raises `SinkRejected` if the format has no place for them."""
         ...
 
     def announce(self, event: ControlEvent) -> None:
-        """Append what is not a row, as far as the format has a form for it. Raises as `write`."""
+        """Append an event, if the format has a form for it. Raises as `write`."""
         ...
 
     def finish(self) -> Path:
-        """Complete the file and sync it; where it is."""
+        """Complete and sync the file. Return its path."""
         ...
 
     def remove(self) -> None:
-        """Take the hidden names away, and let go of everything, with the file complete or not."""
+        """Remove the hidden names and release everything, whether the file is complete or not."""
         ...
 
 
@@ -74,12 +74,12 @@ class _Hidden:
     def remove(self) -> None:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
-        with suppress(OSError):  # of a disk so full that the last bytes do not fit
+        with suppress(OSError):  # the disk is too full for the last bytes
             self.content.close()
 
 
 class JsonLines:
-    """A line per row, and per event. `new_path` gives names for hidden files."""
+    """A file with a line for each row and event. `new_path`: makes names for hidden files."""
 
     suffix: Final = "jsonl"
 
@@ -123,7 +123,7 @@ class JsonLines:
 
 
 class Parquet:
-    """Rows in row groups, under one schema. `new_path` gives names for hidden files."""
+    """A file with rows in row groups, under one schema. `new_path`: makes names for hidden files."""
 
     suffix: Final = "parquet"
 
@@ -131,8 +131,8 @@ class Parquet:
         self.schema = schema
         self._sink = sink
         self._new_path = new_path
-        self._parts: list[_Part] = []  # the last one is the file; more than one only while rows are copied
-        self._fitting: pa.Schema | None = None  # what rows looked like that have a place there
+        self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
+        self._fitting: pa.Schema | None = None  # schemas of rows that fit there
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See `Draft.write`."""
@@ -145,7 +145,7 @@ class Parquet:
             raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from misfit
 
     def announce(self, event: ControlEvent) -> None:
-        """See `Draft.announce`. Whether rows of two schemas have one in common is asked when there are such rows."""
+        """See `Draft.announce`. Whether two schemas can be united is checked when rows of the second come."""
         if isinstance(event, Gap):
             self.write(gap_row(event, self.schema))
         else:
@@ -187,7 +187,7 @@ class Parquet:
 
 
 class _Part:
-    """A Parquet file. Batches are put together to row groups of a size that can be read well."""
+    """A Parquet file. Batches are merged to row groups of a size that reads well."""
 
     def __init__(self, sink: str, file: _Hidden, schema: pa.Schema) -> None:
         self.schema = schema
@@ -199,16 +199,16 @@ class _Part:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the file."""
         return self._file.path
 
     def open(self) -> None:
-        """Begin the file. Raises `SinkRejected` for a type without a form."""
+        """Create the file. Raises `SinkRejected` for a type without a form."""
         with self._named(self.schema.empty_table()):
             self._writer = parquet.ParquetWriter(self._file.content, self.schema, compression="zstd")
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows that have a place in `schema`. Raises `Misfit` for a value that has none."""
+        """Append rows that fit into `schema`. Raises `Misfit` for a value that does not."""
         self._batches.append(conform(rows, self.schema))
         self._held_rows += len(rows)
         self._held_bytes += rows.nbytes
@@ -216,7 +216,7 @@ class _Part:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held as a row group. Raises `SinkRejected` for values without a form."""
+        """Write the buffered rows as a row group. Raises `SinkRejected` for values without a form."""
         if self._batches and self._writer is not None:
             table = pa.Table.from_batches(self._batches, self.schema)
             with self._named(table):
@@ -225,23 +225,23 @@ class _Part:
             self._held_rows = self._held_bytes = 0
 
     def close(self) -> None:
-        """Complete the file and sync it."""
+        """Complete and sync the file."""
         self.flush()
         if self._writer is not None:
             self._writer.close()
         self._file.sync()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """All rows, of the completed file."""
+        """Yield all rows of the completed file."""
         with parquet.ParquetFile(self.path) as written:
             yield from written.iter_batches(COPIED_ROWS)
 
     def remove(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._batches.clear()
         if self._writer is not None:
             with suppress(OSError):
-                self._writer.close()  # or the library does, when it is collected
+                self._writer.close()  # otherwise the library does so on garbage collection
             self._writer.is_open = False
         self._file.remove()
 
@@ -257,7 +257,7 @@ class _Part:
 
 
 def _refused_columns(rows: pa.Table) -> Iterator[str]:
-    """The columns that cannot be written: of what is nested the library only says which field it is."""
+    """Yield the columns that cannot be written: for nested columns the library names only the field."""
     for name in rows.schema.names:
         try:
             parquet.write_table(rows.select([name]), pa.BufferOutputStream())

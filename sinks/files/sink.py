@@ -1,12 +1,12 @@
 """The `files` sink: change rows as JSON Lines or Parquet files, exactly once, in one directory per stream.
 
-A transaction is one file, named by the versions it holds; what the names promise and how they come into being is in
-`sinks.files.directory`. A reader sees a file whole or not at all, and may process files in the order of their names.
-A version is in one file, except that the snapshot of a large table may be in several: each closes its transaction, so
-an interrupted snapshot goes on behind the last of them.
+A transaction is one file, named by the versions it holds; `sinks.files.directory` describes the names and how files
+appear. A reader sees a file whole or not at all, and may process files in the order of their names. A version is in one
+file, except that the snapshot of a large table may be in several: each closes its transaction, so an interrupted
+snapshot continues after the last of them.
 
-Events lie between the rows: as lines in JSON Lines; in Parquet a gap is a row, and a change of the schema shows in the
-schema of the next file, or of this one where rows of both share it.
+Events are between the rows: as lines in JSON Lines. In Parquet a gap is a row, and a schema change shows in the schema
+of the next file, or of this one if rows of both share it.
 
 Rows stream into a hidden file as they come (`sinks.files.formats`), so memory is bounded by a batch (JSON Lines) or a
 row group (Parquet).
@@ -44,8 +44,8 @@ class _Options(msgspec.Struct, frozen=True):
 class FilesSink:
     """A `Sink` that writes to directories `<path>/<pipeline>/<table id>`.
 
-    An instance holds the directories it has written to until `aclose`; for another instance they are closed. `adopt`:
-    begin also in a folder that holds other files.
+    An instance locks the directories it has written to until `aclose`. `adopt`: allow a folder with other files at the
+    start.
     """
 
     splits_versions: Final = False
@@ -63,7 +63,7 @@ class FilesSink:
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Options: `path`, a local directory; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
+        """Read the options `path`, a local directory; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
 
         Raises `ConfigError`.
         """
@@ -73,32 +73,32 @@ class FilesSink:
         return cls(name, Path(given.path), given.format, adopt=given.adopt)
 
     async def progress(self, app_id: str) -> Progress | None:
-        """Up to where the stream's directory has something, by the names that are there.
+        """Read the end of the stream's directory from the names in it.
 
-        Raises `SinkRejected` where they have a gap or an overlap, or are gone, and for a folder that is not ours.
+        Raises `SinkRejected` if they have a gap or an overlap, or are gone, and for a folder that is not ours.
         """
         stream = self._stream(app_id)
         end = await to_thread.run_sync(stream.read_end)
         if end is None:
             if (left := self._seen.get(app_id)) is not None:
-                raise stream.gone(f"this instance left it at {place(left)}, and it is empty")
+                raise stream.disappeared(f"this instance left it at {place(left)}, and it is empty")
             await self._check_free(stream)
         self._seen[app_id] = end
         return None if end is None else Progress(app_id, end)
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """Whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
+        """Return whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
         return await to_thread.run_sync(has_streams, self.name, self._path / directory_name(pipeline))
 
     async def reset(self, progress: Progress) -> None:
-        """Declare a version to go on with, in a file of its own.
+        """Set the version to continue with, in a file of its own.
 
-        Raises `SinkRejected` where files hold later rows already, which would be written a second time, and for a place
-        inside of a version.
+        Raises `SinkRejected` if files already hold later rows, which would be duplicated, and for a position inside a
+        version.
         """
         end = progress.position
         if not end.closes_version:
-            raise SinkRejected(self.name, f"only whole versions can be behind us, and {end} is inside of one")
+            raise SinkRejected(self.name, f"only whole versions can count as delivered, and {end} is inside of one")
         stream = self._stream(progress.app_id)
         await self._check_free(stream)
         await to_thread.run_sync(stream.lock)
@@ -107,9 +107,9 @@ class FilesSink:
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_FilesTransaction"]:
-        """A transaction on top of what this instance last saw.
+        """Begin a transaction on top of the progress that this instance saw last.
 
-        Entering raises `SinkFenced` where another instance holds the directory or has committed since.
+        Entering raises `SinkFenced` if another instance holds the directory or has committed since.
         """
         stream = self._stream(app_id)
         await self._check_free(stream)
@@ -128,7 +128,7 @@ class FilesSink:
                 await to_thread.run_sync(draft.remove)
 
     async def aclose(self) -> None:
-        """Let go of the directories."""
+        """Release the directories."""
         for stream in self._streams.values():
             stream.unlock()
 
@@ -182,7 +182,7 @@ class _FilesTransaction:
         if end != self._end:
             raise _moved(self._name, self._stream, end)
         if after is None:
-            # Nothing was ever delivered and nothing is now: no file would be true, the position alone is.
+            # Without any row now or before, only the position can be recorded.
             await to_thread.run_sync(self._stream.put_reset, position)
         else:
             await to_thread.run_sync(self._publish, after, position)
@@ -192,9 +192,9 @@ class _FilesTransaction:
         self._versions = (first if self._versions is None else self._versions[0], last)
 
     def _after(self, end: Position) -> Position | None:
-        """What the file begins behind: the end of the file before it, or the version before that of the very first row.
+        """Return the beginning of the file: the end of the previous file, or the version before the very first row.
 
-        None where there is neither.
+        None: there is neither.
         """
         written = self._versions or (end.version, end.version)
         after = Position.end(written[0] - 1) if self._end is None else self._end
@@ -221,8 +221,8 @@ class _FilesTransaction:
 
 
 def _moved(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced | SinkRejected:
-    """An error for a stream that does not end where this instance left it."""
+    """Make the error for a stream that does not end where this instance left it."""
     if end is None:
-        return stream.gone("this instance left something there, and it is empty")
+        return stream.disappeared("this instance left something there, and it is empty")
     where = end.version if end.closes_version else place(end)
     return SinkFenced(name, f"{stream.path} ends with version {where} now")

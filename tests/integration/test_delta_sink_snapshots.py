@@ -137,12 +137,12 @@ async def test_a_snapshot_only_goes_forward(tmp_path: Path) -> None:
     await deliver(sink, numbered(5))
     await take(sink, part(7, 3))
     for position in (inside(part(7, 3)).position, Position(7, SNAPSHOT_TASKS, 99), Position.end(6)):
-        with pytest.raises(SinkRejected, match="must go on"):
+        with pytest.raises(SinkRejected, match="must continue after"):
             await deliver(sink, part(7, 4), progress=Progress(APP, position))
     with pytest.raises(SinkRejected, match="middle of a version"):
         await deliver(sink, numbered(8), progress=Progress(APP, Position(8, 2, 1)))
     await deliver(sink, part(7, 4), progress=up_to(APP, 7))
-    with pytest.raises(SinkRejected, match="must go on"):
+    with pytest.raises(SinkRejected, match="must continue after"):
         await take(sink, part(7, 5))
     assert ids(tmp_path / "target") == wanted(numbered(5), part(7, 3), part(7, 4))
 

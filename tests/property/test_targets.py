@@ -244,11 +244,11 @@ async def test_a_source_that_no_path_shows_is_known_by_its_id(tmp_path: Path, ad
     await to_thread.run_sync(make_table, tmp_path)
     table_id = await to_thread.run_sync(lambda: str(DeltaTable(tmp_path).metadata().id))
     sink, before = DeltaSink("orders", str(tmp_path), adopt=adopt), fingerprint(tmp_path)
-    with pytest.raises(SinkRejected, match=f"is the table that is followed, or a copy of it: both .* {table_id}"):
+    with pytest.raises(SinkRejected, match=f"is the source table, or a copy of it: both .* {table_id}"):
         await sink.progress(f"orders/{table_id}")
-    with pytest.raises(SinkRejected, match="is the table that is followed"):
+    with pytest.raises(SinkRejected, match="is the source table"):
         async with sink.begin(f"orders/{table_id}", pa.schema([*ROWS.schema, *METADATA_FIELDS])):
             pass
-    with pytest.raises(SinkRejected, match="is the table that is followed"):
+    with pytest.raises(SinkRejected, match="is the source table"):
         await sink.reset(Progress(f"orders/{table_id}", Position.end(3)))
     assert fingerprint(tmp_path) == before
