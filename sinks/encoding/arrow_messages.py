@@ -1,6 +1,6 @@
-"""Change rows as messages that are Arrow IPC streams: many rows each, with their types, for readers that want columns.
+"""Change rows as Arrow IPC messages: many rows each, with their types, for readers that want columns.
 
-A message is a stream of its own, a schema and one record batch: it can be read without any other. Its rows are in their
+Each message is a complete stream, a schema and one record batch, which can be read without any other. Its rows are in
 order, with the columns as they are delivered, `_change_type` and the other metadata last.
 """
 
@@ -19,10 +19,10 @@ MAX_BYTES: Final = 900_000
 
 
 class ArrowMessages:
-    """Encodes batches of one schema; holds back nothing, has no keys, and an update's images may be in two messages.
+    """An encoder of batches of one schema, without keys. It holds back nothing, so images may be in two messages.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `max_bytes`: of a
-    message's value; only a row that is alone in its message may be larger.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `max_bytes`: of a
+    message's value; only a message of a single row may be larger.
     """
 
     def __init__(self, sink: str, schema: pa.Schema, max_bytes: int = MAX_BYTES) -> None:
@@ -36,7 +36,7 @@ class ArrowMessages:
         return None
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """The messages of `batch`; the row index of each is that of its last row. `now_ms` is not in them.
+        """Encode `batch`; the row index of each message is that of its last row. `now_ms` is not used.
 
         Raises `SinkRejected` for rows of another schema.
         """
@@ -51,11 +51,11 @@ class ArrowMessages:
         return Messages(None, pa.array(streams, BYTES), batch.row_index.take(pa.array(ends, pa.int64())))
 
     def flush(self, now_ms: int) -> Messages | None:
-        """None: nothing is held back."""
+        """Return None: nothing is held back."""
         return None
 
     def _streams(self, rows: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
-        """The rows as streams, each with the number of its rows."""
+        """Yield the rows as streams, each with the number of its rows."""
         step = len(rows)
         if step:
             step = max(1, min(step, self._max_bytes * step // pa.ipc.get_record_batch_size(rows)))

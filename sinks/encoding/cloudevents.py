@@ -1,10 +1,10 @@
-"""Change rows as CloudEvents 1.0 in JSON, for Kafka: the events that Debezium's messages would be.
+"""Change rows as CloudEvents 1.0 in JSON, for Kafka: one event for each of Debezium's messages.
 
-`sinks.encoding.debezium.operations` says which events rows become. An event's `data` is `{"before": ..., "after": ...}`
-and its `id` is `<name>;<table_id>;<version>;<task>;<row>;<operation>`: the same when it is delivered again, and of no
-other event. In *structured* mode the message's value is the whole event, in *binary* mode it is `data`, and headers
-hold the attributes. Both say in the header `content-type` which it is, as the Kafka binding of CloudEvents wants it. A
-tombstone is no event: it has a key and nothing else.
+`sinks.encoding.debezium.operations` gives the events for rows. An event's `data` is `{"before": ..., "after": ...}` and
+its `id` is `<name>;<table_id>;<version>;<task>;<row>;<operation>`: the same when it is delivered again, and unique. In
+*structured* mode the message's value is the whole event, in *binary* mode it is `data`, and headers hold the
+attributes. Both name the mode in the header `content-type`, as the Kafka binding of CloudEvents requires. A tombstone
+is not an event: it has a key and nothing else.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import TEXT, DecimalForm, NoText, writer_for
-from sinks.encoding.debezium.images import REMEDY, Draft, Images, Told, commit_moment, drafted, structs
+from sinks.encoding.debezium.images import REMEDY, Draft, Images, PairedRows, commit_moment, drafted, structs
 from sinks.encoding.debezium.schema import json_text
 from sinks.encoding.messages import BYTES, Messages
 from sinks.encoding.values import timestamp_text
@@ -35,13 +35,13 @@ NO_BYTES: Final = pa.scalar(None, BYTES)
 
 
 class CloudEventsEncoder:
-    """Encodes batches of one schema; holds back images at the end of a batch that may belong to the next one's.
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `name`: of the pipeline;
-    in `id` and `source`. `key`: the columns of the messages' keys, which are JSON objects. `tombstones`: one follows a
-    delete, if there is a key. `mode`: where the attributes are. `decimal`: what decimals are in JSON
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `name`: of the pipeline;
+    in `id` and `source`. `key`: the columns of the messages' keys, which are JSON objects. `tombstones`: whether one
+    follows a delete, if there is a key. `mode`: where the attributes are. `decimal`: the JSON form of decimals
     (`sinks.encoding.columns.writer_for`). `dataschema`: that attribute, a URI; left out if None. Raises `SinkRejected`
-    for a column whose type has no JSON form, and for a column of the key that is not there.
+    for a column whose type has no JSON form, and for a missing column of the key.
     """
 
     def __init__(
@@ -72,28 +72,28 @@ class CloudEventsEncoder:
 
     @property
     def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must not reach the first of them."""
+        """The rows that are held back, at most two: progress must stay before the first of them."""
         return self._images.pending
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """The messages of `batch`, as far as its rows can be told without those that follow.
+        """Encode `batch`, except rows at its end that depend on the next batch.
 
-        Messages of rows that were held back come first. `now_ms` is not in them. Raises `SinkRejected`, also for a
-        change type that is none of Delta's and a commit timestamp that RFC 3339 cannot say; has changed nothing then.
+        Messages of held back rows come first. `now_ms` is not used. Raises `SinkRejected`, also for a change type that
+        is not one of Delta's and a commit timestamp that RFC 3339 cannot express; the encoder is then unchanged.
         """
         return self._images.encode(batch, self._written)
 
     def flush(self, now_ms: int) -> Messages | None:
-        """The messages of the rows that are held back, None if there are none.
+        """Encode the rows that are held back. None: there are none.
 
-        To be called at the end of a task, and before the encoder is let go.
+        Call it at the end of a task, and before the encoder is discarded.
         """
         return self._images.flush(self._written)
 
-    def _written(self, told: Told) -> Messages:
-        draft = drafted(told, self._write_row(structs(told.batch.rows, self._columns)), self._tombstones)
+    def _written(self, paired: PairedRows) -> Messages:
+        draft = drafted(paired, self._write_row(structs(paired.batch.rows, self._columns)), self._tombstones)
         write = self._structured if self._mode == "structured" else self._binary
-        values, headers = write(told.batch, draft)
+        values, headers = write(paired.batch, draft)
         keys = None if draft.keys is None else pc.cast(draft.keys, BYTES)
         return Messages(keys, values, draft.row_index, headers)
 
@@ -101,8 +101,8 @@ class CloudEventsEncoder:
         start = f'{{"specversion":"1.0","id":{json_text(self._id(batch))[:-1]}'
         attributes = json_text({**self._attributes(batch), "datacontenttype": JSON, **self._dataschema})
         first, *images = draft.images
-        behind = f'",{attributes[1:-1]},"data":{{{first}'
-        values = _joined(start, draft.number, ";", draft.operation, behind, *images, "}}")
+        rest = f'",{attributes[1:-1]},"data":{{{first}'
+        values = _joined(start, draft.number, ";", draft.operation, rest, *images, "}}")
         return values, ((CONTENT_TYPE, _everywhere(values, STRUCTURED)),)
 
     def _binary(self, batch: ChangeBatch, draft: Draft) -> tuple[pa.Array, tuple[tuple[str, pa.Array], ...]]:
@@ -116,24 +116,24 @@ class CloudEventsEncoder:
         return values, ((CONTENT_TYPE, everywhere(JSON)), ("ce_id", ids), *constant)
 
     def _id(self, batch: ChangeBatch) -> str:
-        """An event's id, up to the number of its row."""
+        """Return an event's id, up to the number of its row."""
         return f"{self._name};{batch.table_id};{batch.version};{batch.task};"
 
     def _attributes(self, batch: ChangeBatch) -> dict[str, str]:
-        """The attributes that events of one version share."""
+        """Return the attributes that all events of a version share."""
         time = timestamp_text(pa.scalar(commit_moment(self._sink, batch), pa.timestamp("us")))
         if not time[0].isdigit():
-            raise SinkRejected(self._sink, f"version {batch.version} is of {time}, which no CloudEvent can say")
+            raise SinkRejected(self._sink, f"version {batch.version} is of {time}, which CloudEvents cannot express")
         return {"source": f"/lake-tailer/{quote(self._name, safe='')}", "type": EVENT_TYPE, "time": f"{time}Z"}
 
 
 def _joined(*parts: pa.Array | pa.Scalar | str) -> pa.Array:
-    """The parts one after the other, as UTF-8; null where one is."""
+    """Concatenate the parts, as UTF-8; null where one is null."""
     texts = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
     return pc.cast(pc.binary_join_element_wise(*texts, EMPTY), BYTES)
 
 
 def _everywhere(present: pa.Array, text: str) -> pa.Array:
-    """The text for each message that is present, null for the others."""
+    """Repeat the text for each message that is present, null for the others."""
     value = pa.scalar(text.encode(), BYTES)
     return pc.if_else(present.is_valid(), value, NO_BYTES) if present.null_count else pa.repeat(value, len(present))

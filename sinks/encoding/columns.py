@@ -1,13 +1,13 @@
-"""Whole columns at a time: the same JSON texts as `sinks.encoding.values`, built by Arrow's own kernels.
+"""Whole columns at a time: the same JSON texts as `sinks.encoding.values`, built with Arrow's own kernels.
 
-`writer_for` turns a type into a function from a column to its texts, once per schema; a type without a rule
-is refused there, before any row. Nested columns are composed: the texts of a struct's fields are joined row
-by row, those of a list's items list by list, so only what is in the slice at hand is ever encoded.
+`writer_for` turns a type into a function from a column to its texts, once per schema. An unknown type is refused there,
+before any row. Nested columns are composed: the texts of a struct's fields are joined row by row, those of a list's
+items list by list, so only the rows of the current slice are ever encoded.
 
-Each writer has a fast way that is exact for nearly all values, and *knows* which values it is not exact
-for: dates and timestamps outside years 0000 to 9999 (Arrow prints them otherwise, or not at all), strings
-that need escapes, decimals that Arrow prints with an exponent, floats that are not finite. Those values are
-written one by one by the reference and put in place of the fast text (`_patched`).
+Each writer has a fast path that is exact for nearly all values, and *knows* the values for which it is not: dates and
+timestamps outside years 0000 to 9999 (Arrow prints them otherwise, or not at all), strings that need escapes, decimals
+that Arrow prints with an exponent, floats that are not finite. Those values are written one by one by the reference and
+replace the fast text (`_patched`).
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)
 EMPTY: Final = pa.scalar("", TEXT)
 _PLAIN: Final = {pa.string_view(): TEXT, pa.binary_view(): pa.large_binary()}
-# Scalars, as everything compared with whole columns here: a Python number would be converted on every call.
+# Scalars, because a Python number would be converted on every comparison with a column.
 FIRST_DAY: Final = pa.scalar(-719_528, pa.int32())  # 0000-01-01
 LAST_DAY: Final = pa.scalar(2_932_896, pa.int32())  # 9999-12-31
 FIRST_MOMENT: Final = pa.scalar(-719_528 * US_PER_DAY, pa.int64())
@@ -50,9 +50,9 @@ QUOTE: Final = '"'
 
 
 class NoText(ValueError):
-    """There is no JSON text: of a type without a rule, or of a string that is not UTF-8.
+    """The error for a value without JSON text: of an unknown type, or a string that is not UTF-8.
 
-    `where` is the column, dotted where nested.
+    `where` is the column, dotted if nested.
     """
 
     def __init__(self, reason: str, where: str = "") -> None:
@@ -61,7 +61,7 @@ class NoText(ValueError):
         self.where = where
 
     def below(self, name: str) -> "NoText":
-        """The same, seen from the outside of the column `name`."""
+        """Return the same error, seen from outside the column `name`."""
         return NoText(self.reason, f"{name}.{self.where}" if self.where else name)
 
 
@@ -69,7 +69,7 @@ class NoText(ValueError):
 class Texts:
     """One JSON text per row: `before + middle[i] + after`; `middle` is of type `TEXT` and has no nulls.
 
-    What is the same around every row is kept apart, because it then costs nothing when rows are joined.
+    The text around every row is kept apart, because joining rows is then cheaper.
     """
 
     middle: pa.Array
@@ -82,15 +82,15 @@ DecimalForm = Literal["string", "number"]
 
 
 def whole(texts: Texts) -> pa.Array:
-    """The texts as one array."""
+    """Return the texts as one array."""
     return _joined(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
 
 
 def writer_for(kind: pa.DataType, decimal: DecimalForm = "string") -> Writer:
-    """The writer of columns of type `kind`. Raises `NoText`.
+    """Make the writer of columns of type `kind`. Raises `NoText`.
 
-    `decimal`: "number" leaves out the quotes around decimals, also within lists, structs and maps. All digits are there
-    as well, but many readers of JSON take such numbers for floats, and round them.
+    `decimal`: "number" leaves out the quotes around decimals, also within lists, structs and maps. All digits are kept,
+    but many readers of JSON read such numbers as floats, and round them.
     """
     if decimal == "number" and pa.types.is_decimal(kind):
         return _bare_decimals
@@ -104,20 +104,20 @@ def writer_for(kind: pa.DataType, decimal: DecimalForm = "string") -> Writer:
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
-    """The concatenation of the parts row by row; a string is the same in every row; a null makes a null."""
+    """Concatenate the parts row by row; a string is the same in every row; a null makes a null."""
     arrays = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*arrays, EMPTY)
 
 
 def _closed(middle: pa.Array, before: str = "", after: str = "") -> Texts:
-    """Texts with `before` and `after` around them, except nulls."""
+    """Put `before` and `after` around the texts, except nulls."""
     if middle.null_count == 0:
         return Texts(middle, before, after)
     return Texts(pc.fill_null(whole(Texts(middle, before, after)), NULL))
 
 
 def _patched(texts: pa.Array, odd: pa.Array, column: pa.Array, exact: Callable[[pa.Scalar], str]) -> pa.Array:
-    """`texts`, with `exact` of the column's value wherever `odd`."""
+    """Replace `texts` by the `exact` text of the column's value wherever `odd`."""
     if not pc.any(odd).as_py():
         return texts
     odd = pc.fill_null(odd, pa.scalar(False))
@@ -155,7 +155,7 @@ def _bare_decimals(column: pa.Array) -> Texts:
 
 def _digits(column: pa.Array) -> pa.Array:
     texts = pc.cast(column, TEXT)
-    # Arrow turns to an exponent where a scale is negative, or more than six zeros follow the point.
+    # Arrow uses an exponent if a scale is negative, or more than six zeros follow the point.
     if not 0 <= column.type.scale <= 6:
         texts = _patched(texts, pc.match_substring(texts, "E"), column, decimal_text)
     return texts
@@ -168,7 +168,7 @@ def _dates(column: pa.Array) -> Texts:
 
 def _timestamps(column: pa.Array) -> Texts:
     odd = _outside(column.view(pa.int64()), FIRST_MOMENT, LAST_MOMENT)
-    # An Arrow zone is only how to show an instant, which is UTC; without it no zone data base is asked.
+    # An Arrow zone only affects display, the instant is UTC; without it no zone data base is needed.
     plain = column.view(pa.timestamp("us"))
     texts = pc.binary_replace_slice(pc.cast(plain, TEXT), 10, 11, "T")
     zone = "" if column.type.tz is None else "Z"
@@ -176,7 +176,7 @@ def _timestamps(column: pa.Array) -> Texts:
 
 
 def _strings(column: pa.Array) -> Texts:
-    try:  # only the way from binary to text is checked
+    try:  # Arrow checks only casts from binary to text
         texts = pc.cast(pc.cast(pc.cast(column, TEXT), pa.large_binary()), TEXT)
     except pa.ArrowInvalid as error:
         raise NoText("holds a string that is not UTF-8") from error
@@ -187,7 +187,7 @@ def _strings(column: pa.Array) -> Texts:
 
 
 def _may_need_escapes(texts: pa.Array) -> bool:
-    """Whether a byte of the strings needs an escape; a look at all bytes at once is much faster than a regex."""
+    """Return whether a byte of the strings needs an escape; checking all bytes at once is much faster than a regex."""
     _, offsets, data = texts.buffers()
     if data is None or len(texts) == 0:
         return False
@@ -240,7 +240,7 @@ def _structs(kind: pa.DataType, decimal: DecimalForm) -> Writer:
 
 
 def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
-    """The objects that a struct column's fields make, where the struct is null as well."""
+    """Build the objects of a struct column from its fields, also where the struct is null."""
     if not writers:
         return Texts(pa.repeat(EMPTY, len(column)), "{", "}")
     parts: list[pa.Array | str] = []
@@ -262,9 +262,9 @@ def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
 
 
 def _is_constant(column: pa.Array) -> bool:
-    """Whether all values are one, which then is written once, such as a change's metadata and partition columns.
+    """Return whether all values are equal, as in metadata and partition columns, so that one text is enough.
 
-    Of floats this cannot be told by comparing: zero has two texts.
+    Floats cannot be compared for this: zero has two texts.
     """
     kind = column.type
     if len(column) < 2 or column.null_count or not any(applies(kind) for applies in _COMPARABLE):
@@ -300,7 +300,7 @@ def _maps(kind: pa.DataType, decimal: DecimalForm) -> Writer:
 
 
 def _extent(column: pa.Array) -> tuple[pa.Array, int, int]:
-    """Where the lists of a column end, counted from its first item; where that is; how many items there are."""
+    """Return the ends of a column's lists, counted from its first item; its first item; and the number of items."""
     if pa.types.is_fixed_size_list(column.type):
         size = column.type.list_size
         ends = [index * size for index in range(len(column) + 1)]
@@ -311,7 +311,7 @@ def _extent(column: pa.Array) -> tuple[pa.Array, int, int]:
 
 
 def _sequences(column: pa.Array, offsets: pa.Array, items: pa.Array, before: str, after: str) -> Texts:
-    """The items' texts list by list, with commas between; null where the column is."""
+    """Join the items' texts list by list, with commas between; null where the column is null."""
     mask = column.is_null() if column.null_count else None
     lists = pa.LargeListArray.from_arrays(offsets, items, mask=mask)
     return _closed(pc.binary_join(lists, pa.scalar(",", TEXT)), before, after)

@@ -1,10 +1,10 @@
-"""What stands between rows, as a JSON line among the lines of rows: it begins with the same three metadata columns.
+"""Events between rows as JSON lines, which begin with the same three metadata columns as rows.
 
     {"_change_type":"schema_change","_commit_version":5,"_commit_timestamp":"...Z","changes":["column a was added"]}
     {"_change_type":"gap","_commit_version":9,"_commit_timestamp":"...Z","first_version":7,"reason":"...",
      "snapshot":false}
 
-(each on one line). A reader that only knows rows tells these apart by their `_change_type`.
+(each on one line). A reader recognises them by their `_change_type`.
 """
 
 import json
@@ -19,7 +19,7 @@ __all__ = ["event_line", "event_values"]
 
 
 def event_values(event: ControlEvent) -> dict[str, Any]:
-    """The event as JSON-ready values, in the order in which they are written."""
+    """Return the event as JSON-ready values, in the order in which they are written."""
     moment = pa.scalar(event.timestamp_ms * 1000, pa.timestamp("us"))
     values = {
         CHANGE_TYPE: event.kind,
@@ -32,7 +32,7 @@ def event_values(event: ControlEvent) -> dict[str, Any]:
 
 
 def event_line(event: ControlEvent) -> bytes:
-    """The event as a line of UTF-8 JSON, ended by a newline."""
+    """Return the event as a line of UTF-8 JSON with a newline at its end."""
     text = json.dumps(event_values(event), ensure_ascii=False, separators=(",", ":"))
-    # A reason may quote a path whose bytes are no text: what stands for them is, as an escape, legal JSON.
+    # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
     return f"{text}\n".encode(errors="backslashreplace")

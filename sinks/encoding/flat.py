@@ -1,8 +1,8 @@
 """Flat JSON Lines: each change row as one JSON object, the table's columns first, then the metadata columns.
 
-`FlatEncoder` is made once per schema and gives the texts either as an Arrow array with one per row (for a
-producer of messages) or as one block of lines (for a file). It holds nothing between calls; how much memory
-a call takes is up to the caller, who cuts batches into `slices` first.
+`FlatEncoder` is made once per schema. It returns the texts either as an Arrow array with one text per row (for
+messages) or as one block of lines (for a file). It keeps nothing between calls. The caller bounds the memory of a call
+by cutting batches into `slices` first.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,10 @@ SLICE_BYTES: Final = 4 << 20
 
 
 class FlatEncoder:
-    """Encodes batches of one schema as `sinks.encoding.values` says.
+    """An encoder of batches of one schema by the rules of `sinks.encoding.values`.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `decimal`: what decimals
-    are in JSON (`sinks.encoding.columns.writer_for`).
-    Raises `SinkRejected` for a column whose type has no JSON form.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `decimal`: the JSON form
+    of decimals (`sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose type has no JSON form.
     """
 
     def __init__(self, sink: str, schema: pa.Schema, decimal: DecimalForm = "string") -> None:
@@ -38,11 +37,11 @@ class FlatEncoder:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
     def rows(self, rows: pa.RecordBatch) -> pa.Array:
-        """One JSON text per row, as UTF-8 bytes (`large_binary`, no nulls). Raises `SinkRejected`."""
+        """Encode one JSON text per row, as UTF-8 bytes (`large_binary`, no nulls). Raises `SinkRejected`."""
         return pc.cast(whole(self._texts(rows)), pa.large_binary())
 
     def lines(self, rows: pa.RecordBatch) -> pa.Buffer:
-        """All rows as one block of UTF-8 text, each ended by a newline. Raises `SinkRejected`."""
+        """Encode all rows as one block of UTF-8 text, each with a newline at its end. Raises `SinkRejected`."""
         texts = self._texts(rows)
         if len(rows) == 0:
             return pa.py_buffer(b"")
@@ -62,7 +61,7 @@ class FlatEncoder:
 
 
 def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """`rows` in pieces of at most 8,192 rows and, where rows are of like size, 4 MiB of Arrow memory."""
+    """Cut `rows` to slices of at most 8,192 rows and, if rows are of similar size, 4 MiB of Arrow memory."""
     step = max(1, min(SLICE_ROWS, SLICE_BYTES * len(rows) // max(1, rows.nbytes)))
     for start in range(0, len(rows), step):
         yield rows.slice(start, step)

@@ -1,10 +1,9 @@
 """Change rows as messages whose values are flat JSON: the table's columns, then `_change_type` and the other metadata.
 
-Without a key each row is a message, as it is. With one, a reader that takes the last message of a key for the row has
-the table: a delete is followed by a tombstone (the same key, no value), the images of an update come together, the
-preimage first, and where they have not one key they are told as what they are to such a reader, so that `_change_type`
-says `delete` of the preimage and `insert` of the postimage. Likewise an image that is alone, which says that its key
-went or came. `sinks.encoding.debezium.operations` says which images belong together.
+Without a key each row is one message. With a key, a reader that keeps the last message of each key has the table. A
+delete is followed by a tombstone (the same key, no value). The images of an update come together, the preimage first.
+If they have different keys, `_change_type` is `delete` for the preimage and `insert` for the postimage. The same holds
+for a single image, whose key was removed or added. `sinks.encoding.debezium.operations` pairs images.
 """
 
 from collections.abc import Sequence
@@ -14,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import DecimalForm
-from sinks.encoding.debezium.images import Images, Told
-from sinks.encoding.debezium.operations import DELETE, INSERT, KINDS, PREIMAGE, gone, has_deletes, moved, repeated
+from sinks.encoding.debezium.images import Images, PairedRows
+from sinks.encoding.debezium.operations import DELETE, INSERT, KINDS, PREIMAGE, has_deletes, moved, old_images, repeated
 from sinks.encoding.flat import FlatEncoder
 from sinks.encoding.messages import BYTES, Messages
 from tailer.events import CHANGE_TYPE, ChangeBatch
@@ -30,12 +29,12 @@ NO: Final = pa.array([False])
 
 
 class FlatMessages:
-    """Encodes batches of one schema; with a key it holds back images that may belong to the next batch's.
+    """An encoder of batches of one schema. With a key it holds back images until the next batch.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
-    messages' keys, which are JSON objects. `tombstones`: one follows a delete, if there is a key. `decimal`: what
-    decimals are in JSON (`sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose type has no
-    JSON form, and for a column of the key that is not there.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
+    messages' keys, which are JSON objects. `tombstones`: whether one follows a delete, if there is a key. `decimal`:
+    the JSON form of decimals (`sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose type has
+    no JSON form, and for a missing column of the key.
     """
 
     def __init__(
@@ -54,32 +53,32 @@ class FlatMessages:
 
     @property
     def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must not reach the first of them."""
+        """The rows that are held back, at most two: progress must stay before the first of them."""
         return self._images.pending if self._images else None
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """The messages of `batch`, with a key as far as its rows can be told without those that follow.
+        """Encode `batch`; with a key except rows at its end that depend on the next batch.
 
-        Messages of rows that were held back come first. `now_ms` is not in them. Raises `SinkRejected`, with a key also
-        for a change type that is none of Delta's, and has changed nothing then.
+        Messages of held back rows come first. `now_ms` is not used. Raises `SinkRejected`, with a key also for a change
+        type that is not one of Delta's; the encoder is then unchanged.
         """
         if self._images is None:
             return Messages(None, self._flat.rows(batch.rows), batch.row_index)
         return self._images.encode(batch, self._written)
 
     def flush(self, now_ms: int) -> Messages | None:
-        """The messages of the rows that are held back, None if there are none.
+        """Encode the rows that are held back. None: there are none.
 
-        To be called at the end of a task, and before the encoder is let go.
+        Call it at the end of a task, and before the encoder is discarded.
         """
         return self._images.flush(self._written) if self._images else None
 
-    def _written(self, told: Told) -> Messages:
-        """The messages of rows that have keys."""
-        rows, kinds = told.batch.rows, told.kinds
-        keys, row_index, order = pc.cast(told.keys, BYTES), told.batch.row_index, None
-        if told.second is not None:
-            kinds, order = _as_told(kinds, told.second, told.keys)
+    def _written(self, paired: PairedRows) -> Messages:
+        """Encode rows that have keys."""
+        rows, kinds = paired.batch.rows, paired.kinds
+        keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None
+        if paired.second is not None:
+            kinds, order = _kinds_by_key(kinds, paired.second, paired.keys)
             field = rows.schema.field(self._change_type)
             rows = rows.set_column(self._change_type, field, pc.cast(KINDS.take(kinds), field.type))
         values = self._flat.rows(rows)
@@ -92,14 +91,14 @@ class FlatMessages:
         return Messages(keys.take(numbers), values, row_index.take(numbers))
 
 
-def _as_told(kinds: pa.Array, second: pa.Array, keys: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """What the rows are to a reader of keys, and the order that puts preimages first; None if they are.
+def _kinds_by_key(kinds: pa.Array, second: pa.Array, keys: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Return the kinds of the rows for a reader of keys, and the order with preimages first; None: they are in order.
 
     `second`: as in `Pairs`.
     """
     moves = moved(second, keys)
     one_key = pc.and_not(second, moves)
-    was = gone(kinds)
+    was = old_images(kinds)
     updates = pc.or_(one_key, _first_of(one_key))
     kinds_then = pc.if_else(updates, kinds, pc.if_else(was, DELETE, INSERT))
     swapped = pc.and_(second, pc.equal(kinds, PREIMAGE))
@@ -111,5 +110,5 @@ def _as_told(kinds: pa.Array, second: pa.Array, keys: pa.Array) -> tuple[pa.Arra
 
 
 def _first_of(second: pa.Array) -> pa.Array:
-    """Which rows are before those."""
+    """Return which rows come just before those."""
     return pa.concat_arrays([second.slice(1), NO])

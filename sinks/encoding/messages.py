@@ -1,4 +1,4 @@
-"""What change rows become for a destination of messages, whatever the envelope and the client: columns of bytes."""
+"""Messages of change rows, for any envelope and client: columns of bytes."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -14,11 +14,11 @@ BYTES: Final = pa.large_binary()
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages in their order, all about rows of one task; the arrays are of one length.
+    """Messages in order, all about rows of one task; the arrays have the same length.
 
-    `keys`, `values`: `large_binary`; None for `keys` where no message has one; a null value is a tombstone.
-    `row_index`: int64, the physical row that a message is about; ascending, and with gaps and repetitions.
-    `headers`: by name, `large_binary`; null where a message has no such header.
+    `keys`, `values`: `large_binary`; None for `keys` if no message has one; a null value is a tombstone. `row_index`:
+    int64, the physical row of a message; ascending, with gaps and repetitions. `headers`: by name, `large_binary`; null
+    for a message without the header.
     """
 
     keys: pa.Array | None
@@ -30,7 +30,7 @@ class Messages:
         return len(self.values)
 
     def filter(self, mask: pa.Array) -> "Messages":
-        """The messages for which `mask` is true."""
+        """Return the messages for which `mask` is true."""
         return Messages(
             None if self.keys is None else self.keys.filter(mask),
             self.values.filter(mask),
@@ -39,7 +39,7 @@ class Messages:
         )
 
     def slice(self, offset: int, length: int) -> "Messages":
-        """`length` messages from the one at `offset` on; shares memory with these."""
+        """Return `length` messages from `offset` on, which share memory with these."""
         return Messages(
             None if self.keys is None else self.keys.slice(offset, length),
             self.values.slice(offset, length),
@@ -49,20 +49,20 @@ class Messages:
 
 
 class Encoder(Protocol):
-    """Makes messages of the rows of one schema; may hold back rows until those behind them tell what they are."""
+    """An encoder of rows of one schema to messages; may hold back rows that depend on later ones."""
 
     @property
     def pending(self) -> ChangeBatch | None:
-        """The rows that are held back: progress must not reach the first of them."""
+        """The rows that are held back: progress must stay before the first of them."""
         ...
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """The messages of `batch`, those of rows held back of the same task first. Call `flush` between tasks.
+        """Encode `batch`, after the held back rows of the same task. Call `flush` between tasks.
 
-        `now_ms`: when the messages are made. Raises `SinkRejected`, and has changed nothing then.
+        `now_ms`: when the messages are made. Raises `SinkRejected`; the encoder is then unchanged.
         """
         ...
 
     def flush(self, now_ms: int) -> Messages | None:
-        """The messages of the rows that are held back: at the end of a task. None if there are none."""
+        """Encode the rows that are held back, at the end of a task. None: there are none."""
         ...

@@ -1,4 +1,4 @@
-"""Rows as JSON objects for whoever asks for an encoding by name: the entry `json` of the group `tailer.encodings`."""
+"""Rows as JSON objects: the entry `json` of the group `tailer.encodings`."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ __all__ = ["JsonObjects"]
 
 
 class JsonObjects:
-    """Writes rows of `schema` as JSON objects with all its columns, as `FlatEncoder` does.
+    """An encoder of rows of `schema` as JSON objects with all columns, as `FlatEncoder` does.
 
     Raises `NoText`, which is a `ValueError`, for a column whose type has no JSON form.
     """
@@ -20,6 +20,6 @@ class JsonObjects:
         self._writer = writer_for(pa.struct(schema))
 
     def texts(self, rows: pa.RecordBatch) -> Iterator[pa.Array]:
-        """One JSON text per row as `string`, of some rows at a time. Raises `NoText` for text that is not UTF-8."""
+        """Yield one JSON text per row as `string`, some rows at a time. Raises `NoText` for text that is not UTF-8."""
         for part in slices(rows):
             yield whole(self._writer(part.to_struct_array())).cast(pa.string())

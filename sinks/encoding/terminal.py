@@ -7,7 +7,7 @@
     ~+  2  Robert    9.99        how it is
        1 inserted, 1 updated
 
-A line of its own, `version 13: column extra int32 was added`, says what is not a row; the names of columns follow anew.
+Events have a line of their own, `version 13: column extra int32 was added`, after which the heading is repeated.
 
 It streams: columns are as wide as the widest value so far, so a wider one widens what follows and the names are
 repeated. Only here are values cut, with an ellipsis. Where columns cannot even be narrowed enough, rows are written as
@@ -62,7 +62,7 @@ ELLIPSIS: Final = "…"
 
 
 class TerminalView:
-    """Renders the batches of one stream for `console`, which says how wide it is and which colours it has."""
+    """A renderer of the batches of one stream for `console`, which gives the width and the colours."""
 
     def __init__(self, sink: str, console: Console) -> None:
         self._sink = sink
@@ -75,7 +75,7 @@ class TerminalView:
         self._names_due = True
 
     def rows(self, batch: ChangeBatch) -> Iterator[str]:
-        """The batch as text, some hundred rows at a time. Raises `SinkRejected` for a type without a text."""
+        """Render the batch as text, some hundred rows at a time. Raises `SinkRejected` for a type without a text."""
         if len(batch) and batch.version != self._version:
             yield self._heading(batch)
         for start in range(0, len(batch), ROWS_AT_ONCE):
@@ -86,15 +86,15 @@ class TerminalView:
             yield self._render(self._table(rows.drop_columns(list(METADATA)), changes))
 
     def event(self, event: ControlEvent) -> str:
-        """A line that says what is not a row. The columns' names are due again behind it."""
+        """Render an event as a line. The heading with the columns' names is repeated after it."""
         before = "" if isinstance(event, SchemaChange) and event.version == self._version else self.counts()
         if isinstance(event, Gap):
-            self._version = None  # whatever follows, it is not the rest of that
+            self._version = None  # the next batch repeats its version's heading
         self._schema, self._names_due = None, True
         return before + self._render(Text(f"{' ' * MARGIN}{_printable(_sentence(event))}\n", "dim"))
 
     def counts(self) -> str:
-        """What the version had so far, as a line; nothing if that has been said."""
+        """Render the counts of the version as a line, unless they were rendered already."""
         if self._counts_shown:
             return ""
         self._counts_shown = True
@@ -143,7 +143,7 @@ class TerminalView:
         return [_shown(text) for text in pc.utf8_slice_codeunits(texts, 0, LONGEST + 1).to_pylist()]
 
     def _widen(self, schema: pa.Schema, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
-        """Make columns as wide as what is in them; start anew where they are other columns."""
+        """Widen columns to fit their values; start over if the columns are different."""
         if self._schema is None or not self._schema.equals(schema):
             self._schema = schema
             self._widths = [0] * len(names)
@@ -156,7 +156,7 @@ class TerminalView:
 
 
 def _sentence(event: ControlEvent) -> str:
-    """What `event` says."""
+    """Describe `event`."""
     if isinstance(event, Gap):
         follows = "all rows of the table follow" if event.snapshot else f"version {event.version + 1} follows"
         return f"changes of versions {event.first_version} to {event.version} are lost: {event.reason}; {follows}"
@@ -164,7 +164,7 @@ def _sentence(event: ControlEvent) -> str:
 
 
 def _sign(change: str) -> tuple[str, str]:
-    """The sign of a change type and its style; one that Delta does not define is its own sign."""
+    """Return the sign of a change type and its style; one that Delta does not define is its own sign."""
     return SIGNS[ChangeType(change)] if change in SIGNS else (f"{_printable(change)} ", "magenta")
 
 
@@ -173,7 +173,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A JSON text as it is shown: cut if long, a string without quotes unless it is empty, padded or like a null."""
+    """Format a JSON text for display: cut if long; a string without quotes unless empty, padded or like a null."""
     cut = len(text) > LONGEST
     if cut:
         text = text[:LONGEST]
@@ -192,7 +192,7 @@ def _printable(text: str) -> str:
 
 
 def _fitted(widths: Sequence[int], available: int) -> list[int] | None:
-    """The widths with the widest narrowed until all fit into `available`; None where that would be too narrow."""
+    """Narrow the widest of the widths until all fit into `available`. None: they would be too narrow."""
     for widest in range(max(available, NARROWEST), NARROWEST - 1, -1):
         fitted = [min(width, widest) for width in widths]
         if sum(fitted) + len(GAP) * (len(fitted) - 1) <= available:
@@ -201,7 +201,7 @@ def _fitted(widths: Sequence[int], available: int) -> list[int] | None:
 
 
 def _width(text: str) -> int:
-    """How many cells of a terminal the text takes."""
+    """Return how many cells of a terminal the text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -219,7 +219,7 @@ def _line(sign: str, cells: Sequence[str], widths: Sequence[int], right: Sequenc
 
 
 def _record(sign: str, names: Sequence[str], cells: Sequence[str], width: int) -> str:
-    """A row as `name=value`, wrapped."""
+    """Render a row as `name=value`, wrapped."""
     lines = [f"{sign:<{MARGIN}}"]
     room = width - MARGIN
     used = 0

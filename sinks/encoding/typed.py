@@ -1,9 +1,9 @@
-"""Rows for destinations that have types: rows of several schemas under one, and a gap as a row.
+"""Rows for destinations with types: rows of several schemas under one, and a gap as a row.
 
-A transaction may hold rows of two schemas, and the table it goes to a third. `unite` says what one schema holds them
-all: columns are matched by name, and one that is missing somewhere is null there. Where types differ the wider one is
-taken, if every value of the narrower has exactly one place in it (the changes of Delta's type widening: PROTOCOL.md,
-"Type Widening"); otherwise there is no such schema, and nothing is guessed. `conform` brings rows there.
+A transaction may hold rows of two schemas, and its table may have a third. `unite` returns one schema that holds them
+all: columns are matched by name, and a missing one is null. If types differ, the wider one is used, provided that it
+holds every value of the narrower one exactly (the changes of Delta's type widening: PROTOCOL.md, "Type Widening").
+Otherwise there is no such schema, and nothing is guessed. `conform` converts rows to it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADAT
 
 __all__ = ["GAP", "Misfit", "conform", "fits", "gap_row", "unite"]
 
-GAP: Final = Gap.kind  # the `_change_type` of the row that stands for a gap
+GAP: Final = Gap.kind  # the `_change_type` of a gap's row
 
 _METADATA: Final = frozenset(field.name for field in METADATA_FIELDS)
 # Decimal digits that hold every value of an integer type.
@@ -31,7 +31,7 @@ _WIDER: Final = frozenset(
 
 
 class Misfit(ValueError):
-    """There is no type, or no value, for what `column` holds; it is dotted where nested."""
+    """The error for a type or a value in `column` that does not fit; the column is dotted if nested."""
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(f"column {column} {reason}")
@@ -40,7 +40,7 @@ class Misfit(ValueError):
 
 
 def fits(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether each value of `narrow`, not nested, is a value of `wide` too. Void has only null, which is in all."""
+    """Return whether each value of `narrow`, not nested, is a value of `wide` too. Null, all of void, fits any."""
     if narrow == wide or pa.types.is_null(narrow) or (narrow, wide) in _WIDER:
         return True
     if not pa.types.is_decimal(wide):
@@ -52,7 +52,7 @@ def fits(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def unite(first: pa.Schema, second: pa.Schema) -> pa.Schema:
-    """The schema for rows of both: the columns of `first`, those only `second` has, and metadata columns at the end.
+    """Return the schema for rows of both: the columns of `first`, those only in `second`, then metadata columns.
 
     Raises `Misfit` naming the column whose types have no union.
     """
@@ -61,7 +61,7 @@ def unite(first: pa.Schema, second: pa.Schema) -> pa.Schema:
 
 
 def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the columns of `schema`, which is a union of theirs. No value is changed.
+    """Convert rows to `schema`, which is a union of theirs. No value is changed.
 
     Raises `Misfit` for a value that the wider type cannot hold after all.
     """
@@ -76,7 +76,7 @@ def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def gap_row(gap: Gap, schema: pa.Schema) -> pa.RecordBatch:
-    """The row that stands for `gap` between rows of `schema`: the metadata columns, and null everywhere else."""
+    """Make the row for `gap` between rows of `schema`: the metadata columns, and null everywhere else."""
     values = {CHANGE_TYPE: GAP, COMMIT_VERSION: gap.version, COMMIT_TIMESTAMP: gap.timestamp_ms * 1000}
     columns = [pa.array([values.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([field.with_nullable(True) for field in schema]))
@@ -97,7 +97,7 @@ def _unite_fields(first: Sequence[pa.Field], second: Sequence[pa.Field], prefix:
         _unite_field(field, others.pop(field.name), prefix) if field.name in others else field.with_nullable(True)
         for field in first
     ]
-    # Without any column, `first` is no schema that rows were written with.
+    # No rows were written with a `first` without columns.
     missing_before = bool(first or prefix)
     return [*united, *(field.with_nullable(missing_before or field.nullable) for field in others.values())]
 

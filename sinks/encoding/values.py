@@ -1,4 +1,4 @@
-"""One value at a time: the plain statement of what every Arrow value is in JSON.
+"""The JSON form of every Arrow value, one value at a time.
 
 This is the reference. It is slow, has no cases for speed, and works on Arrow's own integers, so that dates
 and timestamps beyond what `datetime` holds come out right. `sinks.encoding.columns` must give the same text
@@ -20,7 +20,7 @@ timestamp        a string, `2026-03-01T12:00:00.000000Z`, without a time zone no
 list             an array
 struct           an object
 map              an object where keys are strings, otherwise an array of {"key": ..., "value": ...}
-dictionary       what its value is
+dictionary       the form of its value
 ===============  ===========================================================================================
 
 Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000 to 9999 carry a sign
@@ -66,14 +66,14 @@ escape: Final = JSONEncoder(ensure_ascii=False).encode
 
 
 def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
-    """Each row as a JSON object, in column order."""
+    """Yield each row as a JSON object, in column order."""
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     for index in range(rows.num_rows):
         yield _members((name, column[index]) for name, column in columns.items())
 
 
 def value_text(value: pa.Scalar) -> str:
-    """The JSON text of `value`. Raises `TypeError` for a type without a rule."""
+    """Return the JSON text of `value`. Raises `TypeError` for an unknown type."""
     if not value.is_valid:
         return "null"
     for applies, text in _RULES:
@@ -83,17 +83,17 @@ def value_text(value: pa.Scalar) -> str:
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Whether values of `kind` are text, directly or by way of a dictionary."""
+    """Return whether values of `kind` are text, directly or through a dictionary."""
     return is_plain_string(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def is_plain_string(kind: pa.DataType) -> bool:
-    """Whether values of `kind` are text, in one of Arrow's layouts."""
+    """Return whether values of `kind` are text, in one of Arrow's layouts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values of `kind` are bytes."""
+    """Return whether values of `kind` are bytes."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -103,17 +103,17 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def is_float(kind: pa.DataType) -> bool:
-    """Whether `kind` is a float with a rule; half floats have none."""
+    """Return whether `kind` is a float with a rule; half floats have none."""
     return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
 def is_timestamp(kind: pa.DataType) -> bool:
-    """Whether `kind` is a timestamp with a rule: microseconds, the only unit a Delta table has."""
+    """Return whether `kind` is a timestamp with a rule: microseconds, the only unit in a Delta table."""
     return bool(pa.types.is_timestamp(kind) and kind.unit == "us")
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of `kind` are lists."""
+    """Return whether values of `kind` are lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -137,27 +137,27 @@ def _map(value: pa.Scalar) -> str:
 
 
 def string_text(value: pa.Scalar) -> str:
-    """A string in quotes, escaped. Raises `UnicodeDecodeError` where its bytes are not UTF-8."""
+    """Return a string in quotes, escaped. Raises `UnicodeDecodeError` if its bytes are not UTF-8."""
     return escape(value.as_py())
 
 
 def base64_text(value: bytes) -> str:
-    """Bytes in base64, with padding."""
+    """Return bytes in base64, with padding."""
     return b2a_base64(value, newline=False).decode("ascii")
 
 
 def decimal_text(value: pa.Scalar) -> str:
-    """A decimal with all digits of its scale."""
+    """Return a decimal with all digits of its scale."""
     return format(value.as_py(), "f")
 
 
 def date_text(value: pa.Scalar) -> str:
-    """A date32, year-month-day."""
+    """Return a date32 as year-month-day."""
     return _day(value.value)
 
 
 def timestamp_text(value: pa.Scalar) -> str:
-    """A timestamp in microseconds, without a zone."""
+    """Return a timestamp in microseconds, without a zone."""
     days, us = divmod(value.value, US_PER_DAY)
     seconds, fraction = divmod(us, 1_000_000)
     minutes, second = divmod(seconds, 60)
@@ -165,9 +165,9 @@ def timestamp_text(value: pa.Scalar) -> str:
 
 
 def _day(days: int) -> str:
-    """The date `days` after 1970-01-01.
+    """Return the date `days` after 1970-01-01.
 
-    Years are counted from March: the leap day ends a year, and the lengths of months follow one formula.
+    Years are counted from March, so that the leap day ends a year, and the lengths of months follow one formula.
     """
     era, day_of_era = divmod(days + DAYS_TO_EPOCH, DAYS_PER_ERA)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -181,7 +181,7 @@ def _day(days: int) -> str:
 
 
 def float_text(value: pa.Scalar) -> str:
-    """A float or double in its shortest form; NaN and the infinities as strings."""
+    """Return a float or double in its shortest form; NaN and the infinities as strings."""
     number: float = value.as_py()
     if math.isnan(number):
         return '"NaN"'
@@ -191,7 +191,7 @@ def float_text(value: pa.Scalar) -> str:
 
 
 def _plain_or_scientific(text: str) -> str:
-    """The digits of `text`, plain from 1e-6 up to 1e10 and with an exponent elsewhere."""
+    """Format the digits of `text`, plain from 1e-6 up to 1e10 and with an exponent elsewhere."""
     mantissa, _, power = text.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
@@ -209,7 +209,7 @@ def _plain_or_scientific(text: str) -> str:
 
 
 def _shortest_single(number: float) -> str:
-    """The fewest digits that read back as the float32 `number`, and of those the nearest."""
+    """Find the fewest digits that read back as the float32 `number`, and of those the nearest."""
     if number == 0:
         return repr(number)
     exact = Fraction(abs(number))
@@ -229,7 +229,10 @@ def _shortest_single(number: float) -> str:
 
 
 def _single_interval(number: Fraction) -> tuple[Fraction, Fraction, bool]:
-    """The decimals between which all read as the positive float32 `number`, and whether they do themselves."""
+    """Return the limits of the decimals that read as the positive float32 `number`.
+
+    The last value returned tells whether the limits themselves read so.
+    """
     bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
     below = _single(bits - 1)
     above = 2 * number - below if bits == LARGEST_SINGLE else _single(bits + 1)

@@ -191,8 +191,8 @@ def test_nothing_is_kept_of_an_error(server: RegistryServer) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (200, b"<html>please log in</html>", "what it answers is not a registry's"),
-        (200, b'{"id":"1"}', "what it answers is not a registry's"),
+        (200, b"<html>please log in</html>", "its answer is not that of a schema registry"),
+        (200, b'{"id":"1"}', "its answer is not that of a schema registry"),
         (200, b'{"id":4294967296}', "it gives the id 4294967296 in subject t-value, which messages cannot have"),
         (302, b"", "302 Found"),
         (404, b"no such page", "404 Not Found"),

@@ -1,3 +1,3 @@
-"""Change rows as Avro messages, and the schema registry that gives their schemas ids."""
+"""Change rows as Avro messages, and the schema registry with the ids of their schemas."""
 
 __all__: list[str] = []

@@ -1,12 +1,12 @@
-"""Whole columns at a time: Avro's binary encoding, built by Arrow's own kernels.
+"""Avro's binary encoding of whole columns at a time, with Arrow's own kernels.
 
 A value in Avro is the bytes of its parts one after the other, without names or padding, so a row is the concatenation
-of its columns: `writer_for` turns a type into a function from a column to such parts, and `joined` puts them together,
-once for a whole batch. Nothing here goes through Python's own dates, decimals or floats, so every value that Arrow has
-arrives bit by bit: NaN, year 300000, 38 digits.
+of its columns. `writer_for` turns a type into a function from a column to such parts, and `joined` concatenates them,
+once for a whole batch. Nothing here goes through Python's own dates, decimals or floats, so every Arrow value arrives
+bit by bit: NaN, year 300000, 38 digits.
 
-Integers are the one form that needs work: Avro writes them zigzag in groups of 7 bits, of as many bytes as it takes.
-They are looked up 14 bits at a time in a table that has the two bytes of each.
+Only integers need work: Avro writes them zigzag in groups of 7 bits, with as many bytes as needed. They are looked up
+14 bits at a time in a table with two bytes each.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +39,10 @@ Writer: TypeAlias = Callable[[pa.Array], list[Part]]
 
 
 def writer_for(kind: pa.DataType, nullable: bool) -> Writer:
-    """The writer of columns of type `kind`; `nullable`: as a union of null and the type. Raises `NoText`.
+    """Make the writer of columns of type `kind`; `nullable`: as a union of null and the type. Raises `NoText`.
 
-    A writer raises `NoText` for a value that its type does not have; it does not look for nulls that must not be.
+    A writer raises `NoText` for a value that its type cannot hold. It does not check for nulls in columns without
+    nulls.
     """
     if pa.types.is_null(kind):
         return _nothing
@@ -52,7 +53,7 @@ def writer_for(kind: pa.DataType, nullable: bool) -> Writer:
 
 
 def joined(parts: Sequence[Part], length: int) -> pa.Array:
-    """The parts row by row, `length` rows; a null part makes a null."""
+    """Concatenate the parts row by row, `length` rows; a null part makes a null."""
     merged: list[Part] = []
     for part in parts:
         if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
@@ -67,7 +68,7 @@ def joined(parts: Sequence[Part], length: int) -> pa.Array:
 
 
 def varint(number: int) -> bytes:
-    """One integer as Avro writes it."""
+    """Encode one integer as Avro does."""
     rest = _zigzag(number)
     made = bytearray()
     while rest > 0x7F:
@@ -82,9 +83,9 @@ def _zigzag(number: int) -> int:
 
 
 def _groups(first: bool) -> pa.Array:
-    """By 14 bits: the bytes of the last group of an integer; from `GROUP` on, of a group that others follow.
+    """Map 14 bits to the bytes of an integer's last group; from `GROUP` on, to those of a group that others follow.
 
-    Nothing follows a group if the bits above it are 0, so that 0 has no bytes unless it is the first group.
+    No group follows if the bits above it are 0, so 0 has no bytes unless it is the first group.
     """
     last = [bytes([bits]) if bits < 128 else bytes([bits & 127 | 128, bits >> 7]) for bits in range(GROUP)]
     more = [bytes([bits & 127 | 128, bits >> 7 | 128]) for bits in range(GROUP)]
@@ -102,7 +103,7 @@ def _operand(part: Part) -> pa.Array | pa.Scalar:
 
 
 def _optional(write: Writer) -> Writer:
-    """A union of null and what `write` writes."""
+    """Make the writer of a union of null and `write`."""
 
     def parts(column: pa.Array) -> list[Part]:
         if column.null_count == 0:
@@ -125,7 +126,7 @@ def _integers(column: pa.Array) -> list[Part]:
 
 
 def _varints(numbers: pa.Array) -> list[Part]:
-    """Integers (int64), a part for each 14 bits of the longest."""
+    """Encode integers (int64), one part for each 14 bits of the longest."""
     ends = pc.min_max(numbers).as_py()
     least, most = ends["min"], ends["max"]
     if least is None or least == most:
@@ -152,12 +153,12 @@ def _fixed(column: pa.Array) -> list[Part]:
 
 
 def _memory(column: pa.Array) -> pa.Array:
-    """The bytes of values of one width as they lie in memory, the lowest first."""
+    """Return the bytes of fixed-width values as in memory, lowest first."""
     return pc.cast(column.view(pa.binary(column.type.byte_width)), BYTES)
 
 
 def _decimals(kind: pa.DataType) -> Writer:
-    """Big-endian numbers of as many bytes as the greatest of the precision needs."""
+    """Make the writer of big-endian numbers with as many bytes as the greatest of the precision needs."""
     width = (10**kind.precision - 1).bit_length() // 8 + 1
     stored = kind.byte_width
     widest = pa.decimal256(kind.precision, kind.scale)
@@ -175,7 +176,7 @@ def _decimals(kind: pa.DataType) -> Writer:
 
 def _strings(column: pa.Array) -> list[Part]:
     data = pc.cast(pc.cast(column, TEXT), BYTES)
-    try:  # only the way from binary to text is checked
+    try:  # Arrow checks only casts from binary to text
         pc.cast(data, TEXT)
     except pa.ArrowInvalid as error:
         raise NoText("holds a string that is not UTF-8") from error
@@ -224,16 +225,16 @@ def _structs(kind: pa.DataType) -> Writer:
 
 
 def _check_present(values: pa.Array, needed: pa.Array | None = None) -> None:
-    """Values are there, as far as `needed`."""
+    """Check that there are no nulls where `needed`."""
     if pa.types.is_null(values.type):
         return
-    missing = values.is_null()  # of dictionaries this also knows nulls among their values
+    missing = values.is_null()  # for dictionaries this also finds nulls among their values
     if pc.any(missing if needed is None else pc.and_(missing, needed)).as_py():
-        raise NoText("holds null, though it is said never to")
+        raise NoText("holds null, but is declared without nulls")
 
 
 def _lists(kind: pa.DataType) -> Writer:
-    """A list is one block, its length and its items, and then an empty one; maps have the same form."""
+    """Make the writer of a list: one block with its length and items, then an empty one; maps have the same form."""
     item = kind.value_field
     write = writer_for(item.type, item.nullable)
 

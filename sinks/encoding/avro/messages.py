@@ -1,14 +1,13 @@
-"""Change rows as Avro messages, flat or in Debezium's envelope, framed as Confluent's clients expect.
+"""Change rows as Avro messages, flat or in Debezium's envelope, framed for Confluent's clients.
 
-A message is a zero byte, the four bytes of its schema's id in a registry, the highest first, and the record in Avro's
-binary encoding; keys likewise. The subjects are `<topic>-key` and `<topic>-value`. `sinks.encoding.avro.schema` says
-what types become, `sinks.encoding.avro.columns` how whole columns are encoded. Which messages there are, and what
-becomes of the images of updates, is told where it is told for JSON: `sinks.encoding.flat_messages` and
-`sinks.encoding.debezium.images`.
+A message is a zero byte, the four bytes of its schema's id in a registry, highest first, and the record in Avro's
+binary encoding; keys likewise. The subjects are `<topic>-key` and `<topic>-value`. `sinks.encoding.avro.schema` gives
+the types, `sinks.encoding.avro.columns` the encoding of whole columns. The choice of messages, and the handling of
+updates' images, is the same as for JSON: `sinks.encoding.flat_messages` and `sinks.encoding.debezium.images`.
 
-Debezium's records are those that its own Avro messages have: `<topic>.Key`, `<topic>.Value` and `<topic>.Envelope`, the
-source block and the names that Kafka Connect gives records included. Rows are of logical types, not of Debezium's
-own (`io.debezium.time.*`). A header that names another key has the bytes which that key has in a message.
+Debezium's records are those of its own Avro messages: `<topic>.Key`, `<topic>.Value` and `<topic>.Envelope`, with the
+source block and the names that Kafka Connect gives records. Rows have logical types, not Debezium's own
+(`io.debezium.time.*`). A header that names another key has the same bytes as that key in a message.
 """
 
 import io
@@ -25,7 +24,7 @@ from fastavro import parse_schema, schemaless_writer
 from sinks.encoding.avro.columns import Part, joined, writer_for
 from sinks.encoding.avro.schema import full_name, record_schema
 from sinks.encoding.columns import TEXT, NoText
-from sinks.encoding.debezium.images import REMEDY, Images, Told, commit_moment, in_snapshot, structs
+from sinks.encoding.debezium.images import REMEDY, Images, PairedRows, commit_moment, in_snapshot, structs
 from sinks.encoding.debezium.messages import TRACKING
 from sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
 from sinks.encoding.debezium.schema import Snapshot, Source, envelope_schema, source_texts
@@ -46,30 +45,30 @@ NO_IMAGE: Final = pa.scalar(NULL, BYTES)
 
 
 class _Records:
-    """Columns of one schema as framed records. Raises `NoText` for a column that has no Avro form."""
+    """An encoder of columns of one schema as framed records. Raises `NoText` for a column without an Avro form."""
 
     def __init__(self, schema: Json, fields: Iterable[pa.Field], subject: str, register: Register) -> None:
         self._write = writer_for(pa.struct(fields), nullable=False)
         self.frame = _frame(schema, subject, register)
 
     def parts(self, columns: pa.Array) -> list[Part]:
-        """The parts of structs' records, without their frames. Raises `NoText`."""
+        """Return the parts of structs' records, without their frames. Raises `NoText`."""
         return self._write(columns)
 
     def framed(self, columns: pa.Array) -> pa.Array:
-        """Whole messages of structs. Raises `NoText`."""
+        """Return whole messages of structs. Raises `NoText`."""
         return joined([self.frame, *self._write(columns)], len(columns))
 
 
 class _FlatRows(FlatEncoder):
-    """What `FlatMessages` makes its values with: Avro in place of JSON."""
+    """The encoder of `FlatMessages`' values: Avro instead of JSON."""
 
     def __init__(self, sink: str, schema: pa.Schema, records: _Records) -> None:
         super().__init__(sink, schema)
         self._records = records
 
     def rows(self, rows: pa.RecordBatch) -> pa.Array:
-        """One framed record per row. Raises `SinkRejected`."""
+        """Encode one framed record per row. Raises `SinkRejected`."""
         if not rows.schema.equals(self.schema):
             raise SinkRejected(self._sink, f"rows of another schema than was announced: {rows.schema.names}")
         try:
@@ -79,13 +78,13 @@ class _FlatRows(FlatEncoder):
 
 
 class FlatAvroEncoder(FlatMessages):
-    """Encodes batches of one schema as records of the table's columns and the metadata columns, `<topic>.Value`.
+    """An encoder of batches of one schema as records of the table's and the metadata columns, `<topic>.Value`.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `topic`: where messages
-    go, which subjects and records are named after. `register`: asked here once for values, and for keys if there is a
-    `key`; so this blocks as it does, and raises what it raises. `tombstones`: one follows a delete, if there is a key.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `topic`: of the messages;
+    subjects and records are named after it. `register`: called here once for values, and for keys if there is a `key`,
+    so this blocks and raises as it does. `tombstones`: whether one follows a delete, if there is a key.
 
-    Raises `SinkRejected` for a column that has no Avro form, and for a column of the key that is not there.
+    Raises `SinkRejected` for a column without an Avro form, and for a missing column of the key.
     """
 
     def __init__(
@@ -106,24 +105,24 @@ class FlatAvroEncoder(FlatMessages):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _written(self, told: Told) -> Messages:
-        """The same messages, with the keys in Avro."""
+    def _written(self, paired: PairedRows) -> Messages:
+        """Return the same messages, with keys in Avro."""
         if self._records is None:
-            return super()._written(told)
-        keys = self._records.framed(structs(told.batch.rows, self._key))
-        return super()._written(replace(told, keys=keys))
+            return super()._written(paired)
+        keys = self._records.framed(structs(paired.batch.rows, self._key))
+        return super()._written(replace(paired, keys=keys))
 
 
 class DebeziumAvroEncoder:
-    """Encodes batches of one schema; holds back images at the end of a batch that may belong to the next one's.
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). Where the table's columns
-    end with those of row tracking, these go to the source block and are not part of rows. `source`: also what records
-    are named after. `topic`: where messages go, which subjects are named after. `register`: asked here once for values,
-    and for keys if there is a `key`; so this blocks as it does, and raises what it raises. `tombstones`: one follows a
-    delete, if there is a key.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
+    end with those of row tracking, these go to the source block and are not part of rows. `source`: records are named
+    after it. `topic`: of the messages; subjects are named after it. `register`: called here once for values, and for
+    keys if there is a `key`, so this blocks and raises as it does. `tombstones`: whether one follows a delete, if there
+    is a key.
 
-    Raises `SinkRejected` for a column that has no Avro form, and for a column of the key that is not there.
+    Raises `SinkRejected` for a column without an Avro form, and for a missing column of the key.
     """
 
     def __init__(
@@ -156,35 +155,35 @@ class DebeziumAvroEncoder:
 
     @property
     def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must not reach the first of them."""
+        """The rows that are held back, at most two: progress must stay before the first of them."""
         return self._images.pending
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """The messages of `batch`, as far as its rows can be told without those that follow.
+        """Encode `batch`, except rows at its end that depend on the next batch.
 
-        Messages of rows that were held back come first. `now_ms`: when the messages are made. Raises `SinkRejected`,
-        also for a change type that Debezium has no operation for, and has changed nothing then.
+        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
+        change type without an operation in Debezium; the encoder is then unchanged.
         """
         return self._images.encode(batch, partial(self._written, now_ms))
 
     def flush(self, now_ms: int) -> Messages | None:
-        """The messages of the rows that are held back, None if there are none.
+        """Encode the rows that are held back. None: there are none.
 
-        To be called at the end of a task, and before the encoder is let go.
+        Call it at the end of a task, and before the encoder is discarded.
         """
         return self._images.flush(partial(self._written, now_ms))
 
-    def _written(self, now_ms: int, told: Told) -> Messages:
-        batch = told.batch
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+        batch = paired.batch
         created = "r" if in_snapshot(batch) else "c"
         rows = self._rows.parts(structs(batch.rows, self._columns))
         keys = None if self._keys is None else self._keys.framed(structs(batch.rows, self._key))
         tracking = [batch.rows.column(name) for name, _ in TRACKING] if self._tracked else []
-        if told.second is None and not has_deletes(told.kinds):
+        if paired.second is None and not has_deletes(paired.kinds):
             images: list[Part] = [NULL, SOME, *rows]
             values = self._values(batch, images, SOME + created.encode(), batch.row_index, tracking, now_ms)
             return Messages(keys, values, batch.row_index)
-        made = plan(told.kinds, told.second, told.keys, self._tombstones, created)
+        made = plan(paired.kinds, paired.second, paired.keys, self._tombstones, created)
         whole = joined([SOME, *rows], len(batch))
         images = [pc.fill_null(whole.take(index), NO_IMAGE) for index in (made.before, made.after)]
         row_index = batch.row_index.take(made.position)
@@ -206,14 +205,14 @@ class DebeziumAvroEncoder:
         tracking: list[pa.Array],
         now_ms: int,
     ) -> pa.Array:
-        """The values of messages, null where the operation is."""
+        """Encode the values of messages, null where the operation is null."""
         source = self._source_parts(batch, row_index, tracking)
         moments = [_scalar("long", now) for now in (now_ms, now_ms * 1000, now_ms * 1_000_000)]
         now = b"".join(SOME + moment for moment in moments)
         return joined([self._rows.frame, *images, *source, NULL, operation, now], len(row_index))
 
     def _source_parts(self, batch: ChangeBatch, row_index: pa.Array, tracking: list[pa.Array]) -> list[Part]:
-        """The source block; what is the same for all rows is as the JSON envelope has it."""
+        """Encode the source block; values that are the same for all rows are those of the JSON envelope."""
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
         texts = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
@@ -221,36 +220,36 @@ class DebeziumAvroEncoder:
         before, after = same.pop("sequence").rsplit("0", 1)
         numbers = pc.cast(pc.cast(row_index, TEXT), BYTES)
         sequence = joined([before.encode(), numbers, after.encode()], len(numbers))
-        told: dict[str, pa.Array] = {"sequence": sequence, "row_index": row_index}
+        by_name: dict[str, pa.Array] = {"sequence": sequence, "row_index": row_index}
         if tracking:
-            told |= {name.removeprefix("_"): column for (name, _), column in zip(TRACKING, tracking, strict=True)}
+            by_name |= {name.removeprefix("_"): column for (name, _), column in zip(TRACKING, tracking, strict=True)}
         parts: list[Part] = []
         for field in self._fields:
             name, kind = field["name"], field["type"]
-            if name in told:
-                parts += writer_for(told[name].type, nullable=isinstance(kind, list))(told[name])
+            if name in by_name:
+                parts += writer_for(by_name[name].type, nullable=isinstance(kind, list))(by_name[name])
             else:
                 parts.append(_scalar(kind, same.get(name)))
         return parts
 
 
 def _key_records(schema: pa.Schema, key: Sequence[str], prefix: str, topic: str, register: Register) -> _Records:
-    """What writes keys; records are named after `prefix`."""
-    # Always optional: a key whose bytes change, as the schema's id does, goes to another partition.
+    """Make the encoder of keys; records are named after `prefix`."""
+    # Always optional: a key whose bytes change, with the schema's id, goes to another partition.
     fields = [schema.field(name).with_nullable(True) for name in key]
     name = full_name(prefix, "Key")
     return _Records(record_schema(name, fields, **{"connect.name": name}), fields, f"{topic}-key", register)
 
 
 def _frame(schema: Json, subject: str, register: Register) -> bytes:
-    """What stands before every record of this schema."""
+    """Return the bytes before every record of this schema."""
     parse_schema(schema)
     number = register(subject, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
     return b"\x00" + number.to_bytes(4, "big")
 
 
 def _scalar(kind: Any, value: Any) -> bytes:
-    """One value of a plain type, or of a union of such. A path whose bytes are no text is written with escapes."""
+    """Encode one value of a plain type, or of a union of such. Path bytes that are not text are escaped."""
     buffer = io.BytesIO()
     if isinstance(value, str):
         value = value.encode(errors="backslashreplace").decode()
@@ -259,7 +258,7 @@ def _scalar(kind: Any, value: Any) -> bytes:
 
 
 def _envelope(source: Source, columns: Sequence[pa.Field]) -> Json:
-    """The schema of values: Debezium's as Kafka Connect's Avro converter writes it, with our rows."""
+    """Build the schema of values: Debezium's as Kafka Connect's Avro converter writes it, with our rows."""
     connect = json.loads(envelope_schema(source.topic, source.connector, []))
     envelope = _avro(connect)
     value = full_name(source.topic, "Value")
@@ -269,7 +268,7 @@ def _envelope(source: Source, columns: Sequence[pa.Field]) -> Json:
 
 
 def _avro(connect: Json) -> Json:
-    """A struct's or a plain type's Avro schema, of its Kafka Connect schema."""
+    """Convert the Kafka Connect schema of a struct or a plain type to Avro."""
     name = connect.get("name", "")
     named = {f"connect.{key}": connect[key] for key in ("version", "parameters", "default") if key in connect}
     if connect["type"] != "struct":
@@ -282,7 +281,7 @@ def _avro(connect: Json) -> Json:
 
 
 def _avro_field(connect: Json) -> Json:
-    """A struct's field; what may be absent is a union that begins with its default's type."""
+    """Convert a struct's field. An optional field is a union that begins with its default's type."""
     kind: Any = _avro(connect)
     if list(kind) == ["type"]:
         kind = kind["type"]

@@ -1,15 +1,15 @@
-"""A client of schema registries that speak Confluent's API: where a schema's id comes from.
+"""A client of schema registries with Confluent's API, the source of schema ids.
 
-A schema is first looked up, which needs no right to write. One that the subject does not have is checked against its
-latest version, so that a refusal can say which columns it is about, and then registered; or refused, where we are told
-not to register. What is known of a subject and a schema is kept; an id never changes.
+A schema is first looked up, which needs no permission to write. If the subject lacks it, it is checked against the
+latest version, so that a refusal can name the columns, and then registered; or refused if registering is switched off.
+Known subjects and schemas are cached, because an id never changes.
 
-`SchemaRegistry` blocks and may be called from several threads. It connects anew for each schema that it does not know:
-that is at the start, and where columns change.
+`SchemaRegistry` blocks, and several threads may call it. It connects again for each unknown schema: at the start, and
+when columns change.
 
-What is compatible is for the registry to say, by Avro's rules. These look at the form of values more than at their
-meaning: a long may become a timestamp, and a decimal a string, which a reader of the new schema then misreads in old
-messages if it does not know the schema that they were written with.
+The registry decides about compatibility, by Avro's rules. These compare the form of values more than their meaning: a
+long may become a timestamp, and a decimal a string. A reader of the new schema then misreads old messages, unless it
+knows the schema with which they were written.
 """
 
 import ssl
@@ -40,11 +40,11 @@ REFUSED_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccess:
-    """How to reach a registry. `urls`: of one registry, tried in turn, such as `https://registry:8081`.
+    """Access to a registry. `urls`: of one registry, tried in turn, such as `https://registry:8081`.
 
-    `username` and `password`, or `token` for a bearer's. Files are PEM; `ca_file` None: the system's certificates.
-    `certificate_file`, `key_file`, `key_password`: what the client shows of itself, if anything. `timeout_s`: for each
-    step of a request.
+    `username` and `password`, or `token` for a bearer token. Files are PEM; `ca_file` None: the system's certificates.
+    `certificate_file`, `key_file`, `key_password`: the client's certificate, if any. `timeout_s`: for each step of a
+    request.
     """
 
     urls: Sequence[str]
@@ -77,7 +77,7 @@ class _Version(msgspec.Struct):
 
 
 class _Absent(Exception):
-    """The registry has no such subject, version or schema."""
+    """The error for a subject, version or schema that the registry does not have."""
 
 
 A = TypeVar("A", _Registered, _Compatibility, _Version)
@@ -98,9 +98,9 @@ def check_address(where: str, url: str) -> None:
 
 
 class SchemaRegistry:
-    """The ids of schemas. `sink`: what errors call the sink. `auto_register` False: schemas are only looked up.
+    """The ids of schemas. `sink`: its name in errors. `auto_register` False: schemas are only looked up.
 
-    Raises `ConfigError` for an address that is none, and for two ways to say who we are.
+    Raises `ConfigError` for an invalid address, and for two kinds of credentials.
     """
 
     def __init__(self, sink: str, access: RegistryAccess, auto_register: bool = True) -> None:
@@ -116,10 +116,10 @@ class SchemaRegistry:
         self._first = 0
 
     def schema_id(self, subject: str, schema: str) -> int:
-        """The id of `schema` (Avro, as JSON) in `subject`; registered if need be and allowed.
+        """Return the id of `schema` (Avro, as JSON) in `subject`, registering it if necessary and allowed.
 
-        Raises `SinkUnavailable` where no address of the registry answers, `SinkRejected` where it refuses us or the
-        schema, and where the schema is not there and we do not register.
+        Raises `SinkUnavailable` if no address of the registry answers, `SinkRejected` if it refuses access or the
+        schema, and if the schema is missing and may not be registered.
         """
         with self._lock:
             known = self._ids.get((subject, schema))
@@ -144,15 +144,15 @@ class SchemaRegistry:
         try:
             return self._checked(subject, self._post(client, f"{path}/versions", body, _Registered))
         except _Absent:
-            raise self._strange("it can neither find nor register a schema") from None
+            raise self._unexpected("it can neither find nor register a schema") from None
 
     def _checked(self, subject: str, registered: _Registered) -> int:
         if not 0 <= registered.id <= LARGEST_ID:
-            raise self._strange(f"it gives the id {registered.id} in subject {subject}, which messages cannot have")
+            raise self._unexpected(f"it gives the id {registered.id} in subject {subject}, which messages cannot have")
         return registered.id
 
     def _check_compatible(self, client: httpx2.Client, subject: str, schema: str) -> None:
-        """Raise `SinkRejected` where the subject does not take the schema beside its latest one."""
+        """Raise `SinkRejected` if the subject refuses the schema beside its latest one."""
         quoted = quote(subject, safe="")
         path = f"/compatibility/subjects/{quoted}/versions/latest?verbose=true"
         try:
@@ -172,7 +172,7 @@ class SchemaRegistry:
         return self._send(client, "POST", path, body, answer)
 
     def _send(self, client: httpx2.Client, method: str, path: str, body: Any, answer: type[A]) -> A:
-        """The answer of the first address that has one, beginning with the one that had the last. Raises `_Absent`."""
+        """Return the answer of the first address that has one, starting with the last that did. Raises `_Absent`."""
         content = None if body is None else msgspec.json.encode(body)
         reasons = []
         for step in range(len(self._access.urls)):
@@ -200,20 +200,20 @@ class SchemaRegistry:
             failure = msgspec.json.decode(response.content, type=_Failure)
         except msgspec.DecodeError:
             if status == HTTPStatus.OK:
-                raise self._strange("what it answers is not a registry's") from None
+                raise self._unexpected("its answer is not that of a schema registry") from None
             failure = _Failure()
         if status == HTTPStatus.NOT_FOUND and failure.error_code in ABSENT:
             raise _Absent
         said = f"{_status(response)}{': ' if failure.message else ''}{_cut(failure.message)}"
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            remedy = "Check registry_username and registry_password, or registry_token, and what they may do."
+            remedy = "Check registry_username and registry_password, or registry_token, and their permissions."
         elif status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
             remedy = REFUSED_SCHEMA
         else:
-            raise self._strange(said)
+            raise self._unexpected(said)
         raise SinkRejected(self._sink, f"the schema registry refuses: {said}", remedy)
 
-    def _strange(self, reason: str) -> SinkRejected:
+    def _unexpected(self, reason: str) -> SinkRejected:
         remedy = "Check registry_url: it must be the root of an API like Confluent's, with its path if it has one."
         return SinkRejected(self._sink, f"the schema registry: {reason}", remedy)
 
@@ -249,7 +249,7 @@ class SchemaRegistry:
 
 
 def differences(before: str, after: str) -> list[str]:
-    """How the columns of two schemas (Avro, as JSON) differ, a sentence each; what cannot be told has none."""
+    """Describe the differences in the columns of two schemas (Avro, as JSON), one sentence each."""
     try:
         old, new = (_columns(msgspec.json.decode(schema)) for schema in (before, after))
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
@@ -261,7 +261,7 @@ def differences(before: str, after: str) -> list[str]:
 
 
 def _columns(schema: Any, prefix: str = "") -> dict[str, str]:
-    """The types of columns that are not records themselves, by their names, dotted."""
+    """Map the names of columns that are not records, dotted, to their types."""
     if not prefix and schema["name"] == "Envelope":
         images = next(field["type"] for field in schema["fields"] if field["name"] == "before")
         return _columns(images[-1])
@@ -278,7 +278,7 @@ def _columns(schema: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _kind(kind: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     if isinstance(kind, str):
         return kind
     if isinstance(kind, list):

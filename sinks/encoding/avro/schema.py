@@ -1,4 +1,4 @@
-"""The Avro schemas of rows: names, types and what each Arrow type becomes.
+"""The Avro schemas of rows: names and types.
 
 ====================  ===========================================================================================
 Arrow                 Avro
@@ -6,7 +6,7 @@ Arrow                 Avro
 bool                  `boolean`
 int8, int16, int32    `int`; the first two say so in `connect.type`, as Kafka Connect does
 int64, uint32         `long`; smaller unsigned ones are `int`
-float, double         as they are, with NaN and the infinities
+float, double         the same, with NaN and the infinities
 decimal               `bytes` with `decimal`, its precision and scale
 string, binary        `string`, `bytes`
 date                  `int` with `date`: days since 1970-01-01, of any year
@@ -16,7 +16,7 @@ struct                `record`
 map                   `map` where keys are strings, otherwise an `array` of records `key`, `value`, marked as Kafka
                       Connect marks a map's
 null                  `null`
-dictionary            what its value is
+dictionary            the form of its value
 ====================  ===========================================================================================
 
 What may be null is a union of `null` and its type, with the default null: such a column can come and go under every
@@ -61,7 +61,7 @@ _PLAIN: Final[dict[pa.DataType, Schema]] = {
 
 
 def avro_name(name: str) -> str:
-    """`name` as Avro can have it, and as no other name is unless it looks like an escaped one."""
+    """Return `name` as a valid Avro name that no other name has, unless it looks like an escaped one."""
     made = "".join(
         letter if letter in LETTERS or (place and letter in DIGITS) else _escaped(letter)
         for place, letter in enumerate(name)
@@ -75,12 +75,12 @@ def _escaped(letter: str) -> str:
 
 
 def full_name(*parts: str) -> str:
-    """A record's name with its namespace; parts may be names with dots themselves, such as a topic's."""
+    """Join a record's name with its namespace; parts may contain dots themselves, such as a topic's."""
     return ".".join(avro_name(name) for part in parts for name in part.split("."))
 
 
 def record_schema(name: str, fields: Iterable[pa.Field], **attributes: Any) -> dict[str, Any]:
-    """A record named `name` (`full_name`). Raises `NoText` for a type without a rule, and for names that collide."""
+    """Build a record named `name` (`full_name`). Raises `NoText` for an unknown type, and for names that collide."""
     namespace, _, last = name.rpartition(".")
     made: dict[str, dict[str, Any]] = {}
     for field in fields:
@@ -94,7 +94,7 @@ def record_schema(name: str, fields: Iterable[pa.Field], **attributes: Any) -> d
 
 
 def avro_field(record: str, field: pa.Field) -> dict[str, Any]:
-    """A field of the record named `record`. Raises `NoText`."""
+    """Build a field of the record named `record`. Raises `NoText`."""
     name = avro_name(field.name)
     try:
         kind = _nullable(field, f"{record}.{name}")
@@ -111,7 +111,7 @@ def _nullable(field: pa.Field, path: str) -> Schema:
 
 
 def _schema(kind: pa.DataType, path: str) -> Schema:
-    """The schema of a value of `kind` that is not null; records in it are named after `path`."""
+    """Build the schema of a value of `kind` that is not null; records in it are named after `path`."""
     if pa.types.is_dictionary(kind):
         return _schema(kind.value_type, path)
     if is_plain_string(kind):

@@ -1,10 +1,10 @@
-"""From batches to messages without an envelope: what all encoders share that put the images of updates together.
+"""Batches with the images of their updates paired: shared by all encoders that combine images.
 
 The two images of an update may be the last row of one batch and the first of the next. So `Images` holds back up to two
-images at the end of a batch, until the next batch of the task or `flush` tells what they are, and says so in `pending`.
-What it tells is the same wherever the rows of a task are cut into batches.
+images at the end of a batch, visible in `pending`, until the next batch of the task or `flush` decides about them. The
+result is the same for every division of a task's rows into batches.
 
-`drafted` makes of rows what the messages say of them, whatever the envelope: `before` and `after`, keys, positions.
+`drafted` turns rows into the common parts of messages, for any envelope: `before` and `after`, keys, positions.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
 
-__all__ = ["REMEDY", "Draft", "Images", "Told", "commit_moment", "drafted", "in_snapshot", "structs"]
+__all__ = ["REMEDY", "Draft", "Images", "PairedRows", "commit_moment", "drafted", "in_snapshot", "structs"]
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Rows of which is known what they are: `kinds` as in `kinds_of`, `second` as in `Pairs`, JSON texts as `keys`.
+class PairedRows:
+    """Rows whose images are paired: `kinds` as in `kinds_of`, `second` as in `Pairs`, JSON texts as `keys`.
 
-    `second` is None where there are no images, `keys` where there is no key.
+    `second` is None if there are no images, `keys` if there is no key.
     """
 
     batch: ChangeBatch
@@ -42,18 +42,18 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Rows to encode; `earlier`: the relation of the first and the one before it."""
+    """Rows to encode; `earlier`: the relation of the first row and the one before it."""
 
     batch: ChangeBatch
     earlier: pa.Scalar = UNRELATED
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The task that the rows are of."""
+        """The task of the rows."""
         return self.batch.table_id, self.batch.version, self.batch.task
 
     def followed_by(self, batch: ChangeBatch) -> "_Given":
-        """These rows, then those of `batch`, which is of the same task."""
+        """Append the rows of `batch`, which is of the same task."""
         schema = batch.rows.schema
         held = pa.RecordBatch.from_arrays(self.batch.rows.columns, schema=schema)
         rows = pa.concat_batches([held, batch.rows])
@@ -62,11 +62,11 @@ class _Given:
 
 
 class Images:
-    """Tells what rows of one schema are, as far as it can without those that follow.
+    """Pairs the images of updates among rows of one schema, except those that depend on the next batch.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
-    messages' keys. `decimal`: what decimals are in these. Raises `SinkRejected` for a column of the key that is not
-    there, or whose type has no JSON form.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
+    messages' keys. `decimal`: the form of decimals in these. Raises `SinkRejected` for a column of the key that is
+    missing, or whose type has no JSON form.
     """
 
     def __init__(self, sink: str, schema: pa.Schema, key: Sequence[str], decimal: DecimalForm) -> None:
@@ -89,11 +89,11 @@ class Images:
         """The rows that are held back, at most two."""
         return self._held.batch if self._held else None
 
-    def encode(self, batch: ChangeBatch, write: Callable[[Told], Messages]) -> Messages:
-        """What `write` makes of the rows that were held back, and those of `batch` that need not be.
+    def encode(self, batch: ChangeBatch, write: Callable[[PairedRows], Messages]) -> Messages:
+        """Encode the held back rows, and those of `batch` that need not be held back, with `write`.
 
-        Raises `SinkRejected`, also for a change type that is none of Delta's, and `ValueError` where rows of another
-        task are held back; has changed nothing then.
+        Raises `SinkRejected`, also for a change type that is not one of Delta's, and `ValueError` if rows of another
+        task are held back; nothing has changed then.
         """
         if not batch.rows.schema.equals(self._schema):
             raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
@@ -101,26 +101,28 @@ class Images:
             return NO_MESSAGES
         given = _Given(batch)
         if self._held and self._held.place != given.place:
-            raise ValueError(f"rows of {self._held.place} are held back, and those of {given.place} come")
+            raise ValueError(f"rows of {self._held.place} are held back, but rows of {given.place} follow")
         messages, self._held = self._encoded(self._held.followed_by(batch) if self._held else given, write, last=False)
         return messages
 
-    def flush(self, write: Callable[[Told], Messages]) -> Messages | None:
-        """What `write` makes of the rows that are held back; None if there are none."""
+    def flush(self, write: Callable[[PairedRows], Messages]) -> Messages | None:
+        """Encode the rows that are held back with `write`. None: there are none."""
         if self._held is None:
             return None
         messages, self._held = self._encoded(self._held, write, last=True)
         return messages
 
-    def _encoded(self, given: _Given, write: Callable[[Told], Messages], last: bool) -> tuple[Messages, _Given | None]:
-        """The messages of rows, and the rows that are to be held back unless these are the last ones."""
+    def _encoded(
+        self, given: _Given, write: Callable[[PairedRows], Messages], last: bool
+    ) -> tuple[Messages, _Given | None]:
+        """Return the messages of rows, and the rows to hold back unless these are the last ones."""
         try:
-            told, held = self._told(given, last)
-            return NO_MESSAGES if told is None else write(told), held
+            paired, held = self._paired(given, last)
+            return NO_MESSAGES if paired is None else write(paired), held
         except NoText as error:
             raise SinkRejected(self._sink, str(error), REMEDY) from error
 
-    def _told(self, given: _Given, last: bool) -> tuple[Told | None, _Given | None]:
+    def _paired(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
         batch = given.batch
         kinds = kinds_of(batch.rows.column(CHANGE_TYPE))
         if kinds.null_count:
@@ -129,7 +131,7 @@ class Images:
             raise SinkRejected(self._sink, reason, "Use format flat without a key, which passes such rows on.")
         keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
         if not has_images(kinds):
-            return Told(batch, kinds, None, keys), None
+            return PairedRows(batch, kinds, None, keys), None
         found = pairs(kinds, batch.row_index, keys, given.earlier)
         count = len(batch) if last else decided(kinds, found)
         relation = found.relations[count - 1] if 0 < count < len(batch) else given.earlier
@@ -138,17 +140,17 @@ class Images:
         if count == 0:
             return None, held
         keys = keys if keys is None else keys.slice(0, count)
-        return Told(batch.slice(0, count), kinds.slice(0, count), found.second.slice(0, count), keys), held
+        return PairedRows(batch.slice(0, count), kinds.slice(0, count), found.second.slice(0, count), keys), held
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What messages say of rows.
+    """The common parts of messages.
 
-    `images`: the parts of `"before":...,"after":...`, to be joined row by row. `operation`: null for a tombstone; of
-    all messages where it is a scalar. `row_index`: int64, of each message; `number`: the same as text. `keys`: JSON
-    texts. `new_key`, `old_key`: JSON texts, null for messages that need not name another key; None where none does.
-    `rows`: from which row each message is, None where each row has one message.
+    `images`: the parts of `"before":...,"after":...`, to be joined row by row. `operation`: null for a tombstone; a
+    scalar if it is the same for all messages. `row_index`: int64, of each message; `number`: the same as text. `keys`:
+    JSON texts. `new_key`, `old_key`: JSON texts, null for messages without a second key; None if no message has one.
+    `rows`: the row of each message; None if each row has one message.
     """
 
     images: list[pa.Array | str]
@@ -161,18 +163,18 @@ class Draft:
     rows: pa.Array | None = None
 
     def of_rows(self, column: pa.Array) -> pa.Array:
-        """The column's value for each message."""
+        """Return the column's value for each message."""
         return column if self.rows is None else column.take(self.rows)
 
 
-def drafted(told: Told, texts: Texts, tombstones: bool) -> Draft:
-    """The messages of rows whose columns are `texts`; tombstones only where there are keys."""
-    keys, row_index = told.keys, told.batch.row_index
-    created = "r" if in_snapshot(told.batch) else "c"
-    if told.second is None and not has_deletes(told.kinds):
+def drafted(paired: PairedRows, texts: Texts, tombstones: bool) -> Draft:
+    """Draft the messages of rows whose columns are `texts`; tombstones only if there are keys."""
+    keys, row_index = paired.keys, paired.batch.row_index
+    created = "r" if in_snapshot(paired.batch) else "c"
+    if paired.second is None and not has_deletes(paired.kinds):
         images = [f'"before":null,"after":{texts.before}', texts.middle, texts.after]
         return Draft(images, pa.scalar(created, TEXT), row_index, pc.cast(row_index, TEXT), keys)
-    made = plan(told.kinds, told.second, keys, tombstones and keys is not None, created)
+    made = plan(paired.kinds, paired.second, keys, tombstones and keys is not None, created)
     rows = whole(texts)
     before, after = (pc.fill_null(rows.take(index), NULL) for index in (made.before, made.after))
     images = ['"before":', before, ',"after":', after]
@@ -186,19 +188,22 @@ def drafted(told: Told, texts: Texts, tombstones: bool) -> Draft:
 
 
 def in_snapshot(batch: ChangeBatch) -> bool:
-    """Whether the rows are those of a snapshot."""
+    """Return whether the rows are those of a snapshot."""
     return batch.task >= SNAPSHOT_TASKS
 
 
 def commit_moment(sink: str, batch: ChangeBatch) -> int:
-    """The commit's timestamp, in microseconds since 1970. Raises `SinkRejected` where the rows have not one."""
+    """Return the commit's timestamp, in microseconds since 1970.
+
+    Raises `SinkRejected` if the rows do not share one timestamp.
+    """
     moments = pc.min_max(pc.cast(batch.rows.column(COMMIT_TIMESTAMP), pa.int64())).as_py()
     moment = moments["min"]
     if moment is None or moment != moments["max"]:
-        raise SinkRejected(sink, f"the rows of version {batch.version} have not one commit timestamp")
+        raise SinkRejected(sink, f"the rows of version {batch.version} do not share one commit timestamp")
     return int(moment)
 
 
 def structs(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """These columns as one of structs."""
+    """Combine these columns into one of structs."""
     return rows.select(names).to_struct_array()

@@ -1,10 +1,10 @@
-"""Change rows as Debezium's messages, in JSON: what programs made for Debezium's topics read.
+"""Change rows as Debezium's messages, in JSON, for readers of Debezium's topics.
 
-`DebeziumEncoder` is made once per schema and knows nothing of brokers: batches go in, keys and values come out as
-Arrow arrays, a message each. `sinks.encoding.debezium.operations` says which messages rows become, and which images
-belong together; `sinks.encoding.debezium.images` how that is told across batches; `sinks.encoding.debezium.schema` what
-is in a message besides the rows. A reader must not skip a message because its position is equal to the one before:
-where the key changed, several messages can have one position.
+`DebeziumEncoder` is made once per schema and does not depend on brokers: batches go in, keys and values come out as
+Arrow arrays, one message each. `sinks.encoding.debezium.operations` gives the messages for rows, and pairs images;
+`sinks.encoding.debezium.images` does so across batches; `sinks.encoding.debezium.schema` adds the rest of a message. A
+reader must not skip a message because its position is equal to the previous one: if the key changed, several messages
+can have one position.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
-from sinks.encoding.debezium.images import REMEDY, Draft, Images, Told, commit_moment, drafted, in_snapshot, structs
+from sinks.encoding.debezium.images import (
+    REMEDY,
+    Draft,
+    Images,
+    PairedRows,
+    commit_moment,
+    drafted,
+    in_snapshot,
+    structs,
+)
 from sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
 from sinks.encoding.debezium.schema import (
     Snapshot,
@@ -37,16 +46,16 @@ TRACKING: Final = [(ROW_ID, pa.int64()), (ROW_COMMIT_VERSION, pa.int64())]
 
 
 class DebeziumEncoder:
-    """Encodes batches of one schema; holds back images at the end of a batch that may belong to the next one's.
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `sink`: what errors call the sink. `schema`: of the batches (`tailer.plan.output_schema`). Where the table's columns
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
     end with those of row tracking, these go to the source block and are not part of rows. `key`: the columns of the
-    messages' keys. `embed_schemas`: each key and value carries its schema. `tombstones`: one follows a delete, if there
-    is a key. `decimal`: what decimals are in JSON (`sinks.encoding.columns.writer_for`). Rows of a snapshot are known
-    by their task.
+    messages' keys. `embed_schemas`: each key and value carries its schema. `tombstones`: whether one follows a delete,
+    if there is a key. `decimal`: the JSON form of decimals (`sinks.encoding.columns.writer_for`). Rows of a snapshot
+    are recognised by their task.
 
-    Raises `SinkRejected` for a column whose type has no JSON form, or no schema where it is to be embedded, for a
-    column of the key that is not there, and for numbers as decimals where schemas are to be embedded: these say string.
+    Raises `SinkRejected` for a column whose type has no JSON form, or no schema if it is to be embedded, for a missing
+    column of the key, and for decimals as numbers with embedded schemas, in which they are strings.
     """
 
     def __init__(
@@ -84,29 +93,29 @@ class DebeziumEncoder:
 
     @property
     def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must not reach the first of them."""
+        """The rows that are held back, at most two: progress must stay before the first of them."""
         return self._images.pending
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """The messages of `batch`, as far as its rows can be told without those that follow.
+        """Encode `batch`, except rows at its end that depend on the next batch.
 
-        Messages of rows that were held back come first. `now_ms`: when the messages are made. Raises `SinkRejected`,
-        also for a change type that Debezium has no operation for, and has changed nothing then.
+        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
+        change type without an operation in Debezium; the encoder is then unchanged.
         """
         return self._images.encode(batch, partial(self._written, now_ms))
 
     def flush(self, now_ms: int) -> Messages | None:
-        """The messages of the rows that are held back, None if there are none.
+        """Encode the rows that are held back. None: there are none.
 
-        To be called at the end of a task, and before the encoder is let go.
+        Call it at the end of a task, and before the encoder is discarded.
         """
         return self._images.flush(partial(self._written, now_ms))
 
-    def _written(self, now_ms: int, told: Told) -> Messages:
-        batch = told.batch
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+        batch = paired.batch
         if self._embedded:
             self._check_finite(batch.rows)
-        draft = drafted(told, self._write_row(structs(batch.rows, self._columns)), self._tombstones)
+        draft = drafted(paired, self._write_row(structs(batch.rows, self._columns)), self._tombstones)
         tracking = [_numbers(draft.of_rows(batch.rows.column(name))) for name, _ in TRACKING] if self._tracked else []
         named = ((NEW_KEY, draft.new_key), (OLD_KEY, draft.old_key))
         headers = tuple((name, self._keys(keys)) for name, keys in named if keys is not None)
@@ -122,21 +131,21 @@ class DebeziumEncoder:
                 raise SinkRejected(self._sink, reason, 'Use encoding = "avro", or leave the column or the schemas out.')
 
     def _keys(self, keys: pa.Array) -> pa.Array:
-        """The keys as they are in messages."""
+        """Return the keys in their form in messages."""
         return pc.cast(whole(Texts(keys, *self._key_ends)), BYTES)
 
     def _values(self, batch: ChangeBatch, draft: Draft, tracking: list[pa.Array], now_ms: int) -> pa.Array:
-        """The values of messages, null where the operation is."""
+        """Return the values of messages, null where the operation is null."""
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
-        source, between, behind = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
+        source, between, ending = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
         now = json_text({"ts_ms": now_ms, "ts_us": now_ms * 1000, "ts_ns": now_ms * 1_000_000})
         start, end = self._value_ends
         row_id, row_version = tracking or (NULL, NULL)
         first, *images = draft.images
         parts = [
             *(f"{start}{{{first}", *images, f',"source":{source}', draft.number, between, draft.number),
-            *(behind, row_id, ',"row_commit_version":', row_version),
+            *(ending, row_id, ',"row_commit_version":', row_version),
             *('},"transaction":null,"op":"', draft.operation, f'",{now[1:]}{end}'),
         ]
         merged: list[pa.Array | pa.Scalar] = [
@@ -146,7 +155,7 @@ class DebeziumEncoder:
 
 
 def _ends(schema: str) -> tuple[str, str]:
-    """What is before and behind a payload that carries this schema."""
+    """Return the text before and after a payload that carries this schema."""
     return f'{{"schema":{schema},"payload":', "}"
 
 

@@ -1,36 +1,33 @@
-"""Which of Debezium's messages change rows become, before any is written: all by row numbers, on whole columns.
+"""The mapping of change rows to Debezium's messages, by row numbers, on whole columns.
 
-==========================  ==========================================================================================
-insert                      `c`, or `r` where the rows are of a snapshot
-delete                      `d`, then a tombstone: the same key, no value
-both images of an update    `u`
-the same, another key       `d` of the old key, its tombstone, `c` of the new key; headers name the other key
-a preimage alone            `d` and a tombstone; without a key `u` without `after`
-a postimage alone           `c`; without a key `u` without `before`
-==========================  ==========================================================================================
+========================== ==========================================================================================
+insert `c`, or `r` if the rows are of a snapshot delete `d`, then a tombstone: the same key, no value both images of an
+update `u` the same, another key `d` of the old key, its tombstone, `c` of the new key; headers name the other key a
+preimage alone `d` and a tombstone; without a key `u` without `after` a postimage alone `c`; without a key `u` without
+`before` ==========================
+==========================================================================================
 
-An image is alone where the other one is in another file, as it is when an update moved the row to another partition, or
-elsewhere in the file. Where there are keys, rows come here with the images of each key put together
-(`tailer.changelog.engine`), so that an image which is alone says that its key came or went. Without keys neither a
-delete nor a new row is made up, and a `u` without `after` does not say that the row is gone: it may come behind the one
-with `after`.
+An image is alone if the other one is in another file, because an update moved the row to another partition, or
+elsewhere in the file. With keys, rows come here with the images of each key put together (`tailer.changelog.engine`),
+so an image alone means that its key was added or removed. Without keys neither a delete nor an insert is made up, and a
+`u` without `after` does not mean that the row is deleted: it may come after the one with `after`.
 
-A change file does not say which images belong together, so it is told from where they stand. Two rows can be the
-images of one update if they follow each other, are of the two kinds, in either order, and no row of the file lies
-between them (their row indexes differ by one at most). Such a pair is sure where both have the same row index (an
-update that was told by comparing rows), likely where both have the same key, else possible. It counts
+A change file does not say which images belong together, so their places decide. Two rows can be the images of one
+update if they follow each other, are of the two kinds, in either order, and no row of the file is between them (their
+row indexes differ by one at most). Such a pair is certain if both have the same row index (an update found by comparing
+rows), likely if both have the same key, otherwise possible. It counts
 
-- unless a surer pair has one of its two rows, and
-- if it is only possible: unless the row before it or behind it is one more image of the kind next to it. That is what
-  a file looks like that holds first all preimages, then all postimages, where the last and the first that meet are of
-  different rows.
+- unless a more certain pair has one of its two rows, and
+- if it is only possible: unless the row before it or after it is one more image of the kind next to it. That happens in
+  a file with first all preimages, then all postimages, where the last preimage and the first postimage are of different
+  rows.
 
-Of pairs that share rows every other one counts, from the first. All other images are alone. So what becomes of a row
-is told by two rows before and behind it and by how many pairs there were; a batch that ends in between leaves at most
-two rows undecided.
+Of pairs that share rows every other one counts, from the first. All other images are alone. So a row depends on the two
+rows before and after it and on the number of pairs before. A batch that ends in between leaves at most two rows
+undecided.
 
-A message's position is its row's; that of a `u` is the later image's. Where the key changed, the `d` has the earlier
-image's and the `c` the later one's, which are the same if the update was told by comparing rows.
+A message's position is its row's; that of a `u` is the later image's. If the key changed, the `d` has the earlier
+image's position and the `c` the later one's, which are equal if the update was found by comparing rows.
 """
 
 from dataclasses import dataclass
@@ -53,11 +50,11 @@ __all__ = [
     "Pairs",
     "Plan",
     "decided",
-    "gone",
     "has_deletes",
     "has_images",
     "kinds_of",
     "moved",
+    "old_images",
     "pairs",
     "plan",
     "repeated",
@@ -69,10 +66,10 @@ OLD_KEY: Final = "__debezium.oldkey"
 KINDS: Final = pa.array([ChangeType.INSERT, ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE])
 INSERT, DELETE, PREIMAGE, POSTIMAGE = (pa.scalar(kind, pa.int32()) for kind in range(4))
 
-# How two rows that follow each other can belong together; of two pairs with a row in common the greater one counts.
+# Relations of two consecutive rows; of two pairs with a row in common the greater one counts.
 DOUBLED, UNRELATED, POSSIBLE, LIKELY, SURE = (pa.scalar(rank, pa.int8()) for rank in range(-1, 4))
 
-# What becomes of a row, and the operations of its messages; None is a tombstone.
+# Actions for a row, and the operations of their messages; None is a tombstone.
 INSERTED, DELETED, UPDATED, MOVED, JOINED = (pa.scalar(action, pa.int64()) for action in range(5))
 OPERATIONS: Final[tuple[tuple[str | None, ...], ...]] = (("c",), ("d", None), ("u",), ("d", None, "c"), ())
 SLOTS: Final = pa.scalar(max(map(len, OPERATIONS)), pa.int64())
@@ -88,9 +85,9 @@ NO: Final = pa.array([False])
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """`second`: for each row, whether it and the row before it are an update.
+    """Pairs of images. `second`: for each row, whether it and the row before it are an update.
 
-    `relations`: how each row and the next one could belong together; one less than there are rows.
+    `relations`: the possible relation of each row and the next one; one less than there are rows.
     """
 
     second: pa.Array
@@ -99,7 +96,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """For each message the rows that it is made of, null where there is none.
+    """The rows of which each message is made, null if there is none.
 
     `before`, `after`: the images. `row`: whose row id it has. `position`: whose row index. `key`: whose key.
     `operation`: null for a tombstone. `new_key`, `old_key`: whose key a header names, null for messages without.
@@ -116,35 +113,35 @@ class Plan:
 
 
 def kinds_of(change_types: pa.Array) -> pa.Array:
-    """The change types as numbers; null for others than Delta's."""
+    """Return the change types as numbers; null for any that are not Delta's."""
     return pc.index_in(change_types, KINDS)
 
 
 def has_images(kinds: pa.Array) -> bool:
-    """Whether there are images of updates."""
+    """Return whether there are images of updates."""
     return bool(pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py())
 
 
 def has_deletes(kinds: pa.Array) -> bool:
-    """Whether there are deletes."""
+    """Return whether there are deletes."""
     return bool(pc.any(pc.equal(kinds, DELETE)).as_py())
 
 
 def pairs(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None, earlier: pa.Scalar) -> Pairs:
-    """Which rows are updates together; `earlier`: the relation of the first row and the one before it."""
+    """Pair rows to updates; `earlier`: the relation of the first row and the one before it."""
     relations = _relations(kinds, row_index, keys)
     before = pa.concat_arrays([pa.array([earlier]), relations.slice(0, max(0, len(relations) - 1))])
     before = before.slice(0, len(relations))
-    behind = pa.concat_arrays([relations.slice(1), pa.array([UNRELATED])]).slice(0, len(relations))
-    surest = pc.greater_equal(relations, pc.max_element_wise(before, behind))
-    doubled = pc.equal(pc.min_element_wise(before, behind), DOUBLED)
+    following = pa.concat_arrays([relations.slice(1), pa.array([UNRELATED])]).slice(0, len(relations))
+    surest = pc.greater_equal(relations, pc.max_element_wise(before, following))
+    doubled = pc.equal(pc.min_element_wise(before, following), DOUBLED)
     linked = pc.and_(pc.greater(relations, UNRELATED), surest)
     linked = pc.and_not(linked, pc.and_(pc.equal(relations, POSSIBLE), doubled))
     return Pairs(pa.concat_arrays([NO, _every_other(linked)]).slice(0, len(kinds)), relations)
 
 
 def _relations(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """How each row and the next one could belong together."""
+    """Return the possible relation of each row and the next one."""
     count = len(kinds) - 1
     one, other = kinds.slice(0, count), kinds.slice(1)
     step = pc.subtract(row_index.slice(1), row_index.slice(0, count))
@@ -156,7 +153,7 @@ def _relations(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None) -> p
 
 
 def _every_other(linked: pa.Array) -> pa.Array:
-    """Of each run of true values the first, the third and so on."""
+    """Select from each run of true values the first, the third and so on."""
     numbers = pa.arange(0, len(linked))
     follows = pa.concat_arrays([NO, linked]).slice(0, len(linked))
     starts = pc.cumulative_max(pc.if_else(follows, ZERO, numbers))
@@ -165,7 +162,7 @@ def _every_other(linked: pa.Array) -> pa.Array:
 
 
 def decided(kinds: pa.Array, found: Pairs) -> int:
-    """How many rows, from the first, stay what they are whatever row follows the last one."""
+    """Return how many rows, from the first, do not depend on the row after the last one."""
     count = len(kinds)
     if kinds[-1].as_py() < PREIMAGE.as_py():
         return count
@@ -175,13 +172,16 @@ def decided(kinds: pa.Array, found: Pairs) -> int:
 
 
 def plan(kinds: pa.Array, second: pa.Array | None, keys: pa.Array | None, tombstones: bool, created: str) -> Plan:
-    """The messages of rows of these kinds, in order. `second`: as in `Pairs`; `created`: the operation of an insert."""
+    """Plan the messages of rows of these kinds, in order.
+
+    `second`: as in `Pairs`; `created`: the operation of an insert.
+    """
     count = len(kinds)
     second = pa.repeat(NO[0], count) if second is None else second
     numbers = pa.arange(0, count)
     one_earlier = pc.if_else(second, pc.subtract(numbers, ONE), NO_ROW)
-    before = pc.if_else(gone(kinds), numbers, one_earlier)
-    after = pc.if_else(gone(kinds), one_earlier, numbers)
+    before = pc.if_else(old_images(kinds), numbers, one_earlier)
+    after = pc.if_else(old_images(kinds), one_earlier, numbers)
     joined = pa.concat_arrays([second.slice(1), NO])
     actions = _actions(kinds, second, joined, keys)
 
@@ -215,27 +215,27 @@ def plan(kinds: pa.Array, second: pa.Array | None, keys: pa.Array | None, tombst
 
 
 def _actions(kinds: pa.Array, second: pa.Array, joined: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """What becomes of each row; `joined`: whether it is the first row of an update."""
+    """Return the action for each row; `joined`: whether it is the first row of an update."""
     if keys is None:
         return pc.if_else(joined, JOINED, pc.min_element_wise(pc.cast(kinds, pa.int64()), UPDATED))
-    actions = pc.if_else(gone(kinds), DELETED, INSERTED)
+    actions = pc.if_else(old_images(kinds), DELETED, INSERTED)
     actions = pc.if_else(second, pc.if_else(moved(second, keys), MOVED, UPDATED), actions)
     return pc.if_else(joined, JOINED, actions)
 
 
-def gone(kinds: pa.Array) -> pa.Array:
-    """Which rows are what a row was."""
+def old_images(kinds: pa.Array) -> pa.Array:
+    """Return which rows are deletes or preimages."""
     return pc.or_(pc.equal(kinds, DELETE), pc.equal(kinds, PREIMAGE))
 
 
 def moved(second: pa.Array, keys: pa.Array) -> pa.Array:
-    """Which rows end an update (`Pairs.second`) that gave a row another key."""
+    """Return which rows end an update (`Pairs.second`) that gave a row another key."""
     same = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1))
     return pc.and_not(second, pa.concat_arrays([NO, same]))
 
 
 def repeated(counts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Each row's number as often as it has messages, and which of them each is. `counts`: int64."""
+    """Repeat each row's number for each of its messages, and number these. `counts`: int64."""
     ends = pc.cumulative_sum(counts)
     starts = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     total = starts[-1].as_py()

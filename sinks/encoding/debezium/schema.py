@@ -1,15 +1,15 @@
-"""What Debezium's messages say besides the rows: the source block, and the schemas that JSON messages can carry.
+"""The parts of Debezium's messages besides the rows: the source block, and the schemas that JSON messages can carry.
 
-A message's schema is what Kafka Connect's JSON converter writes and reads. It describes *our* JSON
-(`sinks.encoding.values`), so decimals, dates and timestamps are strings in it. A name tells a reader how to take such
-a string, and is given only where readers of that name take ours: `io.debezium.time.ZonedTimestamp` for timestamps with
-a zone. Debezium's `IsoDate` and `IsoTimestamp` demand a zone that our dates and our timestamps without one do not have.
-NaN and the infinities have no form in such a field that Kafka Connect reads back: of the strings that its converter
-writes it makes zeros (`not_finite`).
+A message's schema is in the format of Kafka Connect's JSON converter. It describes *our* JSON
+(`sinks.encoding.values`), so decimals, dates and timestamps are strings in it. A name tells a reader how to interpret
+such a string. It is given only if readers of that name accept our form: `io.debezium.time.ZonedTimestamp` for
+timestamps with a zone. Debezium's `IsoDate` and `IsoTimestamp` demand a zone, which our dates and our timestamps
+without one do not have. NaN and the infinities have no form in such a field that Kafka Connect can read: it turns the
+strings of its own converter into zeros (`not_finite`).
 
-`operation`, `txn_id` and `file` of the source block are null: rows do not say that of the commit they come from. So is
-the `transaction` block, whose `total_order` and `data_collection_order` count a version's events from its first, which
-nobody does who begins in its middle.
+`operation`, `txn_id` and `file` of the source block are null, because rows do not identify their commit so. So is the
+`transaction` block: its `total_order` and `data_collection_order` count the events of a version from the first, which
+is impossible for a reader that begins in the middle of the version.
 """
 
 import json
@@ -31,7 +31,7 @@ Schema = dict[str, Any]
 
 
 class Snapshot(StrEnum):
-    """Whether rows are of a snapshot; the values of `source.snapshot`."""
+    """The values of `source.snapshot`: whether rows are of a snapshot."""
 
     TRUE = "true"
     FIRST = "first"
@@ -44,9 +44,9 @@ class Snapshot(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a table's messages come from.
+    """The source of a table's messages.
 
-    `version`: ours. `name`: the prefix of topics. `db`: the catalog, if any.
+    `version`: of lake-tailer. `name`: the prefix of topics. `db`: the catalog, if any.
     """
 
     version: str
@@ -59,17 +59,17 @@ class Source:
 
     @property
     def topic(self) -> str:
-        """The topic of the table, which schemas are named after."""
+        """The topic of the table, after which schemas are named."""
         return ".".join(part for part in (self.name, self.schema, self.table) if part)
 
 
 def source_texts(
     source: Source, snapshot: Snapshot, place: tuple[str, int, int], timestamp_us: int
 ) -> tuple[str, str, str]:
-    """The source block as far as it is the same for all rows: before the row number of `sequence`, from there to
-    `row_index`, and the name of `row_id`.
+    """Return the parts of the source block that are the same for all rows.
 
-    `place`: table id, version, task.
+    They are the text before the row number of `sequence`, from there to `row_index`, and the name of `row_id`. `place`:
+    table id, version, task.
     """
     table_id, version, task = place
     first = {
@@ -100,22 +100,22 @@ def source_texts(
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON. A path whose bytes are no text is written with escapes for what stands for them."""
+    """Encode compact JSON. Path bytes that are not text are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace").decode()
 
 
 def key_schema(topic: str, columns: Iterable[pa.Field]) -> str:
-    """The schema of keys, as JSON. Raises `NoText` for a type that has none.
+    """Build the schema of keys, as JSON. Raises `NoText` for a type without a schema.
 
-    Its fields are always optional: messages carry it, and a key whose bytes change goes to another partition.
+    Its fields are always optional: messages carry the schema, and a key whose bytes change goes to another partition.
     """
     fields = [_column(column.with_nullable(True)) for column in columns]
     return json_text(_struct(fields, optional=False, name=f"{topic}.Key"))
 
 
 def envelope_schema(topic: str, connector: str, columns: Iterable[pa.Field]) -> str:
-    """The schema of values, as JSON. Raises `NoText` for a type that has none."""
+    """Build the schema of values, as JSON. Raises `NoText` for a type without a schema."""
     row = _struct(map(_column, columns), optional=True, name=f"{topic}.Value")
     fields = [
         row | {"field": "before"},
@@ -130,7 +130,7 @@ def envelope_schema(topic: str, connector: str, columns: Iterable[pa.Field]) -> 
 
 
 def not_finite(column: pa.Array) -> bool:
-    """Whether NaN or an infinity is anywhere in the column, for which fields with a schema have no form."""
+    """Return whether the column contains NaN or an infinity, which fields with a schema cannot hold."""
     kind = column.type
     if is_float(kind):
         return not pc.all(pc.is_finite(column), min_count=0).as_py()
@@ -212,7 +212,7 @@ def _column(field: pa.Field) -> Schema:
 
 
 def _schema(kind: pa.DataType, optional: bool) -> Schema:
-    """The schema of the JSON that a value of `kind` has."""
+    """Build the schema of the JSON of a value of `kind`."""
     if pa.types.is_dictionary(kind):
         return _schema(kind.value_type, optional)
     if is_list(kind):
@@ -233,7 +233,10 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
 
 
 def _map(kind: pa.DataType, optional: bool) -> Schema:
-    """Other keys than strings make our JSON an array of entries, where Connect's own has an array of arrays."""
+    """Build the schema of a map.
+
+    With keys other than strings our JSON is an array of entries, Connect's an array of arrays.
+    """
     keys, values = _schema(kind.key_type, optional=False), _schema(kind.item_type, kind.item_field.nullable)
     if is_string(kind.key_type):
         return {"type": "map", "keys": keys, "values": values, "optional": optional}
