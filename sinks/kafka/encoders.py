@@ -1,4 +1,4 @@
-"""Which encoder makes the messages of rows, by the options of the sink."""
+"""The choice of the encoder for rows, by the options of the sink."""
 
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ __all__ = ["encoder_for", "key_form", "source_of"]
 
 
 def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
-    """The encoder for rows of `schema`. Raises `SinkRejected` where they have no such messages."""
+    """Return the encoder for rows of `schema`. Raises `SinkRejected` if they cannot be encoded."""
     options, name = link.options, link.name
     key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
     if options.encoding == "arrow":
@@ -37,9 +37,9 @@ def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
 
 
 def key_form(options: Options, schema: pa.Schema) -> str | None:
-    """What the bytes of keys are made of, for rows of `schema`; None without a key.
+    """Describe the form of keys for rows of `schema`; None without a key.
 
-    Where it changes, equal keys get other bytes, and so another partition, and compaction takes them for others.
+    If it changes, equal keys get other bytes, and so another partition, and compaction takes them for other keys.
     """
     if not options.key:
         return None
@@ -49,7 +49,7 @@ def key_form(options: Options, schema: pa.Schema) -> str | None:
 
 
 def _key_type(kind: pa.DataType, typed: bool) -> str:
-    """The type as far as it shows in a key; `typed`: whether a key carries its schema."""
+    """Describe the type as far as it shows in a key; `typed`: whether a key carries its schema."""
     if pa.types.is_dictionary(kind):
         return _key_type(kind.value_type, typed)
     return "integer" if pa.types.is_integer(kind) and not typed else str(kind)
@@ -57,7 +57,7 @@ def _key_type(kind: pa.DataType, typed: bool) -> str:
 
 def _avro(link: Link, schema: pa.Schema) -> Encoder:
     try:
-        # What this needs is an extra.
+        # Its dependencies are an extra.
         from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
     except ImportError as error:
         raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", how_to_install("avro")) from error
@@ -88,9 +88,9 @@ def _registry(name: str, options: Options) -> "SchemaRegistry":
 
 
 def source_of(name: str, topic: str) -> Source:
-    """What Debezium's messages say of where they come from; topics are called `<prefix>.<schema>.<table>`.
+    """Return the source in Debezium's messages; topics are named `<prefix>.<schema>.<table>`.
 
-    Of a name with fewer parts the last is the table, and the pipeline's `name` is the prefix where there is none.
+    In a name with fewer parts the last is the table, and the pipeline's `name` is the prefix if there is none.
     """
     *before, table = topic.split(".")
     prefix = before[0] if before else name

@@ -1,12 +1,12 @@
-"""Progress that was lost, told from a pipeline that never began: a topic of its own has messages where there was one.
+"""The check of a first start: lost progress, or a pipeline that never began?
 
-A progress topic may be deleted, or forget records by age under a wrong policy. To begin anew then would deliver rows a
-second time, or leave some out. So a pipeline of which nothing is known begins only where
+A progress topic may be deleted, or drop records by age under a wrong policy. Starting over would then deliver rows
+twice, or leave some out. So a pipeline without progress begins only if
 
-- the topic for rows never had a message, unless others write there, too (`shared_topic`), and
-- the end topic has no END record of this table and this topic. The last one also says how far the pipeline was.
+- the topic for rows never had a message, unless others also write there (`shared_topic`), and
+- the end topic has no END record of this table and this topic. The last one also gives the pipeline's progress.
 
-A stream that was claimed has passed this: its messages may be those of transactions that were aborted.
+A claimed stream has passed this check: its messages may be those of aborted transactions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ _COMPACT = "Keep the progress topic (cleanup.policy=compact). "
 
 
 def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str], wait_s: float) -> None:
-    """Raise `SinkRejected` where `pipeline` without progress seems to have delivered before, and `SinkUnavailable`.
+    """Raise `SinkRejected` if `pipeline` without progress seems to have delivered before, and `SinkUnavailable`.
 
-    `table_ids`: all that its table has had. `wait_s`: for transactions that are open in the progress topic.
+    `table_ids`: all ids that its table has had. `wait_s`: for open transactions in the progress topic.
     """
     options = link.options
     entries, complete = link.entries(wait_s) or ({}, True)
@@ -48,34 +48,34 @@ def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str], wait_
     else:
         return
     reason = f"{options.progress_topic} has no progress of {pipeline}, but {what}: was its progress lost?"
-    remedy = "Say up to which version they are delivered: `tailer progress reset CONFIG --to VERSION`."
+    remedy = "Set the last delivered version: `tailer progress reset CONFIG --to VERSION`."
     if ends.version is not None:
         remedy = (
-            f"To go on behind the last END record: `tailer progress reset CONFIG --to {ends.version}` "
+            f"To continue after the last END record: `tailer progress reset CONFIG --to {ends.version}` "
             "(rows of the version after it that are there already come again)."
         )
     if not (options.shared_topic or ends.found):
-        remedy += " Where these messages are of others, set shared_topic = true."
+        remedy += " If others wrote these messages, set shared_topic = true."
     raise SinkRejected(link.name, reason, remedy)
 
 
 def lost(link: Link, app_id: str, delivered: Position | None) -> SinkRejected:
-    """The error for progress of `app_id` that was there, at `delivered`, and is gone."""
+    """Make the error for progress of `app_id`, once at `delivered`, that is lost."""
     reason = f"the progress of {app_id} is gone from {link.options.progress_topic}"
     if is_layout(app_id):
-        remedy = "Say where its shards are: `tailer progress reset CONFIG --to VERSION`."
+        remedy = "Set the position of its shards: `tailer progress reset CONFIG --to VERSION`."
         return SinkRejected(link.name, reason, f"{_COMPACT}{remedy}")
     if delivered is None:
         return SinkRejected(link.name, reason, f"{_COMPACT}Nothing was delivered yet: run it again.")
     last = delivered.version if delivered.closes_version else delivered.version - 1
-    remedy = f"To go on behind what was delivered: `tailer progress reset CONFIG --to {last}`"
+    remedy = f"To continue after the delivered rows: `tailer progress reset CONFIG --to {last}`"
     if not (delivered.closes_version or delivered.opens_version):
         remedy += f" (the rows of version {delivered.version} that are there already come again)"
     return SinkRejected(link.name, reason, f"{_COMPACT}{remedy}.")
 
 
 def _shards_of(pipeline: str, entries: Mapping[str, Entry]) -> bool:
-    """Whether something was delivered of shards of `pipeline`, which is said to be undivided."""
+    """Return whether shards of `pipeline`, which is recorded as undivided, have delivered something."""
     for app_id, entry in entries.items():
         shard = shard_of(app_id)
         if shard is not None and entry.position is not None and pipeline_of(app_id) == shard_name(pipeline, *shard):
@@ -94,7 +94,7 @@ class _End(msgspec.Struct):
 
 @dataclass
 class LastEnds:
-    """The END records of a table, under any of `table_ids`, that are about `topic`: the last one of each shard."""
+    """The END records of a table, under any of `table_ids`, about `topic`: the last one of each shard."""
 
     topic: str
     table_ids: Sequence[str]
@@ -102,7 +102,7 @@ class LastEnds:
     _shards: int = 1
 
     def take(self, value: bytes) -> None:
-        """Take the next message of the end topic, whosoever it is."""
+        """Take the next message of the end topic, from any writer."""
         try:
             end = msgspec.json.decode(value, type=_End)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -121,5 +121,5 @@ class LastEnds:
 
     @property
     def version(self) -> int | None:
-        """The last version that is complete in all shards; None where that cannot be told."""
+        """The last version that is complete in all shards; None: unknown."""
         return min(self._last.values()) if len(self._last) == self._shards else None

@@ -1,4 +1,4 @@
-"""What all streams of a sink share: the name of this instance, the cluster's topics, and the way to a producer.
+"""The parts shared by all streams of a sink: the instance's name, the cluster's topics, and the producer factory.
 
 Everything here blocks and is called from worker threads.
 """
@@ -30,9 +30,9 @@ KNOWN_S: Final = 5.0
 
 
 class Link:
-    """The cluster of one sink, as one instance of it sees it.
+    """The cluster of one sink, seen by one instance.
 
-    `instance`: a name that no other instance has. `registry`: of schemas, kept for what it knows; None if not in use.
+    `instance`: a name that no other instance has. `registry`: of schemas, kept for its cache; None if not in use.
     """
 
     def __init__(self, name: str, options: Options) -> None:
@@ -47,10 +47,10 @@ class Link:
         self._connection: Connection | None = None
 
     def entries(self, wait_s: float) -> tuple[dict[str, Entry], bool] | None:
-        """What the progress topic says of every stream, and whether that is all there is; None if it is to be created.
+        """Read the progress of every stream from the progress topic. None: the topic is to be created.
 
-        It is not where a transaction stayed open in the topic for `wait_s`. Raises `SinkError`, for topics that are not
-        as they must be, too: who begins should hear of it before there is something to deliver.
+        Also returns whether that is all progress: it is not if a transaction stayed open in the topic for `wait_s`.
+        Raises `SinkError`, also for wrong topics, so that a new pipeline fails before there is something to deliver.
         """
         topic = self.options.progress_topic
         with self._lock:
@@ -70,16 +70,17 @@ class Link:
             return check(self.name, self._connected(), self.options, delivered)
 
     def look_at_topics(self) -> TopicState:
-        """The topic for rows as it is now, without its settings. Raises `SinkError` unless progress has its topic, too.
+        """Describe the topic for rows as it is now, without its settings.
 
-        A producer would wait for a topic that was deleted until the delivery times out.
+        Raises `SinkError` if the progress topic is missing. A producer would wait for a deleted topic until the
+        delivery times out.
         """
         topics = [self.options.topic, self.options.progress_topic]
         with self._lock:
             try:
                 states = self._connected().describe(topics, with_configs=False)
             except SinkUnavailable:
-                # The connection may have been cut since it was used last: a new one tells.
+                # The connection may have been cut since its last use: try a new one.
                 states = self._connected().describe(topics, with_configs=False)
         for topic in topics:
             if topic not in states:
@@ -87,46 +88,46 @@ class Link:
         return states[self.options.topic]
 
     def partitions(self) -> int:
-        """How many partitions the topic has now. Raises `SinkError`."""
+        """Return the current number of partitions of the topic. Raises `SinkError`."""
         with self._lock:
             return self._connected().partitions(self.options.topic)
 
     def had_messages(self, topic: str) -> bool:
-        """Whether a topic has or ever had messages; False without such a topic. Raises `SinkError`."""
+        """Return whether a topic has or ever had messages; False without such a topic. Raises `SinkError`."""
         with self._lock:
             return self._connected().had_messages(topic)
 
     def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
-        """Give `take` the value of every message that is committed in partition 0 of a topic, if there is one.
+        """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`.
 
-        Raises `SinkError`, also where a transaction that stays open hides the rest.
+        Raises `SinkError`, also if a transaction that stays open hides later messages.
         """
         with self._lock:
             self._connected().scan(topic, take)
 
     def producer(self, app_id: str) -> Producer:
-        """A producer that has taken `app_id` over. Raises `SinkError`."""
+        """Make a producer that has taken `app_id` over. Raises `SinkError`."""
         if self._connection is None:
             self._connection = connection_of(self.name, self.options)
         return self._factory(self._connection, settings_of(self.options), app_id)
 
     def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
-        """Hand the record over that says where the stream is, as part of the producer's transaction."""
+        """Send the progress record of the stream as part of the producer's transaction."""
         columns = (pa.array([value], BYTES) for value in (app_id.encode(), encode(entry)))
         keys, values = columns
         producer.send(self.options.progress_topic, Messages(keys, values, pa.array([0], pa.int64())), partition=0)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         with self._lock:
             if self._cluster is not None:
                 self._cluster.close()
                 self._cluster = None
 
     def _await_topics(self, has_rows: bool = False) -> None:
-        """Wait a moment for topics that must be there: a broker that has just come up knows none.
+        """Wait a moment for required topics: a broker that has just started knows none.
 
-        `has_rows`: whether that for rows must be, though we may create topics.
+        `has_rows`: whether the topic for rows is required, though we may create topics.
         """
         names = [topic.name for topic in wanted(self.options)]
         if self.options.create_topics:
@@ -144,7 +145,7 @@ class Link:
 
 
 def producer_factory(name: str, options: Options) -> ProducerFactory:
-    """The client to produce with: the one that is wanted, else the fastest that is installed. Raises `ConfigError`."""
+    """Return the chosen client, or else the fastest that is installed. Raises `ConfigError`."""
     if options.client == "kafka-python":
         return PythonProducer
     try:

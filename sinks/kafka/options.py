@@ -1,8 +1,7 @@
-"""The options of a `kafka` sink: what users may write in its table, checked before any I/O.
+"""The options of a `kafka` sink, checked before any I/O.
 
 Secrets (`sasl_password`, `tls_key_password`, `oauth_client_secret`, `registry_password`, `registry_token`) come from
-the environment or, by the option of the same name with `_file` behind it, from a file, which is read when a connection
-is made.
+the environment, or from a file named by the option with the suffix `_file`, which is read when a connection is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ AVRO_NEEDS = ("fastavro", "httpx2")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration may say."""
+    """The options in the configuration."""
 
     bootstrap_servers: str | list[str]  # host:port of some brokers
     topic: str = ""  # the topic for rows; by default the pipeline's name
@@ -100,12 +99,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return _listed(self.registry_url)
 
     def __repr__(self) -> str:
-        """Without the secrets."""
+        """Return a text without the secrets."""
         return f"Options(bootstrap_servers={self.bootstrap_servers!r}, topic={self.topic!r})"
 
 
 def read(name: str, options: Mapping[str, Any]) -> Options:
-    """The options of the sink called `name`; no I/O.
+    """Read the options of the sink called `name`; no I/O.
 
     Raises `ConfigError` naming the option; several as an `ExceptionGroup`.
     """
@@ -124,7 +123,7 @@ def read(name: str, options: Mapping[str, Any]) -> Options:
 
 
 def connection_of(name: str, options: Options) -> Connection:
-    """How to connect; reads the files that hold secrets. Raises `SinkRejected` for one that cannot be read."""
+    """Build the connection, reading the files with secrets. Raises `SinkRejected` for an unreadable one."""
     tls = sasl = None
     if options.tls:
         password = _secret(name, options.tls_key_password, options.tls_key_password_file)
@@ -140,7 +139,7 @@ def connection_of(name: str, options: Options) -> Connection:
 
 
 def settings_of(options: Options) -> ProducerSettings:
-    """How to produce."""
+    """Build the producer settings."""
     timeout_ms = int(options.transaction_timeout_s * 1000)
     return ProducerSettings(
         transaction_timeout_ms=timeout_ms,
@@ -152,7 +151,7 @@ def settings_of(options: Options) -> ProducerSettings:
 
 
 def registry_secrets(name: str, options: Options) -> tuple[str | None, str | None]:
-    """The password and the token for the schema registry. Raises `SinkRejected` where a file cannot be read."""
+    """Read the password and the token for the schema registry. Raises `SinkRejected` for an unreadable file."""
     password = _secret(name, options.registry_password, options.registry_password_file)
     return password, _secret(name, options.registry_token, options.registry_token_file)
 
@@ -195,7 +194,7 @@ def _check_topics(name: str, options: Options) -> Iterator[ConfigError]:
             continue
         if not _is_topic(topic):
             remedy = "Use up to 249 letters, digits, '.', '_' and '-'."
-            yield ConfigError(f"{name}.{option}", f"{topic!r} is not a name for a topic", remedy)
+            yield ConfigError(f"{name}.{option}", f"{topic!r} is not a valid topic name", remedy)
         elif topic in seen:
             yield ConfigError(f"{name}.{option}", f"{topic} is the {seen[topic]} too", "Give it a topic of its own.")
         seen[topic] = option
@@ -300,7 +299,7 @@ def _check_sasl(name: str, options: Options) -> Iterator[ConfigError]:
 def _is_registry(url: str) -> bool:
     try:
         parts = urlsplit(url)
-    except ValueError:  # brackets that are not around an address
+    except ValueError:  # brackets without an address
         return False
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.username or parts.password)
 

@@ -1,4 +1,4 @@
-"""The compacted topic that says where every stream is: one record per app_id, written in the transaction of its rows.
+"""The compacted progress topic: one record per app_id, written in the transaction of its rows.
 
 A record's key is the app_id, its value JSON::
 
@@ -29,22 +29,22 @@ FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many messages about rows there are of a version, and how many of its rows only have a dead letter."""
+    """The number of messages about rows of a version, and of its rows that have only a dead letter."""
 
     events: int = 0
     dead_letters: int = 0
 
     def plus(self, events: int, dead_letters: int) -> "Count":
-        """This and some more."""
+        """Return this count plus these numbers."""
         return Count(self.events + events, self.dead_letters + dead_letters)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the progress topic says of a stream. `position`: None where it was claimed, and nothing was delivered yet.
+    """The progress of a stream in the progress topic. `position`: None if claimed, but nothing was delivered yet.
 
-    `key`: as `sinks.kafka.encoders.key_form` says it. `count`: of the version that `position` is inside of. `topic_id`:
-    None in records of format 1, and where brokers are too old to have any.
+    `key`: as `sinks.kafka.encoders.key_form` describes it. `count`: of the version that contains `position`.
+    `topic_id`: None in records of format 1, and if brokers are too old for ids.
     """
 
     position: Position | None
@@ -71,7 +71,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode(entry: Entry) -> bytes:
-    """The value of a record."""
+    """Encode the value of a record."""
     at, count = entry.position, entry.count
     place: dict[str, Any] = {} if at is None else {"version": at.version, "task": at.task, "row": at.row}
     of_part = at is not None and not at.closes_version
@@ -90,9 +90,9 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(name: str, topic: str, records: Mapping[bytes | None, bytes | None]) -> dict[str, Entry]:
-    """The newest record of each app_id. Raises `SinkRejected` for one that is not ours; `name`: what it calls the sink.
+    """Decode the newest record of each app_id. A deleted record (a tombstone) counts as none.
 
-    A record that was deleted (a tombstone) is as if it never was.
+    Raises `SinkRejected` for a foreign record; `name`: the sink's name in it.
     """
     return {
         (key or b"").decode(errors="replace"): _entry(name, topic, key, value)
@@ -105,11 +105,11 @@ def _entry(name: str, topic: str, key: bytes | None, value: bytes) -> Entry:
     try:
         record = msgspec.json.decode(value, type=_Record)
     except msgspec.DecodeError as error:
-        reason = f"the progress topic {topic} has a record of {key!r} that is no progress: {error}"
+        reason = f"the progress topic {topic} has a record of {key!r} that is not progress: {error}"
         raise SinkRejected(name, reason, "Give a topic of its own as progress_topic.") from None
     if record.format > FORMAT:
         reason = f"the progress topic {topic} has a record of {key!r} in format {record.format}"
-        raise SinkRejected(name, reason, "Use the lake-tailer that wrote it, or a newer one.")
+        raise SinkRejected(name, reason, "Use the version of lake-tailer that wrote it, or a newer one.")
     position = None if record.version is None else Position(record.version, record.task, record.row)
     count = Count(record.events, record.dead_letters)
     return Entry(position, record.instance, record.topic, record.partitions, record.key, count, record.topic_id)

@@ -1,4 +1,4 @@
-"""Which encoder makes the messages of rows, and the messages that are not about one row."""
+"""Messages that are not about one row, and dead letters."""
 
 import json
 from typing import Any, Final
@@ -18,24 +18,25 @@ _NO_BYTES: Final = pa.scalar(0, pa.int64())
 
 
 def single(value: bytes, key: bytes | None = None) -> Messages:
-    """One message that is about no row."""
+    """Make one message that is about no row."""
     keys = None if key is None else pa.array([key], BYTES)
     return Messages(keys, pa.array([value], BYTES), pa.array([0], pa.int64()))
 
 
 def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
-    """A schema change or a gap as a message; `keyed`: among messages that have keys, so it needs one.
+    """Make the message of a schema change or a gap; `keyed`: among messages with keys, so it needs one.
 
-    Each shard of a pipeline says it at its own place between its rows, and which shard it is.
+    Each shard of a pipeline sends it at its own place between its rows, with the number of the shard.
     """
     values = event_values(event) | _shard(app_id)
     return single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
 
 
 def end_record(topic: str, app_id: str, version: int, count: Count, now_ms: int) -> Messages:
-    """That a version is complete, and of how many messages (tombstones not counted): Debezium's END record.
+    """Make Debezium's END record: a version is complete, with its number of messages (without tombstones).
 
-    Of a shard: that its part is. A version is complete with the records of all shards, and its counts are their sums.
+    For a shard: its part is complete. A version is complete with the records of all shards, and its counts are their
+    sums.
     """
     table_id = app_id.rpartition("/")[2]
     values = {
@@ -51,12 +52,12 @@ def end_record(topic: str, app_id: str, version: int, count: Count, now_ms: int)
 
 
 def heartbeat(name: str, now_ms: int) -> Messages:
-    """That this pipeline is alive and has nothing to deliver, as Debezium says it."""
+    """Make Debezium's heartbeat: this pipeline is alive and has nothing to deliver."""
     return single(_text({"ts_ms": now_ms}), _text({"serverName": name}))
 
 
 def oversized(messages: Messages, limit: int) -> pa.Array | None:
-    """Which of the messages are larger than `limit` bytes, headers included; None if none is."""
+    """Return which of the messages are larger than `limit` bytes, headers included; None: none is."""
     sizes = pc.cast(pc.fill_null(pc.binary_length(messages.values), _NO_BYTES), pa.int64())
     columns = [column for _, column in messages.headers]
     if messages.keys is not None:
@@ -70,7 +71,7 @@ def oversized(messages: Messages, limit: int) -> pa.Array | None:
 
 
 def dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:
-    """What stands for messages about rows of `batch` that are too large: where their rows are, and why."""
+    """Make the dead letters of oversized messages about rows of `batch`: the rows' positions, and the reason."""
     keys = [None] * len(messages) if messages.keys is None else messages.keys.to_pylist()
     letters = []
     for key, value, row in zip(keys, messages.values.to_pylist(), messages.row_index.to_pylist(), strict=True):

@@ -1,4 +1,4 @@
-"""The `kafka` sink as the pipeline sees it; the package's docstring says how it works."""
+"""The `kafka` sink for the pipeline; the package's docstring explains how it works."""
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,37 +35,37 @@ class KafkaSink:
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Options: see `sinks.kafka.options`; no I/O. Raises `ConfigError`."""
+        """Read the options, see `sinks.kafka.options`; no I/O. Raises `ConfigError`."""
         return cls(name, read(name, options))
 
     @property
     def splits_versions(self) -> bool:
-        """Whether a transaction may end inside of a version."""
+        """Whether a transaction may end inside a version."""
         return self._options.boundary == "chunk"
 
     @property
     def demands(self) -> Demands:
-        """Transactions that brokers and readers can live with, and updates told by the key of messages."""
+        """Transactions within the limits of brokers and readers, and updates paired by the messages' key."""
         options = self._options
-        # Time enough is left to send what is on its way, and to commit.
+        # Leaves enough time to send the messages in flight, and to commit.
         quiet_s = options.transaction_timeout_s / 6
         return Demands(tuple(options.key), options.transaction_rows, options.transaction_bytes, quiet_s)
 
     async def progress(self, app_id: str) -> Progress | None:
-        """What the progress topic says; nobody is disturbed by asking.
+        """Read the progress topic, without taking the stream over.
 
-        Raises `SinkFenced` where another instance took over a stream that this one has written, `SinkUnavailable`,
+        Raises `SinkFenced` if another instance took over a stream that this one has written, `SinkUnavailable`,
         `SinkRejected`.
         """
         position = await to_thread.run_sync(self._stream(app_id).look)
         return None if position is None else Progress(app_id, position)
 
     async def has_delivered(self, pipeline: str) -> bool:
-        """Whether the progress topic has a place in any of the pipeline's tables. Raises as `progress` does."""
-        told = await to_thread.run_sync(self._link.entries, LOOK_S)
-        if told is None:
+        """Return whether the progress topic has a position in any table of the pipeline. Raises as `progress` does."""
+        found = await to_thread.run_sync(self._link.entries, LOOK_S)
+        if found is None:
             return False
-        entries, complete = told
+        entries, complete = found
         places = (entry.position for app_id, entry in entries.items() if pipeline_of(app_id) == pipeline)
         delivered = any(place is not None for place in places)
         if not delivered and not complete:
@@ -79,8 +79,8 @@ class KafkaSink:
     async def reset(self, progress: Progress) -> None:
         """Set progress in a transaction of its own, taking the stream over.
 
-        Backwards as well: what is then delivered again has the positions it had before. The topic, its id and its
-        number of partitions are as they are now from here on.
+        It may go backwards: rows that are then delivered again have the same positions as before. The topic, its id and
+        its number of partitions are recorded as they are now.
         """
         if not (progress.position.closes_version or progress.position.opens_version):
             raise SinkRejected(self.name, f"{progress.position} is in the middle of a version", "Name a whole version.")
@@ -88,10 +88,10 @@ class KafkaSink:
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[KafkaTransaction]:
-        """A transaction on top of what `progress` said last, or else of what the progress topic says now.
+        """Begin a transaction on top of the progress that was read last, or else the current one.
 
-        Entering takes the stream over where that was not done yet: raises as `Stream.take_over` does, and
-        `SinkRejected` where rows of `schema` have no such messages.
+        Entering takes the stream over, the first time: raises as `Stream.take_over` does, and `SinkRejected` if rows of
+        `schema` cannot be encoded.
         """
         stream = self._stream(app_id)
         await to_thread.run_sync(stream.take_over)
@@ -104,7 +104,7 @@ class KafkaSink:
                     await to_thread.run_sync(stream.abort)
 
     async def beat(self, app_id: str) -> None:
-        """Tell readers that we are alive, every `heartbeat_s`, if there is a topic for that. Raises as `begin` does."""
+        """Send a heartbeat every `heartbeat_s`, if there is a topic for that. Raises as `begin` does."""
         topic, now_s = self._options.heartbeat_topic, time.monotonic()
         if topic is None or now_s - self._last_beat_s < self._options.heartbeat_s:
             return
@@ -114,7 +114,7 @@ class KafkaSink:
         self._last_beat_s = now_s
 
     async def aclose(self) -> None:
-        """Let go of producers and connections."""
+        """Close producers and connections."""
         with CancelScope(shield=True):
             await to_thread.run_sync(self._close)
 

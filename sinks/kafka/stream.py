@@ -1,7 +1,7 @@
-"""What an instance knows of one stream: its producer, and what it last saw of it in the progress topic.
+"""The state of one stream in an instance: its producer, and the progress that it saw last.
 
-Another instance may take a stream over at any moment; brokers answer the one before as they answer somebody whose
-transaction took too long. What tells the two apart is the progress topic: whoever takes over claims the stream there.
+Another instance may take a stream over at any moment. Brokers then answer the previous one as if its transaction had
+taken too long. The progress topic distinguishes the two: a takeover claims the stream there.
 
 Everything here blocks and is called from worker threads, by one at a time.
 """
@@ -33,8 +33,8 @@ TAKE_OVER_S: Final = 30.0
 class Stream:
     """The stream `app_id`.
 
-    `encoding`: the encoder of the transaction before, which may hold rows back that were not delivered with it, and
-    the schema that it is for. `late_from`: where the last transaction began that was open for too long, if one was.
+    `encoding`: the encoder of the previous transaction, which may hold back rows that were not delivered with it, and
+    its schema. `late_from`: the start of the last transaction that was open for too long, if any.
     """
 
     def __init__(self, link: Link, app_id: str) -> None:
@@ -51,7 +51,7 @@ class Stream:
 
     @property
     def seen(self) -> Entry | None:
-        """What the progress topic said last."""
+        """The progress seen last in the progress topic."""
         return self._seen
 
     @property
@@ -61,23 +61,23 @@ class Stream:
         return self._producer
 
     def look(self) -> Position | None:
-        """Where the stream is, asked anew; takes nothing over.
+        """Read the position of the stream without taking it over.
 
-        Behind a transaction that stays open, of whichever stream, it may be further than it says; `take_over` finds
-        out. Raises `SinkFenced` where another instance has claimed a stream of ours, `SinkUnavailable` where it cannot
-        be told whether there is any progress.
+        After a transaction of any stream that stays open, the stream may be further than this; `take_over` finds out.
+        Raises `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if it is unknown whether
+        there is any progress.
         """
-        # Who asks goes on from the answer: what was held back comes again.
+        # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
-        told = self.link.entries(LOOK_S)
-        if told is None and self._seen is not None:
+        listed = self.link.entries(LOOK_S)
+        if listed is None and self._seen is not None:
             raise SinkUnavailable(self.link.name, f"{self.link.options.progress_topic} is gone, or is not known yet")
-        entries, complete = told or ({}, True)
+        entries, complete = listed or ({}, True)
         found = entries.get(self.app_id)
         if complete:
             self._check_claim(found)
         else:
-            # What is hidden may be our own: taking over will tell.
+            # The hidden records may be our own: taking over shows them.
             self.discard()
             if found is None or found.position is None:
                 raise self._hidden()
@@ -85,22 +85,22 @@ class Stream:
         return None if found is None else found.position
 
     def take_over(self) -> None:
-        """Be the one who writes the stream, going on behind what was seen last; nothing to do where we are.
+        """Become the writer of the stream, after the progress seen last; does nothing for the current writer.
 
-        Where the stream has moved on since, be it by another instance or by a transaction that became visible only now,
-        it is ours nevertheless: raises `SinkUnavailable` until somebody looks again, and goes on from there. Raises
-        `SinkFenced` where another instance took it from us, `SinkRejected` where its progress or its topic is gone.
+        If the stream has moved on since, by another instance or by a transaction that became visible only now, it is
+        taken over all the same, but `SinkUnavailable` is raised until the progress is read again. Raises `SinkFenced`
+        if another instance took it from us, `SinkRejected` if its progress or its topic is gone.
         """
         if self._producer is None:
             self._take_over()
         if self._has_moved:
-            raise SinkUnavailable(self.link.name, f"what {self.app_id} was about to deliver is there by now")
+            raise SinkUnavailable(self.link.name, f"{self.app_id} has delivered more than this instance had seen")
 
     def check_topics(self) -> None:
-        """Raise `SinkRejected` where the topic is another one now, or got partitions and keys would move.
+        """Raise `SinkRejected` if the topic was replaced, or gained partitions so that keys would move.
 
-        Behind the last row of a transaction: what was sent before may have been spread over all partitions. Raises
-        `SinkUnavailable` where a topic is gone.
+        Call it after the last row of a transaction: earlier messages may have been spread over all partitions. Raises
+        `SinkUnavailable` if a topic is gone.
         """
         assert self._seen is not None, "taken over"
         now = self.link.look_at_topics()
@@ -115,18 +115,18 @@ class Stream:
         self._has_moved = False
 
     def entry(self, position: Position | None, key: str | None = None, count: Count | None = None) -> Entry:
-        """Progress at `position`, of a stream that was taken over."""
+        """Make progress at `position`, of a stream that was taken over."""
         topic, instance = self.link.options.topic, self.link.instance
         return Entry(position, instance, topic, self._topic.partitions, key, count or Count(), self._topic.topic_id)
 
     def committed(self, entry: Entry) -> None:
-        """Note what a commit of ours has put into the progress topic."""
+        """Note the progress that we have committed to the progress topic."""
         self._seen = entry
 
     def failed(self, error: SinkError) -> SinkError:
-        """Let go of the producer; what to raise in place of `error`, which it met."""
+        """Discard the producer after `error`. Return the error to raise in its place."""
         if isinstance(error, SinkRejected):
-            # It may be sound, and readers wait for what it has open.
+            # It may still work, and readers wait for its open transaction.
             self.abort()
         self.discard()
         try:
@@ -136,11 +136,11 @@ class Stream:
         except SinkFenced as fenced:
             return fenced
         except SinkError as further:
-            _log.warning("%s: after an error, what took place cannot be asked for: %s", self.link.name, further)
+            _log.warning("%s: after an error, the progress topic cannot be read: %s", self.link.name, further)
         return self._gave_up(error) if isinstance(error, SinkFenced) else error
 
     def abort(self) -> None:
-        """Give up what is open, so that readers need not wait for it to time out."""
+        """Abort the open transaction, so that readers need not wait for its timeout."""
         self.encoding = None
         if self._producer is not None:
             try:
@@ -150,23 +150,23 @@ class Stream:
                 self.discard()
 
     def discard(self) -> None:
-        """Let go of the producer."""
+        """Discard the producer."""
         self.encoding = None
         if self._producer is not None:
             self._producer.close()
             self._producer = None
 
-    def _take_over(self, anew: Position | None = None) -> None:
-        """Claim the stream; `anew`: put it there, whatever there was, in the topic as it is now."""
-        self._topic = self.link.check_topics(self._delivered() if anew is None else None)
+    def _take_over(self, reset_to: Position | None = None) -> None:
+        """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
+        self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         producer = self._connect()
         try:
             found = self._found()
             self._check_claim(found)
-            if found is not None and anew is None:
+            if found is not None and reset_to is None:
                 self._check_place(found, self._topic)
             asked, seen = self._asked, self._seen
-            self._claim(producer, found if anew is None else self.entry(anew))
+            self._claim(producer, found if reset_to is None else self.entry(reset_to))
         except BaseException:
             producer.close()
             raise
@@ -175,17 +175,17 @@ class Stream:
         self._has_moved = asked and (seen and seen.position) != (found and found.position)
 
     def _connect(self) -> Producer:
-        """A producer that has fenced whoever had the stream."""
+        """Make a producer, which fences the previous writer of the stream."""
         try:
             return self.link.producer(self.app_id)
         except SinkFenced as error:
             raise self._gave_up(error) from error
 
     def _found(self) -> Entry | None:
-        """What the progress topic says of the stream, of which nobody else can change anything any more."""
+        """Read the progress of the stream, which no other instance can change any more."""
         found = self.link.entries(TAKE_OVER_S)
         if found is None:
-            # It is there, for topics were checked: to take it for empty would be to begin anew.
+            # It exists, for topics were checked. Taking it for empty would deliver everything again.
             raise SinkUnavailable(self.link.name, f"not all brokers know {self.link.options.progress_topic} yet")
         entries, complete = found
         if not complete:
@@ -193,7 +193,7 @@ class Stream:
         return entries.get(self.app_id)
 
     def _delivered(self) -> Position | None:
-        """Up to where rows are in the topic, as far as the progress topic says; of a layout, those of its shards."""
+        """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
         found = [self._seen]
         if is_layout(self.app_id) or not self._asked:
             entries = (self.link.entries(LOOK_S) or ({}, True))[0]
@@ -208,7 +208,7 @@ class Stream:
         try:
             self._record(producer, entry)
         except SinkFenced as error:
-            # Another instance does the same just now: the progress topic will tell who was last.
+            # Another instance does the same now: the progress topic shows which one was last.
             raise self._gave_up(error) from error
         self._seen, self._asked, self._claimed = entry, True, True
 
@@ -219,9 +219,9 @@ class Stream:
         producer.commit()
 
     def _check_claim(self, found: Entry | None) -> None:
-        """Raise `SinkFenced` where another instance has claimed a stream of ours.
+        """Raise `SinkFenced` if another instance has claimed a stream of ours.
 
-        Raises `SinkRejected` where progress is gone: to take that for a stream that never began would be to begin anew.
+        Raises `SinkRejected` if progress is gone: taking that for a new stream would deliver everything again.
         """
         had = self._seen
         if had is not None and (found is None or (found.position is None and not self._claimed)):
@@ -232,9 +232,9 @@ class Stream:
             raise SinkFenced(self.link.name, f"the progress of {self.app_id} names it")
 
     def _check_place(self, found: Entry, now: TopicState) -> None:
-        """Raise where what was delivered up to `found` is not in the topic as it is now, or keys would move."""
+        """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
         topic, partitions = self.link.options.topic, now.partitions
-        remedy = "go on with it nevertheless, behind what was delivered: `tailer progress reset CONFIG --to VERSION`"
+        remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset CONFIG --to VERSION`"
         if found.topic != topic:
             reason = f"{self.app_id} was delivered to the topic {found.topic}, not {topic}"
             raise SinkRejected(self.link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
@@ -248,7 +248,7 @@ class Stream:
             raise SinkRejected(self.link.name, reason, f"Deliver to a new topic, by another pipeline; or {remedy}.")
 
     def _hidden(self) -> SinkUnavailable:
-        reason = f"a transaction is open in {self.link.options.progress_topic}, and hides what is behind it"
+        reason = f"a transaction is open in {self.link.options.progress_topic}, which hides later records"
         return SinkUnavailable(self.link.name, reason)
 
     def _gave_up(self, error: SinkError) -> SinkUnavailable:
@@ -256,7 +256,7 @@ class Stream:
 
 
 def _shards_of(layout: str, entries: Mapping[str, Entry]) -> list[Entry | None]:
-    """The progress of the shards that are in force by the layout; of the pipeline where it is not divided."""
+    """Return the progress of the shards of the current layout; of the pipeline if it is undivided."""
     known = entries.get(layout)
     shards = 0 if known is None or known.position is None else known.position.version
     streams = {

@@ -1,4 +1,4 @@
-"""The topics of a sink: created on request, with settings that keep what they hold, and checked before any use."""
+"""The topics of a sink: created on request, with settings that keep their records, and checked before any use."""
 
 import logging
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _SMALL_SEGMENT: Final = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is: the number of its partitions, its settings, and its id (None: brokers are too old for ids)."""
+    """The state of a topic: its number of partitions, its settings, and its id (None: brokers are too old for ids)."""
 
     partitions: int
     configs: Mapping[str, str]
@@ -27,22 +27,22 @@ class TopicState:
 
 
 class Admin(Protocol):
-    """What it takes to look after topics. Methods block, and raise `SinkError`."""
+    """The port of topic administration. Methods block, and raise `SinkError`."""
 
     def describe(self, topics: list[str]) -> Mapping[str, TopicState]:
-        """Those of `topics` that there are."""
+        """Describe those of `topics` that exist."""
         ...
 
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
-        """Create a topic, unless it is there. `replication_factor` -1: what the cluster takes by default."""
+        """Create a topic unless it exists. `replication_factor` -1: the cluster's default."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it should be. `option`: where its name comes from. `compacted` None: as anybody likes.
+    """The requirements on a topic. `option`: the option with its name. `compacted` None: either.
 
-    `partitions` None: any number. `record_bytes`: the largest message that it must take.
+    `partitions` None: any number. `record_bytes`: the largest message that it must accept.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Topic:
 
 
 def wanted(options: Options) -> list[Topic]:
-    """The topics that a sink with `options` writes, the one for rows first."""
+    """List the topics that a sink with `options` writes, the one for rows first."""
     # A compacted topic takes no message without a key.
     compacted = None if options.key else False
     topics = [
         Topic(options.topic, "topic", compacted=compacted, record_bytes=options.max_record_bytes),
-        # Read from its beginning to its end at every start: small segments are compacted early.
+        # It is read from beginning to end at every start: small segments are compacted early.
         Topic(
             options.progress_topic,
             "progress_topic",
@@ -80,7 +80,7 @@ def wanted(options: Options) -> list[Topic]:
 
 
 def check_present(name: str, admin: Admin, options: Options) -> None:
-    """Check those topics that are there, and that all are which will not be created. Raises as `check` does."""
+    """Check existing topics, and that all exist which will not be created. Raises as `check` does."""
     topics = wanted(options)
     states = admin.describe([topic.name for topic in topics])
     for topic in topics:
@@ -91,11 +91,11 @@ def check_present(name: str, admin: Admin, options: Options) -> None:
 
 
 def check(name: str, admin: Admin, options: Options, delivered: Position | None = None) -> TopicState:
-    """The topic for rows; creates what is missing if that is wanted, but no topic that rows were delivered to.
+    """Return the topic for rows. Creates missing topics if configured, but never one to which rows were delivered.
 
-    `delivered`: up to where they were, None for nowhere. Raises `SinkRejected` for a topic that is missing, or not fit
-    for what it is to hold, `SinkUnavailable` for one that not all brokers know yet; `name`: what it calls the sink. And
-    what `admin` raises.
+    `delivered`: the last delivered position, None for none. Raises `SinkRejected` for a topic that is missing or
+    unsuitable, `SinkUnavailable` for one that not all brokers know yet, and what `admin` raises. `name`: the sink's
+    name in errors.
     """
     topics = wanted(options)
     states = dict(admin.describe([topic.name for topic in topics]))
@@ -111,34 +111,34 @@ def check(name: str, admin: Admin, options: Options, delivered: Position | None 
         states |= admin.describe([topic.name for topic in absent])
     for topic in topics:
         if topic.name not in states:
-            # A broker may hear of it later than the one that was asked to create it.
+            # Other brokers may learn of it later than the one that created it.
             raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
         _check_one(name, topic, states[topic.name])
     return states[options.topic]
 
 
 def check_id(name: str, topic: str, delivered: Position, known_id: str | None, topic_id: str | None) -> None:
-    """Raise `SinkRejected` where `topic` has `topic_id` now and had `known_id` when rows up to `delivered` were sent.
+    """Raise `SinkRejected` if `topic` has `topic_id` now and had `known_id` when rows up to `delivered` were sent.
 
-    None is an id that is not known: of a record that was written without one, or of a broker that has none.
+    None is an unknown id: of a record without one, or of a broker without ids.
     """
     if None not in (known_id, topic_id) and known_id != topic_id:
         raise recreated(name, topic, delivered, f"has another id now ({topic_id}, not {known_id})")
 
 
 def recreated(name: str, topic: str, delivered: Position, what: str = "is not there any more") -> SinkRejected:
-    """The error for a topic that was deleted after rows up to `delivered` were sent to it."""
+    """Make the error for a topic that was deleted after rows up to `delivered` were sent to it."""
     last = delivered.version if delivered.closes_version else delivered.version - 1
     reason = f"the topic {topic} was deleted: rows up to version {last} were delivered to it, and it {what}"
     remedy = (
-        "Say what a new topic is to hold: `tailer progress reset CONFIG --to VERSION` delivers the versions after "
-        f"VERSION (-1: all versions); with {last} it goes on without what is gone."
+        "Choose the content of a new topic: `tailer progress reset CONFIG --to VERSION` delivers the versions after "
+        f"VERSION (-1: all versions); with {last} it continues without the deleted rows."
     )
     return SinkRejected(name, reason, remedy)
 
 
 def missing(name: str, topic: str, option: str) -> SinkRejected:
-    """The error for a topic that is not there, and is not to be created."""
+    """Make the error for a topic that is missing and must not be created."""
     settings = " with one partition and cleanup.policy=compact" if option == "progress_topic" else ""
     remedy = f"Create it{settings}, or set create_topics = true."
     return SinkRejected(name, f"there is no topic {topic} ({option})", remedy)
@@ -164,7 +164,7 @@ def _check_one(name: str, topic: Topic, state: TopicState) -> None:
         reason = f"{where} has {state.partitions} partitions, and must have {topic.partitions}"
         raise SinkRejected(name, reason, "Give another topic: partitions cannot be taken away.")
     if topic.compacted and policies != ["compact"]:
-        # Deleted by age, it would forget where streams are that had nothing to say for a while.
+        # Deletion by age would drop the progress of idle streams.
         reason = f"{where} has cleanup.policy={','.join(policies)}, and would forget progress"
         raise SinkRejected(name, reason, f"Set cleanup.policy=compact for {topic.name}.")
     if topic.compacted is False and "compact" in policies:

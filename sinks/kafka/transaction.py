@@ -1,10 +1,10 @@
 """Rows on their way into one Kafka transaction.
 
-A version may be spread over several transactions, so the counts for its END record are part of progress: whoever goes
-on in the middle of a version goes on counting.
+A version may be spread over several transactions, so the counts for its END record are part of progress: the instance
+that continues in the middle of a version continues to count.
 
-An encoder may hold back the last rows of a batch until it sees the next one. Where a transaction ends there, progress
-ends before them: they are in the next transaction, and after a crash they are read again.
+An encoder may hold back the last rows of a batch until the next one. If a transaction ends there, progress ends before
+them: they are in the next transaction, and are read again after a crash.
 """
 
 import logging
@@ -43,7 +43,7 @@ class KafkaTransaction:
         self._options = stream.link.options
         self._name: Final = stream.link.name
         self._schema = schema
-        # Made with the first row: `schema` may be one of which there are no more rows.
+        # Made with the first row: there may be no more rows of `schema`.
         self._encoder: Encoder | None = None
         if stream.encoding is not None and stream.encoding[0].equals(schema):
             self._encoder = stream.encoding[1]
@@ -72,12 +72,13 @@ class KafkaTransaction:
         try:
             step(argument)
         except SinkError as error:
-            raise self._told(self._stream.failed(error)) from error
+            raise self._translated(self._stream.failed(error)) from error
 
-    def _told(self, error: SinkError) -> SinkError:
-        """The error, or what it comes from.
+    def _translated(self, error: SinkError) -> SinkError:
+        """Return the error to raise: `error`, or the one that caused it.
 
-        With `boundary = "version"` the same version is as long the next time: the second time at one place is the last.
+        With `boundary = "version"` the same version takes as long the next time, so the second failure at one position
+        is final.
         """
         open_s, timeout_s = time.monotonic() - self._begun_s, self._options.transaction_timeout_s
         if not (self._begun and open_s > timeout_s and isinstance(error, SinkUnavailable)):
@@ -115,7 +116,7 @@ class KafkaTransaction:
             for partition in range(self._stream.link.partitions()):
                 self._send(options.topic, event_record(event, app_id, keyed), partition)
         elif isinstance(event, Gap):
-            reason = f"changes up to version {event.version} are lost, and there is no place to tell readers so"
+            reason = f"changes up to version {event.version} are lost, and there is no topic to report that to readers"
             raise SinkRejected(self._name, reason, "Give the sink a schema_topic.")
 
     def _commit(self, progress: Progress) -> None:
@@ -134,7 +135,7 @@ class KafkaTransaction:
         self.committed = True
 
     def _reached(self, position: Position) -> Position:
-        """Where progress is with the rows that have messages."""
+        """Return the position up to which rows have messages."""
         held = None if self._encoder is None else self._encoder.pending
         if held is None:
             return position
@@ -144,14 +145,14 @@ class KafkaTransaction:
         return position
 
     def _encoder_for(self, schema: pa.Schema) -> Encoder:
-        """The encoder for rows of `schema`, from here on."""
+        """Return the encoder for rows of `schema`, from here on."""
         self._check_key(schema)
         encoder = encoder_for(self._stream.link, schema)
         self._schema, self._encoder, self._stream.encoding = schema, encoder, (schema, encoder)
         return encoder
 
     def _check_key(self, schema: pa.Schema) -> None:
-        """Raise where keys get other bytes than those of messages that are there."""
+        """Raise if keys get other bytes than those of existing messages."""
         if not all(name in schema.names for name in self._options.key):
             return  # the encoder says so
         key = key_form(self._options, schema)
@@ -161,14 +162,14 @@ class KafkaTransaction:
                 "keys would move to other partitions, and the order of a key's messages would be lost"
             )
             remedy = (
-                "Deliver to a new topic, by another pipeline; or go on nevertheless, behind what was delivered: "
+                "Deliver to a new topic, by another pipeline; or continue nevertheless, after the delivered rows: "
                 "`tailer progress reset CONFIG --to VERSION`."
             )
             raise SinkRejected(self._name, reason, remedy)
         self._key = key
 
     def _flush(self) -> None:
-        """Send what the encoder holds back: no row that follows belongs to it."""
+        """Send the rows that the encoder holds back: no later row belongs to them."""
         self._last = None
         if self._encoder is None or (held := self._encoder.pending) is None:
             return
@@ -206,7 +207,7 @@ class KafkaTransaction:
         self._send(topic, letters, partition=0)
 
     def _end_versions(self, position: Position) -> None:
-        """Say of each version that is complete with this transaction how much it was."""
+        """Send an END record for each version that is complete with this transaction."""
         if self._options.end_topic is None:
             return
         done = position.version + position.closes_version
@@ -223,7 +224,7 @@ class KafkaTransaction:
             self._opened().send(topic, messages, partition)
 
     def _opened(self) -> Producer:
-        """The producer, in a transaction."""
+        """Return the producer, in a transaction."""
         producer = self._stream.producer
         if not self._begun:
             producer.begin()
@@ -232,7 +233,7 @@ class KafkaTransaction:
 
 
 def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:
-    """The batch in pieces whose messages fit into memory."""
+    """Cut the batch to slices whose messages fit into memory."""
     start = 0
     for rows in slices(batch.rows):
         yield batch.slice(start, len(rows))

@@ -36,7 +36,7 @@ def pipe(kafka: KafkaCluster, tmp_path: Path) -> Pipe:
 
 def named_version(error: SinkRejected) -> int:
     """The version that the hint says to go on behind."""
-    found = re.search(r"--to (\d+)`", error.hint) or re.search(r"with (\d+) it goes on", error.hint)
+    found = re.search(r"--to (\d+)`", error.hint) or re.search(r"with (\d+) it continues", error.hint)
     assert found is not None, error.hint
     return int(found[1])
 
@@ -289,7 +289,7 @@ def test_whatever_befalls_the_topics_nothing_is_doubled_or_left_out(pipe: Pipe, 
         if was_lost:
             with pytest.raises(SinkRejected) as raised:
                 pipe.deliver(shards)
-            named = re.search(r"--to (\d+)`|with (\d+) it goes on", raised.value.hint)
+            named = re.search(r"--to (\d+)`|with (\d+) it continues", raised.value.hint)
             assert named is None or int(named[1] or named[2]) == reached, raised.value.hint
             pipe.reset(reached, shards)
         pipe.deliver(shards)

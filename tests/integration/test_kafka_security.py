@@ -191,12 +191,12 @@ def test_what_is_not_allowed(driver: ProducerFactory, secure_kafka: SecureKafka)
     with admin(servers) as client:
         client.create_acls(theirs)
     connection = at(secure_kafka, "SASL", None, Sasl("PLAIN", USER, PASSWORD))
-    with pytest.raises(SinkRejected, match="transactional id is not for this user"):
+    with pytest.raises(SinkRejected, match="not authorised for the transactional id"):
         driver(connection, ProducerSettings(), shard)
     producer = driver(connection, ProducerSettings(), unique_name())
     try:
         producer.begin()
-        with pytest.raises(SinkRejected, match="not for this user") as caught:
+        with pytest.raises(SinkRejected, match="not authorised") as caught:
             send_and_commit(producer.send, producer.commit, topic)
     finally:
         producer.close()

@@ -1,3 +1,3 @@
-"""The two Kafka clients behind one port: kafka-python, which always comes along, and confluent-kafka."""
+"""Two Kafka clients behind one port: kafka-python, which is always installed, and confluent-kafka."""
 
 __all__: list[str] = []

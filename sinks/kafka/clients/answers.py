@@ -1,6 +1,6 @@
-"""What the brokers' error codes mean for a sink: the codes are those of Kafka's protocol, whatever the client.
+"""The meaning of brokers' error codes for a sink; the codes are those of Kafka's protocol, for any client.
 
-Some need a person, who is told what to do; of all others time is the cure.
+Some need a person, with a next step; all others pass with time.
 """
 
 from typing import Final
@@ -9,14 +9,14 @@ from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 
 __all__ = ["OLDEST_BROKER", "UNAUTHENTICATED", "UNKNOWN_TOPIC", "error_of", "too_old"]
 
-OLDEST_BROKER: Final = (2, 7)  # what the clients' transactions are sound with
+OLDEST_BROKER: Final = (2, 7)  # the oldest with reliable transactions in the clients
 
 UNKNOWN_TOPIC: Final = 3
 UNAUTHENTICATED: Final = 58
 
-# Older epoch, another epoch: InitProducerId was called since.
+# An older or another epoch: InitProducerId was called since.
 _FENCED: Final = frozenset({47, 90})
-# The transactional id has no such producer id, nobody knows this producer: after some days without transactions.
+# The transactional id has no such producer id, or the producer is unknown: after some days without transactions.
 _FORGOTTEN: Final = frozenset({49, 59})
 
 _SMALLER = 'Raise max.message.bytes of the topic, or set large_records = "dead_letter" and a lower max_record_bytes.'
@@ -31,12 +31,12 @@ _BROKER = "Use brokers of version 2.7 or newer."
 
 _TROUBLE: Final = {
     10: ("a message is larger than the destination takes", _SMALLER),
-    17: ("the brokers do not take this name for a topic", "Choose another name."),
+    17: ("the brokers refuse the name of the topic", "Choose another name."),
     18: ("messages are larger than the destination takes", _SMALLER),
-    29: ("the topic is not for this user", _GRANT),
-    31: ("the cluster is not for this user", _GRANT),
-    33: ("the brokers do not have this SASL mechanism", _LOGIN),
-    34: ("the brokers do not want SASL in this way", _LOGIN),
+    29: ("not authorised for the topic (TOPIC_AUTHORIZATION_FAILED)", _GRANT),
+    31: ("not authorised for the cluster (CLUSTER_AUTHORIZATION_FAILED)", _GRANT),
+    33: ("the brokers do not support this SASL mechanism", _LOGIN),
+    34: ("the brokers refuse SASL in this state", _LOGIN),
     35: ("the brokers do not know this request", _BROKER),
     37: ("the brokers refuse the number of partitions", _SETTINGS),
     38: ("the brokers refuse the replication factor", _SETTINGS),
@@ -45,7 +45,7 @@ _TROUBLE: Final = {
     43: ("the topic's message format is too old", "Upgrade the topic's message.format.version."),
     44: ("a rule of the brokers forbids it", _SETTINGS),
     50: ("the brokers refuse the transaction timeout", _TIMEOUT),
-    53: ("the transactional id is not for this user", _GRANT),
+    53: ("not authorised for the transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", _GRANT),
     54: ("security is disabled at the brokers", _LOGIN),
     UNAUTHENTICATED: ("the brokers refuse the login", _LOGIN),
     76: ("the brokers do not know the compression", "Choose another compression."),
@@ -54,19 +54,19 @@ _TROUBLE: Final = {
 
 
 def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -> SinkError:
-    """The error for `code` of Kafka's protocol; `text`: what the client says; `topic`: what it was about, if known.
+    """Translate `code` of Kafka's protocol; `text`: the client's words; `topic`: the topic in question, if known.
 
-    `SinkFenced` means that the broker says this producer is no more: because another one took its transactional id,
+    `SinkFenced` means that the broker has invalidated this producer: because another one took its transactional id,
     because its transaction was open for too long, or because it had none for too long.
     """
     about = "" if topic is None else f"topic {topic}: "
     if code in _FENCED:
-        return SinkFenced(sink, f"{about}the broker gave this producer up; it may have taken too long ({text})")
+        return SinkFenced(sink, f"{about}the broker has invalidated this producer; it may have taken too long ({text})")
     if code in _FORGOTTEN:
         settings = "transactional.id.expiration.ms, producer.id.expiration.ms"
         return SinkFenced(sink, f"{about}the broker forgot this producer after an idle time ({settings}; {text})")
     if code == UNKNOWN_TOPIC:
-        # A broker that has just come up knows none.
+        # A broker that has just started knows no topics.
         return SinkUnavailable(sink, f"{about}there is no such topic or partition, or it is not known yet ({text})")
     if code in _TROUBLE:
         reason, remedy = _TROUBLE[code]
@@ -75,5 +75,5 @@ def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -
 
 
 def too_old(sink: str, version: tuple[int, ...]) -> SinkRejected:
-    """The error for brokers of `version`."""
+    """Make the error for brokers of `version`."""
     return SinkRejected(sink, f"the brokers are of version {'.'.join(map(str, version))}", _BROKER)

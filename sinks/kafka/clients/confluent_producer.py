@@ -1,8 +1,8 @@
-"""Producing with confluent-kafka, which is librdkafka in C: more than ten times what kafka-python does.
+"""Producing with confluent-kafka, which is librdkafka in C: more than ten times as fast as kafka-python.
 
-Every message has a delivery report, and all of them are counted before a commit: librdkafka looks after that itself,
-but has lost messages before without a word. Reports and messages one by one cost as much processor time as batches do
-(measured with 2.16), and only one by one is it sure that a full queue takes nothing out of order.
+Every message has a delivery report, and all reports are counted before a commit. librdkafka checks that itself, but has
+lost messages silently in the past. Reports and messages one by one cost as much processor time as batches do (measured
+with 2.16), and only one by one a full queue is certain to keep the order.
 """
 
 import logging
@@ -25,8 +25,8 @@ __all__ = ["ConfluentProducer"]
 
 _log = logging.getLogger(__name__)
 
-# What goes wrong is raised, and told once, in our words: the client says it once for each connection and attempt.
-# Who wants to see that sets the logger's level.
+# Errors are raised once, in our words; the client logs them for each connection and attempt.
+# Set the logger's level to see them.
 _client_log = logging.getLogger(f"{__name__}.librdkafka")
 if _client_log.level == logging.NOTSET:
     _client_log.setLevel(logging.CRITICAL + 1)
@@ -57,7 +57,7 @@ _CONSEQUENCES: Final = frozenset(
 
 
 class _Deliveries:
-    """What became of the messages of one transaction."""
+    """The delivery reports of the messages of one transaction."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -65,7 +65,7 @@ class _Deliveries:
         self.failure: tuple[KafkaError, str | None] | None = None
 
     def report(self, error: KafkaError | None, message: Message) -> None:
-        """What the client calls for each message, inside of `poll` and `flush`."""
+        """Count one delivery report. The client calls this for each message, inside `poll` and `flush`."""
         if error is None:
             self.stored += 1
         elif self.failure is None:
@@ -73,7 +73,7 @@ class _Deliveries:
 
 
 class _Trouble:
-    """What the client says of its connections: calls that wait for them end in nothing but a timeout."""
+    """The client's connection errors: calls that wait for a connection only time out."""
 
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
@@ -81,7 +81,7 @@ class _Trouble:
         self.unreached = False
 
     def report(self, error: KafkaError) -> None:
-        """What the client calls with an error that belongs to no message."""
+        """Keep an error that belongs to no message. The client calls this."""
         _log.debug("%s", error)
         self.latest = error
         self.unreached = self.unreached or error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
@@ -90,7 +90,7 @@ class _Trouble:
 
 
 class ConfluentProducer:
-    """See `sinks.kafka.clients.port.Producer`; made as `ProducerFactory` says."""
+    """A `sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says."""
 
     def __init__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> None:
         self._name: Final = connection.name
@@ -116,7 +116,7 @@ class ConfluentProducer:
             client.begin_transaction()
 
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
-        """Hand messages over in their order; blocks while `in_flight_bytes` are on their way."""
+        """Send messages in order; blocks while `in_flight_bytes` are in flight."""
         with self._refusing_after_failure(topic) as client:
             for start in range(0, len(messages), _CHUNK_MESSAGES):
                 self._send_chunk(client, topic, messages.slice(start, _CHUNK_MESSAGES), partition)
@@ -128,22 +128,22 @@ class ConfluentProducer:
         with self._refusing_after_failure() as client:
             self._flush(client)
             self._check_delivered()
-            # From here on, no error tells that nothing took place, unless a broker refused.
+            # From here on an error leaves the outcome unknown, unless a broker refused.
             try:
                 client.commit_transaction(_END_S)
             except (KafkaException, SystemError) as error:
-                told = self._error_for(_reason(error))
-                if isinstance(told, SinkFenced | SinkRejected):
-                    raise told from error
-                raise CommitUnknown(self._name, told.reason) from error
+                translated = self._error_for(_reason(error))
+                if isinstance(translated, SinkFenced | SinkRejected):
+                    raise translated from error
+                raise CommitUnknown(self._name, translated.reason) from error
 
     def abort(self) -> None:
-        """Give up what is open, so that the producer can be used again."""
+        """Abort the open transaction, so that the producer can be used again."""
         with self._refusing_after_failure() as client:
             client.abort_transaction(_END_S)
 
     def close(self) -> None:
-        """Let go of the connection, without waiting for what is open."""
+        """Close the connection without waiting for the open transaction."""
         self._failed = True
         client, self._client = self._client, None
         if client is not None:
@@ -162,7 +162,7 @@ class ConfluentProducer:
         self._failed = False
 
     def _init(self, client: Client) -> None:
-        """Take the transactional id over. A call that waits for a connection does not say why there is none."""
+        """Take the transactional id over. A call that waits for a connection gives no reason for its failure."""
         began_s = time.monotonic()
         while True:
             try:
@@ -201,11 +201,11 @@ class ConfluentProducer:
             pass
 
     def _check_delivered(self) -> None:
-        """Raise unless every message that was sent is known to be stored."""
+        """Raise unless every sent message is confirmed."""
         self._raise_failure()
         missing = self._deliveries.sent - self._deliveries.stored
         if missing:
-            raise SinkUnavailable(self._name, f"nothing was heard of {missing} messages that were sent")
+            raise SinkUnavailable(self._name, f"{missing} sent messages were not acknowledged")
 
     def _raise_failure(self) -> None:
         if self._deliveries.failure is not None:
@@ -231,7 +231,7 @@ def _client(connection: Connection, settings: ProducerSettings, transactional_id
         "delivery.timeout.ms": settings.delivery_timeout_ms,
         "socket.timeout.ms": min(_REQUEST_MS, timeout_ms),
         "enable.idempotence": True,
-        # As Java's clients and kafka-python: who else writes to the topic puts a key in the same place.
+        # As in Java's clients and kafka-python, so that all writers of the topic put a key in the same partition.
         "partitioner": "murmur2_random",
         "compression.type": settings.compression,
         "linger.ms": 20,
@@ -263,7 +263,7 @@ def _connection_config(connection: Connection) -> dict[str, Any]:
     }
     tls, sasl = connection.tls, connection.sasl
     if tls is not None:
-        # For the errors: the client's own do not say which file is meant.
+        # For better errors: the client's own do not name the file.
         tls_context(connection.name, tls)
         config |= {
             name: value
@@ -288,33 +288,33 @@ def _token_source(tokens: Tokens) -> Callable[[str], tuple[str, float]]:
     def token(_: str) -> tuple[str, float]:
         return tokens.token()
 
-    # Where there is none, the client would only say that it cannot connect.
+    # Without a token the client would only report that it cannot connect.
     tokens.token()
     return token
 
 
 def _drop(client: Client) -> None:
-    """Forget what is on its way; the client itself ends with the last reference to it, which an error may hold."""
+    """Discard messages in flight; the client ends with its last reference, which an error may hold."""
     client.purge(blocking=False)
 
 
 def _reason(error: KafkaException | SystemError) -> KafkaError:
-    """What an exception is about.
+    """Return the cause of an exception.
 
-    Of a fatal error the client makes an exception between two callbacks, and goes on with the next one: what that calls
-    ends with an error of the interpreter's own, which may or may not have kept the exception.
+    The client raises a fatal error between two callbacks, and continues with the next one, whose calls end with an
+    error of the interpreter. That error may or may not have kept the exception.
     """
     cause = error if isinstance(error, KafkaException) else error.__cause__
     if isinstance(cause, KafkaException):
-        told: KafkaError = cause.args[0]
-        return told
+        own: KafkaError = cause.args[0]
+        return own
     return KafkaError(KafkaError._FATAL, "the client met a fatal error")  # noqa: SLF001
 
 
 def _cause(client: Client | None, error: KafkaError) -> KafkaError:
-    """What made a transaction fail, where `error` is only what follows from that: messages are purged, calls refused.
+    """Return the cause of a failed transaction if `error` is only a consequence: purged messages, refused calls.
 
-    The client says it to who would begin another one.
+    The client reveals the cause when a transaction is begun.
     """
     if client is not None and error.code() in _CONSEQUENCES:
         try:
@@ -326,11 +326,11 @@ def _cause(client: Client | None, error: KafkaError) -> KafkaError:
 
 
 def _code(error: KafkaError) -> int | None:
-    """The code in Kafka's protocol; None for an error of the client's own."""
+    """Return the code in Kafka's protocol; None for an error of the client's own."""
     code = error.code()
     return _ALIKE.get(code, code if code > 0 else None)
 
 
 def _is_distrust(error: KafkaError) -> bool:
-    """Whether a broker's certificate is the trouble: a handshake may also fail because a broker is on its way down."""
+    """Return whether a broker's certificate failed. A handshake may also fail because a broker is shutting down."""
     return error.code() == KafkaError._SSL and "certificate" in error.str().lower()  # noqa: SLF001

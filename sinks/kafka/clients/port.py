@@ -1,12 +1,12 @@
-"""What the `kafka` sink needs of a client library to produce, so that two of them can pass one suite.
+"""The port of a client library that produces for the `kafka` sink. Both clients pass one suite.
 
-A `Producer` belongs to one `transactional.id` and is used by one thread at a time. Its methods block, and raise what
-`tailer.errors.SinkError` has for what went wrong. After any error it is of no use but to be closed: whether a commit
-took place is then for the progress topic to say.
+A `Producer` belongs to one `transactional.id` and is used by one thread at a time. Its methods block, and raise the
+matching `tailer.errors.SinkError`. After any error it can only be closed: the progress topic then shows whether a
+commit took place.
 
-`SinkFenced` means here that the broker says this producer is no more: because another one took its transactional id, or
-because its transaction was open for too long, or because it had none for so long that it was forgotten. Whether another
-one did, and whether what was on its way was committed, is for the progress topic to say as well.
+`SinkFenced` means here that the broker has invalidated this producer: because another one took its transactional id,
+because its transaction was open for too long, or because it had none for so long that it was forgotten. The progress
+topic also shows whether another producer took over, and whether messages in flight were committed.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ Compression = Literal["none", "lz4", "gzip", "zstd", "snappy"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the connection is encrypted. Files are PEM; `ca_file` None: the system's certificates.
+    """The encryption of the connection. Files are PEM; `ca_file` None: the system's certificates.
 
-    `certificate_file`, `key_file`, `key_password`: what the client shows of itself, if anything.
+    `certificate_file`, `key_file`, `key_password`: the client's certificate, if any.
     """
 
     ca_file: str | None = None
@@ -46,7 +46,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class OAuth:
-    """Where to get tokens by the client credentials grant (RFC 6749, section 4.4)."""
+    """The source of tokens by the client credentials grant (RFC 6749, section 4.4)."""
 
     token_endpoint: str
     client_id: str
@@ -56,7 +56,7 @@ class OAuth:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """Who we say we are: `username` and `password`, or `oauth` for OAUTHBEARER."""
+    """The credentials: `username` and `password`, or `oauth` for OAUTHBEARER."""
 
     mechanism: Mechanism
     username: str = ""
@@ -66,7 +66,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach the cluster. `name`: what errors call the sink. `bootstrap_servers`: host:port each."""
+    """The connection to the cluster. `name`: the sink's name in errors. `bootstrap_servers`: host:port each."""
 
     name: str
     bootstrap_servers: Sequence[str]
@@ -77,8 +77,10 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """`transaction_timeout_ms`: after which the broker aborts what is open. `in_flight_bytes`: the most that is kept
-    in memory until brokers have it. `request_bytes`: the largest message with its overhead.
+    """The settings of a producer.
+
+    `transaction_timeout_ms`: after which the broker aborts an open transaction. `in_flight_bytes`: the most that is
+    kept in memory until brokers have acknowledged it. `request_bytes`: the largest message with its overhead.
     `delivery_timeout_ms`: after which a message counts as lost; less than `transaction_timeout_ms`.
     """
 
@@ -90,34 +92,37 @@ class ProducerSettings:
 
 
 class Producer(Protocol):
-    """One transaction after the other."""
+    """A producer that runs one transaction after the other."""
 
     def begin(self) -> None:
         """Open a transaction."""
         ...
 
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
-        """Hand messages over in their order; blocks while `in_flight_bytes` are on their way.
+        """Send messages in order; blocks while `in_flight_bytes` are in flight.
 
-        Keyed messages go to the partition that Java's default partitioner chooses (murmur2); others to any one, or all
-        to `partition` if that is given. Raises as soon as it is known that a message was not stored.
+        Keyed messages go to the partition of Java's default partitioner (murmur2); others to any one, or all to
+        `partition` if given. Raises as soon as a message is known not to be stored.
         """
         ...
 
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit.
 
-        Raises `CommitUnknown` once the commit itself has begun and its answer is missing, `SinkUnavailable`,
-        `SinkRejected` or `SinkFenced` if it is sure that nothing took place.
+        Raises `CommitUnknown` if the answer to the commit itself is missing, `SinkUnavailable`, `SinkRejected` or
+        `SinkFenced` if certainly nothing was committed.
         """
         ...
 
     def abort(self) -> None:
-        """Give up what is open, so that the producer can be used again. Raises as `commit` does; then it cannot."""
+        """Abort the open transaction, so that the producer can be used again.
+
+        Raises as `commit` does; the producer can then only be closed.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of the connection, without waiting for what is open: that is aborted, at the latest by the broker.
+        """Close the connection without waiting for the open transaction, which the broker aborts at the latest.
 
         Never raises.
         """
@@ -125,9 +130,9 @@ class Producer(Protocol):
 
 
 class ProducerFactory(Protocol):
-    """Connects, and takes the transactional id over: whoever had it is fenced, and its open transaction is gone.
+    """Connects, and takes the transactional id over: its previous owner is fenced and its open transaction is gone.
 
-    Raises `SinkUnavailable` where brokers do not answer, `SinkRejected` where they refuse us or lack what we need.
+    Raises `SinkUnavailable` if brokers do not answer, `SinkRejected` if they refuse access or lack a feature.
     """
 
     def __call__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> Producer: ...

@@ -1,8 +1,8 @@
-"""Looking after topics and reading progress back, with kafka-python whichever client produces.
+"""Topic administration and reading of progress, with kafka-python whichever client produces.
 
-What is committed is read by a `read_committed` consumer, but that one must not say where the topic ends: it sees no
-further than to the oldest transaction that is open, whosoever it is, and would call a part the whole. So the end is
-asked of the partition's leader as one sees it who reads everything, and the consumer has to get there.
+Committed records are read by a `read_committed` consumer. That consumer must not give the end of the topic: it sees
+only up to the oldest open transaction of any producer, and would take a part for the whole. So the partition's leader
+is asked for the end for `read_uncommitted`, and the consumer has to reach it.
 """
 
 import time
@@ -41,10 +41,10 @@ class ReadResult:
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of a topic up to `position`, while its id and the leader's epoch were these.
+    """The records of a topic read up to `position`, valid for its id and the leader's epoch.
 
-    As long as they are the same nothing below the end can have gone: a topic made anew has another id, and records that
-    were committed are lost only with a leader that did not have them.
+    While these are the same, no record before the end can have been lost: a topic that was created again has another
+    id, and committed records are lost only with a leader that lacked them.
     """
 
     topic_id: str | None
@@ -65,9 +65,9 @@ class _Clients:
 
 
 class Cluster:
-    """The topics of a cluster. Methods block, and are called by one thread at a time; each may raise `SinkError`.
+    """The topics of a cluster. Methods block, one thread calls them at a time, and each may raise `SinkError`.
 
-    Connects when first used, and anew after an error.
+    Connects on first use, and again after an error.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -77,91 +77,91 @@ class Cluster:
         self._reads: dict[str, _Read] = {}
 
     def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
-        """Those of `topics` that there are; their settings only `with_configs`."""
+        """Describe those of `topics` that exist; their settings only `with_configs`."""
         with self._connected() as clients:
-            found = {topic: told for topic, told in self._told(clients, topics).items() if told is not None}
+            found = {topic: each for topic, each in self._described(clients, topics).items() if each is not None}
             if not found or not with_configs:
-                return {topic: TopicState(len(told["partitions"]), {}, _id(told)) for topic, told in found.items()}
+                return {topic: TopicState(len(each["partitions"]), {}, _id(each)) for topic, each in found.items()}
             wanted = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in found]
             configs = clients.admin.describe_configs(wanted, config_filter="all").get("topic", {})
             return {
                 topic: TopicState(
-                    len(told["partitions"]),
+                    len(described["partitions"]),
                     {
                         key: about["value"]
                         for key, about in configs.get(topic, {}).items()
                         if about["value"] is not None
                     },
-                    _id(told),
+                    _id(described),
                 )
-                for topic, told in found.items()
+                for topic, described in found.items()
             }
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; `SinkRejected` if there is no such topic."""
+        """Return the number of partitions of a topic. Raises `SinkRejected` if there is no such topic."""
         with self._connected() as clients:
             return len(self._present(clients, topic)["partitions"])
 
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
-        """Create a topic, unless it is there; returns when every partition has a leader.
+        """Create a topic unless it exists. Returns when every partition has a leader.
 
-        `replication_factor` -1: what the cluster takes by default.
+        `replication_factor` -1: the cluster's default.
         """
         wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
         with self._connected(topic) as clients:
-            told = clients.admin.create_topics({topic: wanted}, raise_errors=False)["topics"][0]
-            code, text = told["error_code"], told.get("error_message")
+            described = clients.admin.create_topics({topic: wanted}, raise_errors=False)["topics"][0]
+            code, text = described["error_code"], described.get("error_message")
             if code not in {0, TopicAlreadyExistsError.errno}:
                 raise error_of(self._name, code, f"{for_code(code).__name__}: {text}", topic)
             clients.admin.wait_for_topics([topic], timeout_ms=_VISIBLE_MS)
 
     def read(self, topic: str, timeout_s: float) -> ReadResult | None:
-        """What is committed in partition 0 of a topic, up to its end at the time of the call; None without that topic.
+        """Read the committed records in partition 0 of a topic, up to its current end. None: no such topic.
 
-        Not complete where a transaction that was open then is still open after `timeout_s` seconds.
+        Not complete if a transaction that is open now is still open after `timeout_s` seconds.
         """
         partition = TopicPartition(topic, 0)
         deadline = time.monotonic() + timeout_s
         with self._connected(topic) as clients:
-            told = self._told(clients, [topic])[topic]
-            if told is None:
+            described = self._described(clients, [topic])[topic]
+            if described is None:
                 return None
             end = _end(clients, partition)
             read = self._reads.get(topic)
-            if read is None or (read.topic_id, read.epoch) != (_id(told), end.leader_epoch) or _unsure(read):
-                read = _Read(_id(told), end.leader_epoch)
+            if read is None or (read.topic_id, read.epoch) != (_id(described), end.leader_epoch) or _unsure(read):
+                read = _Read(_id(described), end.leader_epoch)
             if read.position > end.offset:
-                read = _Read(_id(told), end.leader_epoch)
-            # An error in the middle leaves nothing behind that could be taken for all up to there.
+                read = _Read(_id(described), end.leader_epoch)
+            # An error in the middle leaves no partial result.
             self._reads.pop(topic, None)
             self._read_on(clients, partition, read, end.offset, deadline)
             self._reads[topic] = read
             complete = read.position >= end.offset
             if not complete:
-                # Raises where not an open transaction is in the way, but a broker that does not answer.
+                # Raises if the cause is a broker that does not answer, not an open transaction.
                 _end(clients, partition)
             return ReadResult(dict(read.newest), complete)
 
     def had_messages(self, topic: str) -> bool:
-        """Whether a topic has messages, or had some that were deleted since; False without such a topic.
+        """Return whether a topic has messages, or had some that were deleted since; False without such a topic.
 
-        Messages of transactions that were aborted, or are open, count as well.
+        Messages of aborted and open transactions also count.
         """
         with self._connected(topic) as clients:
-            told = self._told(clients, [topic])[topic]
-            if told is None:
+            described = self._described(clients, [topic])[topic]
+            if described is None:
                 return False
-            partitions = [TopicPartition(topic, each["partition_index"]) for each in told["partitions"]]
+            partitions = [TopicPartition(topic, each["partition_index"]) for each in described["partitions"]]
             return any(end.offset > 0 for end in _ends(clients, partitions).values())
 
     def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
-        """Give `take` the value of every message that is committed in partition 0 of a topic, if there is one.
+        """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`.
 
-        Raises `SinkUnavailable` where no more came for `_REQUEST_MS`: behind a transaction that is open.
+        Raises `SinkUnavailable` if no more came for `_REQUEST_MS`: after an open transaction.
         """
         partition = TopicPartition(topic, 0)
         with self._connected(topic) as clients:
-            if self._told(clients, [topic])[topic] is None:
+            if self._described(clients, [topic])[topic] is None:
                 return
             end, position, moved = _end(clients, partition).offset, 0, time.monotonic()
             clients.consumer.assign([partition])
@@ -174,10 +174,10 @@ class Cluster:
                 if position != before:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > _REQUEST_MS / 1000:
-                    raise SinkUnavailable(self._name, f"a transaction is open in {topic}, and hides what is behind it")
+                    raise SinkUnavailable(self._name, f"an open transaction in {topic} hides later messages")
 
     def close(self) -> None:
-        """Let go of the connections. Never raises."""
+        """Close the connections. Never raises."""
         clients, self._clients = self._clients, None
         if clients is not None:
             clients.close()
@@ -194,19 +194,19 @@ class Cluster:
                 read.newest[record.key] = record.value
             read.position = consumer.position(partition, timeout_ms=_REQUEST_MS)
 
-    def _told(self, clients: _Clients, topics: Sequence[str]) -> dict[str, Any]:
-        """What the brokers say of topics; None for those that there are not."""
-        told = {topic["name"]: topic for topic in clients.admin.describe_topics(list(topics))}
-        for name, topic in told.items():
+    def _described(self, clients: _Clients, topics: Sequence[str]) -> dict[str, Any]:
+        """Describe topics as the brokers do; None for those that do not exist."""
+        described = {topic["name"]: topic for topic in clients.admin.describe_topics(list(topics))}
+        for name, topic in described.items():
             if topic["error_code"] not in {0, UNKNOWN_TOPIC}:
                 raise error_of(self._name, topic["error_code"], for_code(topic["error_code"]).__name__, name)
-        return {name: topic if topic["error_code"] == 0 else None for name, topic in told.items()}
+        return {name: topic if topic["error_code"] == 0 else None for name, topic in described.items()}
 
     def _present(self, clients: _Clients, topic: str) -> Any:
-        told = self._told(clients, [topic])[topic]
-        if told is None:
+        described = self._described(clients, [topic])[topic]
+        if described is None:
             raise error_of(self._name, UNKNOWN_TOPIC, "asked for its partitions", topic)
-        return told
+        return described
 
     @contextmanager
     def _connected(self, topic: str | None = None) -> Iterator[_Clients]:
@@ -246,22 +246,22 @@ def _connect(connection: Connection) -> _Clients:
 
 
 def _end(clients: _Clients, partition: TopicPartition) -> Any:
-    """Where a partition ends for those who read everything, and the epoch of the leader that says so."""
+    """Return the end of a partition for `read_uncommitted`, and the epoch of the leader that gives it."""
     return _ends(clients, [partition])[partition]
 
 
 def _ends(clients: _Clients, partitions: Sequence[TopicPartition]) -> Any:
-    """The same for several partitions."""
+    """Return the same for several partitions."""
     asked = dict.fromkeys(partitions, OffsetSpec.LATEST)
     return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
 
 
-def _id(told: Any) -> str | None:
-    """The id of a topic that was described; None where brokers are too old to give it one."""
-    topic_id = told.get("topic_id")
+def _id(described: Any) -> str | None:
+    """Return the id of a described topic; None if brokers are too old for ids."""
+    topic_id = described.get("topic_id")
     return None if topic_id is None or UUID(str(topic_id)).int == 0 else str(topic_id)
 
 
 def _unsure(read: _Read) -> bool:
-    """Whether brokers are too old to say what would tell that the topic was made anew."""
+    """Return whether brokers are too old to detect that a topic was created again."""
     return read.topic_id is None or read.epoch is None

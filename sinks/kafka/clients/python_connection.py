@@ -1,4 +1,4 @@
-"""How kafka-python connects, and what its errors mean for a sink."""
+"""Connections with kafka-python, and the meaning of its errors for a sink."""
 
 import logging
 import re
@@ -11,22 +11,22 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from sinks.kafka.clients.answers import OLDEST_BROKER, error_of, too_old
 from sinks.kafka.clients.port import Connection
-from sinks.kafka.clients.python_login import knock
+from sinks.kafka.clients.python_login import probe_login
 from sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 
 __all__ = ["CLIENT_ERRORS", "arguments_of", "connected", "error_for"]
 
-# What the client raises when something is wrong outside of it.
+# Errors of the client with a cause outside of it.
 CLIENT_ERRORS: Final = (KafkaError, OSError, RuntimeError, ValueError)
 
-# What goes wrong is raised, and told once, in our words: the client says it once for each connection and attempt.
-# Who wants to see that sets the logger's level.
+# Errors are raised once, in our words; the client logs them for each connection and attempt.
+# Set the logger's level to see them.
 _client_log = logging.getLogger("kafka")
 if _client_log.level == logging.NOTSET:
     _client_log.setLevel(logging.CRITICAL)
 
-# They log what goes over the wire when debugging, passwords and tokens too.
+# When debugging they log all data on the wire, including passwords and tokens.
 _TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
 
 _CONNECT_MS: Final = 15_000
@@ -36,7 +36,7 @@ _CODE: Final = re.compile(r"\[Error (\d+)\]")
 
 
 class _Secret(str):
-    """A text that is not shown where its surroundings are printed: the client logs all arguments when debugging."""
+    """A text that is hidden when its container is printed: the client logs all arguments when debugging."""
 
     __slots__ = ()
 
@@ -45,20 +45,20 @@ class _Secret(str):
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # the client has no types
-    """Tokens as the client wants them."""
+    """A source of tokens in the client's form."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     def token(self) -> str:
-        """A token that is valid now."""
+        """Return a valid token."""
         return self._tokens.token()[0]
 
 
 def arguments_of(connection: Connection) -> dict[str, Any]:
-    """What all of kafka-python's clients take of a connection.
+    """Return the connection arguments shared by all of kafka-python's clients.
 
-    Raises `SinkRejected` for certificates that cannot be used.
+    Raises `SinkRejected` for unusable certificates.
     """
     arguments: dict[str, Any] = {
         "bootstrap_servers": list(connection.bootstrap_servers),
@@ -80,9 +80,9 @@ def arguments_of(connection: Connection) -> dict[str, Any]:
 
 
 def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> Any:
-    """One of kafka-python's clients, or what it raises; brokers that are too old are refused.
+    """Make one of kafka-python's clients; brokers that are too old are refused.
 
-    Raises `SinkError`. What the client leaves behind of itself when it cannot connect, threads and sockets, is closed.
+    Raises `SinkError`. Threads and sockets that the client leaves when it cannot connect are closed.
     """
     made: list[KafkaNetClient] = []
 
@@ -92,10 +92,10 @@ def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> 
 
     arguments = arguments_of(connection)
     if _TOKENS in arguments:
-        # Where there is no token, the client would only say that it cannot connect.
+        # Without a token the client would only report that it cannot connect.
         arguments[_TOKENS].token()
-    # The client itself would try for `_CONNECT_MS` before it says anything, and then not why.
-    if reasons := knock(connection, arguments):
+    # The client itself would try for `_CONNECT_MS`, and then give no reason.
+    if reasons := probe_login(connection, arguments):
         raise _no_broker(connection, reasons)
     for logger in _TALKATIVE:
         logging.getLogger(logger).addFilter(_is_fit_for_logs)
@@ -113,28 +113,28 @@ def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> 
 
 
 def error_for(sink: str, error: BaseException, topic: str | None = None) -> SinkError:
-    """The error that says what kafka-python's `error` means. `topic`: what it was about, if that is known."""
+    """Translate kafka-python's `error`. `topic`: the topic in question, if known."""
     if isinstance(error, SinkError):
         return error
     cause = _cause(error)
     text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
     if isinstance(cause, BrokerResponseError) and cause.errno is not None:
         return error_of(sink, cause.errno, text, topic)
-    # What is in the way is said in words only: "Unexpected error in ...: [Error 50] ...".
-    told = _CODE.search(str(cause))
-    if told is not None:
-        return error_of(sink, int(told[1]), text, topic)
+    # The code is only in the text: "Unexpected error in ...: [Error 50] ...".
+    code = _CODE.search(str(cause))
+    if code is not None:
+        return error_of(sink, int(code[1]), text, topic)
     if isinstance(cause, ValueError):
         return SinkRejected(sink, text, "Check the sink's options.")
     return SinkUnavailable(sink, f"a broker cannot be reached, or does not answer as it should ({text})")
 
 
 def _unreachable(connection: Connection, arguments: Mapping[str, Any], error: Exception) -> SinkError:
-    """What keeps us from the brokers: the client only says that it had no luck."""
+    """Find the reason why brokers cannot be reached, which the client does not give."""
     if not isinstance(error, KafkaTimeoutError):
         return error_for(connection.name, error)
     otherwise = f"something answers, but not as a broker that is up and wants {protocol_of(connection)}"
-    return _no_broker(connection, knock(connection, arguments) or [otherwise])
+    return _no_broker(connection, probe_login(connection, arguments) or [otherwise])
 
 
 def _no_broker(connection: Connection, reasons: Sequence[str]) -> SinkUnavailable:
@@ -146,7 +146,7 @@ def _is_fit_for_logs(record: logging.LogRecord) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What an error was raised for, where it carries that: an earlier error of the same producer."""
+    """Return the cause that an error carries: an earlier error of the same producer."""
     if isinstance(error, KafkaError) and not isinstance(error, BrokerResponseError | IllegalStateError):
         for argument in error.args:
             if isinstance(argument, KafkaError):

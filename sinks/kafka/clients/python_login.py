@@ -1,7 +1,7 @@
-"""Asks brokers whether they let us in, because kafka-python does not tell why they do not.
+"""A login probe: kafka-python does not say why brokers refuse a login.
 
-A broker that refuses a login says so and hangs up. The client mostly sees no more than that somebody hung up, and tries
-on for as long as it is given; of a certificate that it does not trust it only says that it has no connection.
+A broker that refuses a login gives a reason and closes the connection. The client usually sees only the closed
+connection, and retries as long as it may. For an untrusted certificate it only reports that there is no connection.
 """
 
 import socket
@@ -17,7 +17,7 @@ from sinks.kafka.clients.answers import error_of
 from sinks.kafka.clients.port import Connection
 from tailer.errors import SinkRejected
 
-__all__ = ["knock"]
+__all__ = ["probe_login"]
 
 _ONE_S: Final = 3.0
 _ALL_S: Final = 9.0
@@ -26,10 +26,10 @@ _HANDSHAKE: Final = (17, 1)  # a request's kind and its version
 _AUTHENTICATE: Final = (36, 0)
 
 
-def knock(connection: Connection, arguments: Mapping[str, Any]) -> list[str]:
-    """Why brokers cannot be reached, one line for each; none as soon as one of them lets us in.
+def probe_login(connection: Connection, arguments: Mapping[str, Any]) -> list[str]:
+    """Return why brokers cannot be reached, one line for each; none as soon as one of them accepts the login.
 
-    `arguments`: kafka-python's. Raises `SinkRejected` for a refused login, and a certificate that is not to be trusted.
+    `arguments`: kafka-python's. Raises `SinkRejected` for a refused login, and for an untrusted certificate.
     """
     reasons: list[str] = []
     deadline = time.monotonic() + _ALL_S
@@ -41,7 +41,7 @@ def knock(connection: Connection, arguments: Mapping[str, Any]) -> list[str]:
             with socket.create_connection((host.strip("[]"), int(port)), _ONE_S) as plain:
                 _enter(connection, arguments, plain, host)
         except ssl.SSLCertVerificationError as error:
-            reason = f"{server}: its certificate is not to be trusted: {error.verify_message}"
+            reason = f"{server}: its certificate is not trusted: {error.verify_message}"
             remedy = "Check tls_ca_file, and that the certificate has the name of the server."
             raise SinkRejected(connection.name, reason, remedy) from None
         except (OSError, ValueError, struct.error) as error:
@@ -80,12 +80,12 @@ def _log_in(connection: Connection, arguments: Mapping[str, Any], broker: socket
 
 
 def _ask(broker: socket.socket, kind: tuple[int, int], body: bytes) -> bytes:
-    # Kind, version, a number for the answer to bear, and no name of the client.
+    # Kind, version, correlation id, and no client name.
     request = struct.pack(">hhih", *kind, 0, -1) + body
     broker.sendall(struct.pack(">i", len(request)) + request)
     (size,) = struct.unpack(">i", _read(broker, 4))
     if not 4 <= size <= _LARGEST:
-        raise ValueError("answers, but not as a broker")
+        raise ValueError("answers, but not like a broker")
     return _read(broker, size)[4:]
 
 
@@ -100,22 +100,22 @@ def _read(broker: socket.socket, size: int) -> bytes:
 
 
 class _Answer:
-    """The fields of an answer, read one after the other."""
+    """A reader of the fields of an answer."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def number(self, form: str) -> int:
-        """A number as `struct` has it."""
+        """Read a number in a format of `struct`."""
         (value,) = struct.unpack(form, self.piece(struct.calcsize(form)))
         return int(value)
 
     def piece(self, size: int) -> bytes:
-        """So many bytes; none where there is nothing (-1)."""
+        """Read `size` bytes; none if `size` is -1."""
         start, self._at = self._at, self._at + max(0, size)
         return self._data[start : self._at]
 
     def text(self) -> str:
-        """A text behind its length."""
+        """Read a text with its length before it."""
         return self.piece(self.number(">h")).decode(errors="replace")

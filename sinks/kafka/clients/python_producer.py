@@ -1,9 +1,9 @@
-"""Producing with kafka-python, for where nothing faster is installed; guarded against what it gets wrong.
+"""Producing with kafka-python, if nothing faster is installed, with guards against its defects.
 
-Measured with 3.0: where a batch ran out of time, or the broker gave the transaction up, `commit_transaction` returns as
-if all were well while messages are missing: only the futures of those messages know. So each is looked at before any
-commit. The client bounds neither what it holds in memory, nor how long a commit takes, nor can it be closed while
-messages are on their way: all of that is done here.
+Measured with 3.0: if a batch timed out, or the broker aborted the transaction, `commit_transaction` returns normally
+while messages are missing: only the futures of those messages show it. So each future is checked before a commit. The
+client also does not bound its memory or the time of a commit, and cannot be closed while messages are in flight: all of
+that is done here.
 """
 
 import time
@@ -48,10 +48,10 @@ _COMPRESSES: Final[Mapping[Compression, Callable[[], bool]]] = {
 
 
 class _Client(KafkaProducer):  # type: ignore[misc]  # it has no types
-    """The client's producer, with ends of transactions and of itself that take a limited time."""
+    """The client's producer, with time limits for the end of transactions and for closing."""
 
     def await_topic(self, topic: str, timeout_ms: int) -> list[int]:
-        """The partitions of a topic. Raises `UnknownTopicOrPartitionError` if the brokers answer, but not with it."""
+        """Return the partitions of a topic. Raises `UnknownTopicOrPartitionError` if the brokers do not know it."""
         try:
             return sorted(self._wait_on_metadata(topic, timeout_ms))
         except KafkaTimeoutError:
@@ -65,25 +65,25 @@ class _Client(KafkaProducer):  # type: ignore[misc]  # it has no types
             raise
 
     def begin_end(self, *, commit: bool) -> Any:
-        """Ask for the end of the transaction; the result is to be waited for. Raises if it was not asked for."""
+        """Request the end of the transaction. Return a result to wait for. Raises if the request could not be made."""
         result = self._transaction_manager.begin_commit() if commit else self._transaction_manager.begin_abort()
         self._sender.wakeup()
         return result
 
     def stop(self) -> None:
-        """Close now. The client's own `close` first waits for what is on its way, and gives up if that takes longer."""
+        """Close now. The client's own `close` waits for messages in flight, and gives up if that takes too long."""
         self._unregister_cleanup()
         self._sender.force_close()
         self._sender.join(_CLOSE_S)
         self.close(timeout=0)
 
     def __del__(self) -> None:
-        """Nothing: the client's own would close once more, and complain where nobody hears it."""
+        """Do nothing: the client's own would close again, and complain."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Messages on their way: their futures, and about how many bytes of memory they take."""
+    """Messages in flight: their futures, and their approximate bytes of memory."""
 
     topic: str
     futures: Sequence[Any]
@@ -91,13 +91,13 @@ class _Chunk:
 
 
 class PythonProducer:
-    """See `sinks.kafka.clients.port.Producer`; made as `ProducerFactory` says."""
+    """A `sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says."""
 
     def __init__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> None:
         self._name: Final = connection.name
         self._limit: Final = settings.in_flight_bytes
         self._patience_s: Final = settings.delivery_timeout_ms / 1000 + _MARGIN_S
-        # What was sent and not yet seen to be stored, in order.
+        # Messages sent but not yet confirmed, in order.
         self._in_flight: deque[_Chunk] = deque()
         self._in_flight_bytes = 0
         self._turn = self._unkeyed_bytes = 0
@@ -105,7 +105,7 @@ class PythonProducer:
         if not _COMPRESSES[settings.compression]():
             reason = f"kafka-python cannot compress with {settings.compression}: its library is not installed"
             raise SinkRejected(self._name, reason, 'Choose another compression, "lz4" say, or install confluent-kafka.')
-        # The client wants the delivery timeout to be longer than these two together.
+        # The client requires a delivery timeout longer than these two together.
         linger_ms = min(_LINGER_MS, settings.delivery_timeout_ms // 10)
         request_ms = min(_REQUEST_MS, settings.delivery_timeout_ms * 3 // 4)
         self._client: Final[_Client] = connected(
@@ -136,7 +136,7 @@ class PythonProducer:
             self._client.begin_transaction()
 
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
-        """Hand messages over in their order; blocks while `in_flight_bytes` are on their way."""
+        """Send messages in order; blocks while `in_flight_bytes` are in flight."""
         with self._refusing_after_failure(topic):
             partitions = self._client.await_topic(topic, _TOPIC_MS) if partition is None else [partition]
             step = _step(messages)
@@ -148,19 +148,19 @@ class PythonProducer:
         with self._refusing_after_failure():
             self._flush()
             result = self._client.begin_end(commit=True)
-            # From here on, no error tells that nothing took place, unless a broker refused.
+            # From here on an error leaves the outcome unknown, unless a broker refused.
             try:
                 answered = result.wait(timeout_ms=_END_MS)
             except CLIENT_ERRORS as error:
-                told = error_for(self._name, error)
-                if isinstance(told, SinkFenced | SinkRejected):
-                    raise told from error
-                raise CommitUnknown(self._name, told.reason) from error
+                translated = error_for(self._name, error)
+                if isinstance(translated, SinkFenced | SinkRejected):
+                    raise translated from error
+                raise CommitUnknown(self._name, translated.reason) from error
             if not answered:
                 raise CommitUnknown(self._name, f"no answer for {_END_MS // 1000} s")
 
     def abort(self) -> None:
-        """Give up what is open, so that the producer can be used again."""
+        """Abort the open transaction, so that the producer can be used again."""
         with self._refusing_after_failure():
             self._in_flight.clear()
             self._in_flight_bytes = 0
@@ -168,7 +168,7 @@ class PythonProducer:
                 raise KafkaTimeoutError(f"the transaction was not aborted within {_END_MS // 1000} s")
 
     def close(self) -> None:
-        """Let go of the connection, without waiting for what is open."""
+        """Close the connection without waiting for the open transaction."""
         self._failed = True
         self._in_flight.clear()
         with suppress(Exception):
@@ -202,7 +202,7 @@ class PythonProducer:
         self._in_flight_bytes += size
 
     def _await_room(self, size: int) -> None:
-        """Take out what is stored; wait for the oldest of what is not, until there is room for `size` bytes."""
+        """Remove acknowledged messages; wait for the oldest others until there is room for `size` bytes."""
         while self._in_flight:
             chunk = self._in_flight[0]
             if not all(future.is_done for future in chunk.futures):
@@ -212,9 +212,9 @@ class PythonProducer:
             self._settle()
 
     def _flush(self) -> None:
-        """Return when every message that was sent is known to be stored."""
+        """Return when every sent message is confirmed."""
         deadline = time.monotonic() + self._patience_s
-        # A batch that was cut in two is an unknown error here; its messages are waited for one by one.
+        # A batch that was cut in two appears as an unknown error; wait for its messages one by one.
         with suppress(UnknownError):
             self._client.flush(self._patience_s)
         while self._in_flight:
@@ -222,7 +222,7 @@ class PythonProducer:
             self._settle()
 
     def _await(self, chunk: _Chunk, deadline: float) -> None:
-        """Wait until it is known of each message whether it is stored, or until `deadline`."""
+        """Wait until the outcome of each message is known, or until `deadline`."""
         for future in chunk.futures:
             if not future.is_done:
                 with suppress(KafkaError):
@@ -234,20 +234,20 @@ class PythonProducer:
         self._check_delivered(chunk)
 
     def _check_delivered(self, chunk: _Chunk) -> None:
-        """Raise unless each of these messages is known to be stored: a commit would not notice."""
+        """Raise unless each of these messages is confirmed: a commit would not notice."""
         for future in chunk.futures:
             if not future.succeeded():
-                error = future.exception or KafkaTimeoutError("nothing was heard of a message that was sent")
+                error = future.exception or KafkaTimeoutError("a sent message was not acknowledged")
                 raise error_for(self._name, error, chunk.topic) from error
 
 
 def _place(key: bytes) -> int:
-    """Where Java's clients put a key, modulo the number of partitions. The client's own way takes twice as long."""
+    """Return the partition of Java's clients for a key, modulo the number of partitions, at half the client's cost."""
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def _step(messages: Messages) -> int:
-    """How many messages to hand over at a time."""
+    """Return how many messages to send at a time."""
     size = _bytes_of(messages)
     return max(1, min(_CHUNK_MESSAGES, len(messages) * _CHUNK_BYTES // max(1, size)))
 

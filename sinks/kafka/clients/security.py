@@ -1,4 +1,4 @@
-"""How a connection proves who it is, as far as both clients share it: TLS and the tokens of OAUTHBEARER."""
+"""Connection security shared by both clients: TLS and the tokens of OAUTHBEARER."""
 
 import ssl
 import time
@@ -26,19 +26,19 @@ class _Token(msgspec.Struct):
 
 
 def protocol_of(connection: Connection) -> str:
-    """Kafka's `security.protocol` of a connection."""
+    """Return Kafka's `security.protocol` of a connection."""
     transport = "PLAINTEXT" if connection.tls is None else "SSL"
     return transport if connection.sasl is None else f"SASL_{transport}"
 
 
 def tls_context(sink: str, tls: Tls) -> ssl.SSLContext:
-    """What to encrypt with. Raises `SinkRejected` for files that cannot be used; `sink`: what errors call it."""
+    """Make the TLS context. Raises `SinkRejected` for unusable files; `sink`: the sink's name in errors."""
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
     except OSError as error:
         raise _unusable(sink, f"the certificates of {tls.ca_file}", error) from None
     if tls.certificate_file is not None:
-        # A function, because with none OpenSSL would ask at the terminal.
+        # A function, because without one OpenSSL would ask at the terminal.
         password = tls.key_password or ""
         try:
             context.load_cert_chain(tls.certificate_file, tls.key_file, lambda: password)
@@ -56,8 +56,8 @@ def _unusable(sink: str, what: str, error: OSError) -> SinkRejected:
 class Tokens:
     """Tokens by the client credentials grant, each kept until most of its life is over.
 
-    The endpoint is trusted by the system's certificates, and by `tls.ca_file` of the connection besides. `sink`: what
-    errors call the sink. May be called from any thread.
+    The endpoint is trusted by the system's certificates, and also by `tls.ca_file` of the connection. `sink`: the
+    sink's name in errors. Any thread may call it.
     """
 
     def __init__(self, sink: str, oauth: OAuth, tls: Tls | None) -> None:
@@ -73,7 +73,7 @@ class Tokens:
         self._renewed_at = 0.0
 
     def token(self) -> tuple[str, float]:
-        """A token, and when it ends: seconds since 1970. Raises `SinkUnavailable` or `SinkRejected`."""
+        """Return a token and its expiry in seconds since 1970. Raises `SinkUnavailable` or `SinkRejected`."""
         now = time.time()
         if now >= self._renewed_at:
             got = self._ask()
@@ -98,7 +98,7 @@ class Tokens:
             reason = f"{oauth.token_endpoint} does not answer: {getattr(error, 'reason', error)}"
             raise SinkUnavailable(self._sink, reason) from None
         except (msgspec.DecodeError, ValueError):
-            reason = f"{oauth.token_endpoint} answers, but with no token"
+            reason = f"{oauth.token_endpoint} answers without a token"
             raise SinkRejected(self._sink, reason, "Check oauth_token_endpoint.") from None
 
     def _refused(self, status: int) -> SinkRejected | SinkUnavailable:
