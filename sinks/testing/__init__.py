@@ -1,4 +1,4 @@
-"""The contract of a sink as a test suite, and `FaultySink`: what the makers of sinks, ours and others, test with.
+"""The contract of a sink as a test suite, and `FaultySink`: for authors of sinks, ours and others.
 
 Passing `SinkTests` is what "a sink" means. Subclass it in a test module; pytest with anyio's plugin does the rest::
 
@@ -13,14 +13,14 @@ Passing `SinkTests` is what "a sink" means. Subclass it in a test module; pytest
         async def delivered(self, app_id: str) -> list[dict[str, Any]]:
             return flat_rows(...)                                      # read back, not through the sink
 
-A change of the schema and a gap are told between the rows; where types leave no place for the former
-(`tells_schema_changes = False`), the destination's schema shows it.
+A schema change and a gap are announced between the rows. If types leave no place for a schema change
+(`reports_schema_changes = False`), it shows in the destination's schema.
 
 A sink that is an `AtLeastOnceSink` is tested inside `tailer.sink.Recorded`, with `exactly_once = False`: its rows may
-be early or repeated then, and all else holds. For asserts that explain themselves say
+be early or repeated, and everything else holds. For asserts that explain themselves call
 `pytest.register_assert_rewrite("sinks.testing")` in your `conftest.py`.
 
-Rows are compared as flat JSON values (`sinks.encoding`), which tell any two values apart, whatever library read them.
+Rows are compared as flat JSON values (`sinks.encoding`), which distinguish any two values, with any reader.
 """
 
 from sinks.testing.contract import SinkTests

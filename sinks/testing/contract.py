@@ -1,4 +1,4 @@
-"""`SinkTests`: what a sink promises (`sinks`, "Writing one"), each promise a test."""
+"""`SinkTests`: the promises of a sink (`sinks`, "Writing one"), each as a test."""
 
 from contextlib import suppress
 
@@ -23,7 +23,7 @@ LAST = 6  # the last version a run with faults delivers
 
 
 class SinkTests(AnnouncementTests, SnapshotTests):
-    """What every sink must pass; `sinks.testing` says how to use it."""
+    """The tests that every sink must pass; `sinks.testing` explains how to use them."""
 
     async def test_there_is_no_progress_at_first(self) -> None:
         await self.assert_progress(None)
@@ -148,7 +148,7 @@ class SinkTests(AnnouncementTests, SnapshotTests):
         async with self.opened() as sink:
             await deliver(sink, numbered(1))
             await deliver(sink, wider(2))
-        await self.assert_told(numbered(1), wider(2))
+        await self.assert_announced(numbered(1), wider(2))
 
     async def test_streams_are_independent(self) -> None:
         async with self.opened() as sink:
@@ -220,7 +220,7 @@ class SinkTests(AnnouncementTests, SnapshotTests):
         await self.assert_delivered(numbered(1))
 
     async def test_it_is_known_whether_a_pipeline_has_delivered(self) -> None:
-        """`orders` is the pipeline of `APP` and `OTHER`; what others deliver is no answer, whatever they are called."""
+        """`orders` is the pipeline of `APP` and `OTHER`; progress of pipelines with similar names does not count."""
         others = ("order", "orders2", "orders/eu")
         async with self.opened() as sink:
             assert not await sink.has_delivered("orders")
@@ -306,7 +306,7 @@ class SinkTests(AnnouncementTests, SnapshotTests):
             sink = FaultySink(self.make_sink())
         await sink.aclose()
         await self.assert_progress(up_to(APP, LAST))
-        await self.assert_told(*(item for version in range(0, LAST + 1, 2) for item in _span(version)))
+        await self.assert_announced(*(item for version in range(0, LAST + 1, 2) for item in _span(version)))
 
 
 def _backwards(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -314,14 +314,14 @@ def _backwards(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _span(version: int) -> list[Item]:
-    """Two versions from `version` on, the second of which changes the columns."""
+    """Make two versions from `version` on, the second of which changes the columns."""
     versions = range(version, min(version + 2, LAST + 1))
     rows = [numbered(each, task=task) for each in versions for task in (0, 1)]
     return [*rows, change(versions[-1]), wider(versions[-1], task=2)]
 
 
 async def _finished(sink: Sink) -> bool:
-    """Deliver versions up to `LAST`, two a transaction, from where the sink is; False after an error."""
+    """Deliver versions up to `LAST`, two per transaction, from the sink's progress. Return False after an error."""
     try:
         progress = await sink.progress(APP)
         version = 0 if progress is None else progress.position.version + 1

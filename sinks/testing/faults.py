@@ -1,9 +1,9 @@
-"""A sink that fails on purpose, at a place that is written down: for testing whatever stands before a sink.
+"""A sink that fails on purpose, at scripted places: for testing the code before a sink.
 
     sink = FaultySink(MemorySink("m"), Fault(Step.WRITE, Kind.FAIL, nth=2), Fault(Step.COMMIT, Kind.FAIL, after=True))
 
-The script is deterministic: a fault fires once, at the `nth` time its step is taken on this instance, before the step
-or after it. A commit that fails after it took place is the answer that got lost.
+The script is deterministic: a fault fires once, at the `nth` time of its step on this instance, before the step or
+after it. A commit that fails after it took place simulates a lost answer.
 """
 
 import os
@@ -25,7 +25,7 @@ __all__ = ["Fault", "FaultySink", "Kind", "Step", "every_fault"]
 
 
 class Step(StrEnum):
-    """Where a fault may strike."""
+    """The step at which a fault fires."""
 
     PROGRESS = "progress"
     BEGIN = "begin"
@@ -35,13 +35,13 @@ class Step(StrEnum):
 
 
 class Kind(StrEnum):
-    """What happens there."""
+    """The kind of fault."""
 
     REJECT = "reject"  # SinkRejected
     FAIL = "fail"  # SinkUnavailable; of a commit, CommitUnknown
     HOLD = "hold"  # nothing, until `FaultySink.release` or cancellation
     SLOW = "slow"  # a pause of `Fault.seconds`
-    CRASH = "crash"  # SIGKILL to this very process
+    CRASH = "crash"  # SIGKILL to this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Fault:
 
 
 def every_fault() -> list[Fault]:
-    """Each fault that an error or a pause can be, at the first and the second time of each step."""
+    """List each fault that is an error or a pause, at the first and the second time of each step."""
     return [
         Fault(step, kind, nth, after, seconds=0.01)
         for step in Step
@@ -79,7 +79,7 @@ def _kill_this_process() -> None:
 
 
 class FaultySink:
-    """`sink`, with `faults`. A `Sink` like any other; `crash` may be replaced where dying would be too much."""
+    """`sink`, with `faults`. A `Sink` like any other; `crash` may be replaced to avoid killing the process."""
 
     def __init__(self, sink: Sink, *faults: Fault, crash: Callable[[], None] = _kill_this_process) -> None:
         self.fired: list[Fault] = []
@@ -92,31 +92,31 @@ class FaultySink:
 
     @property
     def name(self) -> str:
-        """The name of the sink behind."""
+        """The name of the wrapped sink."""
         return self._sink.name
 
     @property
     def splits_versions(self) -> bool:
-        """What the sink behind says."""
+        """As in the wrapped sink."""
         return self._sink.splits_versions
 
     @property
     def splits_snapshots(self) -> bool:
-        """What the sink behind says."""
+        """As in the wrapped sink."""
         return self._sink.splits_snapshots
 
     @property
     def demands(self) -> Demands:
-        """As the sink inside."""
+        """As in the wrapped sink."""
         return self._sink.demands
 
     @property
     def distributes(self) -> bool:
-        """As the sink inside."""
+        """As in the wrapped sink."""
         return self._sink.distributes
 
     def release(self) -> None:
-        """End the holding; `holding` tells when it has begun."""
+        """End a `Kind.HOLD`; `holding` is set when it has begun."""
         self._released.set()
 
     async def progress(self, app_id: str) -> Progress | None:
@@ -146,7 +146,7 @@ class FaultySink:
 
     @asynccontextmanager
     async def step(self, step: Step) -> AsyncIterator[None]:
-        """A step between its two occasions to fail."""
+        """Run a step between its two chances to fail."""
         await self._strike(step, after=False)
         yield
         await self._strike(step, after=True)

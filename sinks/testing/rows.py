@@ -1,4 +1,4 @@
-"""Change rows for tests: every type a Delta table can have, and rows that are like no others."""
+"""Change rows for tests: every type of a Delta table, and rows that are all different."""
 
 import json
 from datetime import UTC, date, datetime
@@ -42,7 +42,7 @@ DELTA_TYPES: Final[dict[str, tuple[pa.DataType, list[Any]]]] = {
 
 
 def flat_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows as flat JSON values: what `SinkTests.delivered` returns."""
+    """Convert rows to flat JSON values, for `SinkTests.delivered` to return."""
     encoder = FlatEncoder("testing", rows.schema)
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     return [json.loads(text) for batch in batches for text in encoder.rows(batch).to_pylist()]
@@ -51,7 +51,7 @@ def flat_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 def change_batch(
     version: int, columns: dict[str, pa.Array], task: int = 0, first_row: int = 0, table_id: str = "table"
 ) -> ChangeBatch:
-    """Inserted rows of `version` with `columns`, all of one length."""
+    """Make inserted rows of `version` with `columns`, all of one length."""
     length = len(next(iter(columns.values())))
     metadata = [["insert"] * length, [version] * length, [MOMENT_MS * 1000 + version] * length]
     arrays = [pa.array(values, field.type) for values, field in zip(metadata, METADATA_FIELDS, strict=True)]
@@ -61,7 +61,7 @@ def change_batch(
 
 
 def numbered(version: int, rows: int = 3, task: int = 0, first_row: int = 0) -> ChangeBatch:
-    """Some rows of `version` that are like no others."""
+    """Make rows of `version` that all differ."""
     ids = [version * 1_000_000 + task * 100_000 + row for row in range(first_row, first_row + rows)]
     names = [f"row {number}" if number % 5 else None for number in ids]
     columns = {"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}

@@ -1,4 +1,4 @@
-"""`SnapshotTests`: what a sink promises of a snapshot that is too large for one transaction."""
+"""`SnapshotTests`: the promises of a sink for a snapshot that is too large for one transaction."""
 
 from collections.abc import Sequence
 
@@ -17,23 +17,23 @@ __all__ = ["SnapshotTests", "inside", "part"]
 
 
 def part(version: int, file: int, rows: int = 3, first_row: int = 0) -> ChangeBatch:
-    """Rows of one file of the snapshot of `version`."""
+    """Make rows of one file of the snapshot of `version`."""
     batch = numbered(version, rows, file, first_row)
     return ChangeBatch(batch.table_id, version, SNAPSHOT_TASKS + file, batch.rows, batch.row_index)
 
 
 def inside(batch: ChangeBatch) -> Progress:
-    """The snapshot up to the last row of `batch`."""
+    """Make the progress of a snapshot up to the last row of `batch`."""
     return Progress(APP, Position(batch.version, batch.task, batch.last_row))
 
 
 def _parts(version: int) -> list[ChangeBatch]:
-    """A snapshot; a file of it may be in several parts, and some files have no rows."""
+    """Make a snapshot; a file of it may be in several parts, and some files have no rows."""
     return [part(version, 0), part(version, 0, first_row=3), part(version, 1), part(version, 7, rows=2, first_row=90)]
 
 
 class SnapshotTests(SinkSuite):
-    """A place inside a snapshot is progress as any other, where the sink says so."""
+    """A position inside a snapshot is valid progress if the sink supports it."""
 
     @property
     def _splits(self) -> bool:
@@ -51,14 +51,14 @@ class SnapshotTests(SinkSuite):
         await self.assert_delivered(*[first] if self._splits else [])
 
     @pytest.mark.parametrize("version", [0, 1, 7])
-    @pytest.mark.parametrize("anew", [False, True], ids=["same instance", "new instances"])
-    async def test_a_snapshot_goes_on_behind_every_part(self, version: int, anew: bool) -> None:
+    @pytest.mark.parametrize("reopened", [False, True], ids=["same instance", "new instances"])
+    async def test_a_snapshot_continues_after_every_part(self, version: int, reopened: bool) -> None:
         if not self._splits:
             return
         parts, sink = _parts(version), self.make_sink()
         places: list[Progress | None] = [*map(inside, parts[:-1]), up_to(APP, version), up_to(APP, version + 1)]
         for before, batch, after in zip([None, *places], [*parts, numbered(version + 1)], places, strict=False):
-            if anew:
+            if reopened:
                 await sink.aclose()
                 sink = self.make_sink()
                 assert await sink.progress(APP) == before
@@ -194,7 +194,7 @@ class SnapshotTests(SinkSuite):
             await deliver(sink, parts[1], progress=inside(parts[1]))
             await deliver(sink, *parts[2:], numbered(9))
         await self.assert_progress(up_to(APP, 9))
-        await self.assert_told(numbered(1), gap(2, 8, snapshot=True), *parts, numbered(9))
+        await self.assert_announced(numbered(1), gap(2, 8, snapshot=True), *parts, numbered(9))
 
     async def test_a_snapshot_that_is_lost_half_way_ends_in_a_gap(self) -> None:
         if not self._splits:
@@ -209,7 +209,7 @@ class SnapshotTests(SinkSuite):
             await self.assert_progress(up_to(APP, 7))
             await deliver(sink, numbered(8))
         await self.assert_progress(up_to(APP, 8))
-        await self.assert_told(once, *items, gap(6, 7), numbered(8))
+        await self.assert_announced(once, *items, gap(6, 7), numbered(8))
 
     async def test_other_streams_do_not_see_a_snapshot(self) -> None:
         if not self._splits:
@@ -241,7 +241,10 @@ class SnapshotTests(SinkSuite):
 
 
 async def _finished(sink: Sink) -> bool:
-    """Deliver the snapshot of version 0 from where the sink is, a part a transaction; False after an error."""
+    """Deliver the snapshot of version 0 from the sink's progress, one part per transaction.
+
+    Return False after an error.
+    """
     try:
         progress = await sink.progress(APP)
         parts = _parts(0)

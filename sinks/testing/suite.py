@@ -1,4 +1,4 @@
-"""What every test of a sink needs: sinks over a destination, transactions, and how what arrived is compared."""
+"""The base of all sink tests: sinks over a destination, transactions, and comparison of what arrived."""
 
 import json
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ Item = ChangeBatch | ControlEvent
 
 
 def expected(*items: Item) -> Rows:
-    """The rows and events of `items` as a reader must find them."""
+    """Return the rows and events of `items` as a reader must find them."""
     found: Rows = []
     for item in items:
         found += flat_rows(item.rows) if isinstance(item, ChangeBatch) else [event_values(item)]
@@ -50,12 +50,12 @@ def expected(*items: Item) -> Rows:
 
 
 def up_to(app_id: str, version: int) -> Progress:
-    """All of `version`."""
+    """Make the progress at the end of `version`."""
     return Progress(app_id, Position.end(version))
 
 
 async def play(transaction: SinkTransaction, *items: Item) -> None:
-    """Hand `items` over, each in its way."""
+    """Hand over `items`, rows and events."""
     for item in items:
         if isinstance(item, ChangeBatch):
             await transaction.write(item)
@@ -64,7 +64,7 @@ async def play(transaction: SinkTransaction, *items: Item) -> None:
 
 
 async def deliver(sink: Sink, *items: Item, app_id: str = APP, progress: Progress | None = None) -> None:
-    """One transaction with `items`; `progress` is by default the end of the last one's version."""
+    """Run one transaction with `items`; `progress` is by default the end of the last one's version."""
     first = items[0]
     schema = first.rows.schema if isinstance(first, ChangeBatch) else getattr(first, "before", SCHEMA)
     async with sink.begin(app_id, schema) as transaction:
@@ -73,7 +73,7 @@ async def deliver(sink: Sink, *items: Item, app_id: str = APP, progress: Progres
 
 
 async def attempt(sink: Sink, *items: Item, progress: Progress | None = None) -> bool:
-    """Whether `items` were committed; that another instance was there before is the one reason why not."""
+    """Try to commit `items`. Return False if another instance was first, the only allowed reason."""
     try:
         await deliver(sink, *items, progress=progress)
     except (SinkFenced, SinkUnavailable):
@@ -82,14 +82,14 @@ async def attempt(sink: Sink, *items: Item, progress: Progress | None = None) ->
 
 
 def row_text(row: dict[str, Any]) -> str:
-    """A row as something that can be sorted. The order of columns is the destination's."""
+    """Return a row as sortable text. The order of columns is the destination's."""
     return json.dumps(row, sort_keys=True)
 
 
 def known(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without nulls: a column or field that came later is null in the rows before it, or not there at all.
+    """Return a row without nulls: a later column or field may be null in earlier rows, or missing.
 
-    Of a gap only what all destinations have a place for.
+    Of a gap only the values that all destinations can hold.
     """
     bare = row[CHANGE_TYPE] == Gap.kind
     return {name: value for name, value in _without_nulls(row).items() if name in METADATA or not bare}
@@ -102,12 +102,12 @@ def _without_nulls(value: Any) -> Any:
 
 
 def without_repeats(rows: Rows) -> Rows:
-    """Each row where it came first."""
+    """Keep the first occurrence of each row."""
     return list({row_text(row): row for row in rows}.values())
 
 
 class SinkSuite(ABC):
-    """What a subclass of `SinkTests` says of its sink, and what the tests use."""
+    """The properties of a sink that a subclass of `SinkTests` gives, and the tools of the tests."""
 
     pytestmark = pytest.mark.anyio
 
@@ -115,30 +115,30 @@ class SinkSuite(ABC):
     """False for an `AtLeastOnceSink`, whose rows may be early or repeated."""
     keeps_order: ClassVar[bool] = True
     """False where the destination has no order to read rows back in."""
-    tells_schema_changes: ClassVar[bool] = True
+    reports_schema_changes: ClassVar[bool] = True
     """False where a change of the schema shows in the destination's own schema, and not between the rows."""
     refused_types: ClassVar[frozenset[str]] = frozenset()
     """Names in `DELTA_TYPES` that the destination has no place for: they must be refused, not altered."""
 
     @abstractmethod
     def make_sink(self) -> Sink:
-        """A new instance over this test's destination, which is empty when the test begins."""
+        """Make a new instance over this test's destination, which is empty when the test begins."""
 
     @abstractmethod
     async def delivered(self, app_id: str) -> Rows:
-        """What a reader finds for `app_id`, in order, as `flat_rows`; of events, what is told of them between the rows.
+        """Read what is delivered for `app_id`, in order, as `flat_rows`, with the events between the rows.
 
-        An event has what a row ends with: `_change_type` (`schema_change` or `gap`), the version, the timestamp.
+        An event has the last columns of a row: `_change_type` (`schema_change` or `gap`), the version, the timestamp.
         """
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """The daemon runs on asyncio."""
+        """Choose asyncio, the daemon's event loop."""
         return "asyncio"
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Sink]:
-        """A new instance, closed at the end."""
+        """Open a new instance, closed at the end."""
         sink = self.make_sink()
         try:
             yield sink
@@ -146,15 +146,17 @@ class SinkSuite(ABC):
             await sink.aclose()
 
     async def assert_delivered(self, *batches: ChangeBatch, app_id: str = APP) -> None:
-        """A reader finds the rows of `batches`: exactly those, in that order, as far as the sink promises it."""
+        """Assert that a reader finds exactly the rows of `batches`, in order if the sink promises it."""
         found = await self.delivered(app_id)
         await to_thread.run_sync(self._compare, found, batches)  # many rows may take a while
 
-    async def assert_told(self, *items: Item, app_id: str = APP) -> None:
-        """A reader finds rows and events likewise. What is null in one row may be missing in it."""
-        told = [item for item in items if self.tells_schema_changes or not isinstance(item, SchemaChange)]
+    async def assert_announced(self, *items: Item, app_id: str = APP) -> None:
+        """Assert that a reader finds these rows and events. Null values of a row may be missing in it."""
+        wanted = [item for item in items if self.reports_schema_changes or not isinstance(item, SchemaChange)]
         found = await self.delivered(app_id)
-        await to_thread.run_sync(lambda: self._compare_rows(list(map(known, found)), list(map(known, expected(*told)))))
+        await to_thread.run_sync(
+            lambda: self._compare_rows(list(map(known, found)), list(map(known, expected(*wanted))))
+        )
 
     def _compare(self, found: Rows, batches: Sequence[ChangeBatch]) -> None:
         self._compare_rows(found, expected(*batches))
@@ -169,11 +171,11 @@ class SinkSuite(ABC):
             assert sorted(map(row_text, found)) == sorted(map(row_text, wanted))
 
     async def assert_progress(self, progress: Progress | None, app_id: str = APP) -> None:
-        """A new instance finds `progress`."""
+        """Assert that a new instance finds `progress`."""
         async with self.opened() as sink:
             assert await sink.progress(app_id) == progress
 
     async def assert_has_delivered(self, pipeline: str) -> None:
-        """A new instance knows that `pipeline` has delivered."""
+        """Assert that a new instance knows that `pipeline` has delivered."""
         async with self.opened() as sink:
             assert await sink.has_delivered(pipeline)

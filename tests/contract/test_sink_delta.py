@@ -24,7 +24,7 @@ METADATA = frozenset(field.name for field in METADATA_FIELDS)
 
 class TestDeltaSink(SinkTests):
     keeps_order = False  # rows of a Delta table have none
-    tells_schema_changes = False  # the table has one
+    reports_schema_changes = False  # the table has one
 
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:

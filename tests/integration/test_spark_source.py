@@ -206,7 +206,7 @@ def test_a_typed_stream_says_what_to_do_and_goes_on(source: Source, tmp_path: Pa
     )
     assert "column b was renamed to c" in text
     assert "\nRead with the option" in text
-    assert "start the query again" in text
+    assert "restart the query" in text
     assert ids(found) == [1, 2]
     rows = source.rows(table.path, startingVersion=0)
     assert rows.select(["a", "c", "d"]).to_pylist() == [{"a": 2**40, "c": "z", "d": 0.5}]
@@ -296,7 +296,7 @@ def test_a_schema_of_ones_own(source: Source, tmp_path: Path) -> None:
     reader = source.spark.read.format("tailer").option("startingVersion", 0)
     own = reader.load(str(table.path)).schema
     assert reader.schema(own).load(str(table.path)).count() == 1
-    with pytest.raises(PySparkException, match="select or cast the columns behind load"):
+    with pytest.raises(PySparkException, match="select or cast the columns after load"):
         reader.schema(StructType([StructField("a", LongType())])).load(str(table.path)).collect()
 
 

@@ -112,7 +112,7 @@ def test_a_typed_stream_goes_on_after_each_restart(archive: Path, tmp_path: Path
         if stopped is None:
             break
         assert isinstance(stopped, SchemaChanged)
-        assert "start the query again" in " ".join(stopped.__notes__)
+        assert "restart the query" in " ".join(stopped.__notes__)
         assert _is_end(checkpoint.place, table.version - 1)
         assert checkpoint.committed > begun or loaded < table.version
     assert table.is_whole

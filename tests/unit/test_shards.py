@@ -179,7 +179,7 @@ async def test_keys_that_rows_cannot_be_divided_by(tmp_path: Path) -> None:
     await log.seek(0)
     plan = await log.next_plan()
     assert plan is not None
-    with pytest.raises(ConfigError, match="divided into shards by 'id'"):
+    with pytest.raises(ConfigError, match="assigned to shards by 'id'"):
         await rows_of(by_key(0, 2), plan)
     absent = KeyShards(
         ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("b",), null_keys=True)), 0, 2

@@ -247,7 +247,7 @@ def suite_for(kind: type[MemorySink]) -> SinkTests:
         (NarrowedNumbers, "test_narrower_numbers_arrive", ()),
         (WholeVersionsOnly, "test_a_position_inside_a_version", ()),
         (WholeVersionsOnly, "test_a_position_inside_a_snapshot_is_taken_or_refused", ()),
-        (WholeVersionsOnly, "test_a_snapshot_goes_on_behind_every_part", (0, True)),
+        (WholeVersionsOnly, "test_a_snapshot_continues_after_every_part", (0, True)),
         (EarlyRows, "test_an_abort_leaves_the_parts_before_it", ()),
         (EarlyRows, "test_of_two_writers_of_a_snapshot_one_commits", (1,)),
         (SilentGaps, "test_a_snapshot_behind_a_gap_may_be_split", ()),

@@ -147,7 +147,7 @@ def test_a_column_that_is_not_read_is_missed(tmp_path: Path) -> None:
         with pytest.raises(SchemaChanged, match=f"t: version 3 does not fit .* column {missed},") as caught:
             read(plan, columns)
         assert isinstance(pickle.loads(pickle.dumps(caught.value)), ReadSchemaLeft)
-        for way in ("envelope", "start the query again", "option columns"):
+        for way in ("envelope", "restart the query", "option columns"):
             assert way in caught.value.hint
     # Somebody who names columns does not want others; but all of those.
     assert read(plan, [("a", LONG)], chosen=True) == [{"a": 1}]
