@@ -231,7 +231,7 @@ def _shortest_single(number: float) -> str:
 def _single_interval(number: Fraction) -> tuple[Fraction, Fraction, bool]:
     """Return the limits of the decimals that read as the positive float32 `number`.
 
-    The last value returned tells whether the limits themselves read so.
+    The last value is whether the limits themselves read so.
     """
     bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
     below = _single(bits - 1)

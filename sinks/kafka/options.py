@@ -50,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     end_topic: str | None = None  # gets a record for each complete version, with the number of its messages
     schema_topic: str | None = None  # gets schema changes and gaps
     dead_letter_topic: str | None = None  # gets a record for each message that is too large
-    heartbeat_topic: str | None = None  # gets a sign of life while there is nothing to deliver
+    heartbeat_topic: str | None = None  # gets heartbeats while there is nothing to deliver
     heartbeat_s: float = 10.0  # seconds between two heartbeats
     create_topics: bool = False  # create topics that are missing
     partitions: int = 1  # of a rows' topic that is created

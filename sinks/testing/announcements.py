@@ -35,7 +35,7 @@ def gap(first: int, version: int, *, snapshot: bool = False) -> Gap:
 class AnnouncementTests(SinkSuite):
     """Events arrive with the rows around them, or not at all."""
 
-    async def test_rows_before_and_behind_a_change_share_a_transaction(self) -> None:
+    async def test_rows_before_and_after_a_change_share_a_transaction(self) -> None:
         items: list[Item] = [numbered(5), change(5), wider(5, task=1), wider(6)]
         async with self.opened() as sink:
             await deliver(sink, numbered(4))

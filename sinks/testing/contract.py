@@ -62,7 +62,7 @@ class SinkTests(AnnouncementTests, SnapshotTests):
         await self.assert_progress(up_to(APP, 1))
         await self.assert_delivered(numbered(1))
 
-    async def test_a_new_instance_goes_on(self) -> None:
+    async def test_a_new_instance_continues(self) -> None:
         for version in (1, 2, 3):
             async with self.opened() as sink:
                 before = await sink.progress(APP)

@@ -183,7 +183,7 @@ class SnapshotTests(SinkSuite):
         await self.assert_progress(up_to(APP, 3))
         await self.assert_delivered(*parts)
 
-    async def test_a_snapshot_behind_a_gap_may_be_split(self) -> None:
+    async def test_a_snapshot_after_a_gap_may_be_split(self) -> None:
         if not self._splits:
             return
         parts = _parts(8)

@@ -99,7 +99,7 @@ def _classic(settings: SparkSettings) -> SparkSession:
         reason = "makes every session one of Spark Connect"
         raise ConfigError("environment SPARK_REMOTE", reason, "Unset it, or set remote in the table [spark].")
     _forget_dead_jvm()
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - sessions are told of per thread only
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public API knows only sessions of this thread
         return _checked(SparkSession(SparkContext.getOrCreate()), settings)
     if settings.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -122,7 +122,7 @@ def _context(wanted: Mapping[str, str]) -> SparkContext:
 
 
 def _forget_dead_jvm() -> None:
-    # PySpark goes on asking a JVM that was killed, for as long as the process lives.
+    # PySpark keeps calling a killed JVM for as long as the process lives.
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no public API
     if process is not None and process.poll() is not None:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
@@ -188,7 +188,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> SparkSession:
     except PySparkException as error:
         raise EngineUnavailable(name, first_sentence(error)) from None
     _OURS.add(session)
-    return session  # type: ignore[no-any-return]  # has SparkSession's methods, and is none
+    return session  # type: ignore[no-any-return]  # has the methods of SparkSession, but is not one
 
 
 def _set_all(session: Any, conf: Mapping[str, str]) -> None:
