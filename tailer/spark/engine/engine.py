@@ -93,7 +93,8 @@ def _found(refinement: Refinement | None, bitmaps: dict[DeletionVectorRef, bytes
 def _encoded(item: _Item) -> Iterator[bytes]:
     """Yield the batches of a split, each with the positions of its rows. Runs on an executor."""
     with SpilledBitmaps() as bitmaps:
-        parts = (_with(part, found, bitmaps.store_framed) for part, found in zip(item.split.slices, item.found, strict=True))
+        both = zip(item.split.slices, item.found, strict=True)
+        parts = (_with(part, found, bitmaps.store_framed) for part, found in both)
         for batch in read_split(FilesSplit(tuple(parts))):
             place = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
             rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(place)
