@@ -6,12 +6,12 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.event_loop import watch_event_loops
-from tests.histories import quick
-from tests.kafka.cluster import KafkaCluster, Listener
-from tests.kafka.proxy import Proxy
-from tests.kafka.secure import SecureKafka, serving_secure
-from tests.spark import build_spark
+from tests.support.event_loop import watch_event_loops
+from tests.support.histories.random_history import quick
+from tests.support.kafka.cluster import KafkaCluster, Listener
+from tests.support.kafka.proxy import Proxy
+from tests.support.kafka.secure import SecureKafka, serving_secure
+from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
 
 # Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
@@ -128,7 +128,7 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
 
 @pytest.fixture(autouse=True)
 def event_loop_stays_free() -> Iterator[None]:
-    """Fail any test during which one callback kept an event loop from all others (`tests.event_loop`)."""
+    """Fail any test during which one callback kept an event loop from all others (`tests.support.event_loop`)."""
     with watch_event_loops() as blocked:
         yield
     if blocked:

@@ -16,10 +16,10 @@ from typing import Final
 
 import pytest
 
-from tests.evolving import EPOCH, STEP
-from tests.follow import Followed
-from tests.spark_table import Table
-from tests.written import CASES_DATA, judge, write
+from tests.support.follow import Followed
+from tests.support.histories.schema_evolution import EPOCH, STEP
+from tests.support.oracle.recorded import CASES_DATA, judge, write
+from tests.support.spark.table import Table
 
 __all__ = ["CASES", "main"]
 

@@ -1,7 +1,7 @@
 """Write the histories of `histories_data`: `python -m tests.generate_histories [number ...]`, some minutes each ten.
 
-Run it again, for all of them or for some, when `tests.evolving` learns something new, and commit what it writes: a
-history is a function of its seed, but Spark names files at random, so the archives differ from run to run.
+Run it again, for all of them or for some, after a change of `tests.support.histories.schema_evolution`, and commit
+the archives. A history is a function of its seed, but Spark names files at random, so archives differ between runs.
 """
 
 import sys
@@ -11,10 +11,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from tests.evolving import EVOLVING, EvolvingHistory
-from tests.histories import quick
-from tests.spark import build_spark
-from tests.written import HISTORIES, Told, write
+from tests.support.histories.random_history import quick
+from tests.support.histories.schema_evolution import EVOLVING, EvolvingHistory
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, write
+from tests.support.spark.session import build_spark
 
 __all__ = ["main"]
 
@@ -27,7 +27,7 @@ def make(spark: SparkSession, number: int, scratch: Path) -> None:
     folder = scratch / str(number)
     folder.mkdir()
     history = EvolvingHistory(spark, folder / "table", SEED + number, EVOLVING[number]).run(STEPS)
-    told = Told.of(history)
+    told = RecordedTable.of(history)
     archive = HISTORIES / f"{number:02d}.tar.xz"
     write(told, archive)
     print(history.describe(), *(f"  refused {refusal}" for refusal in history.refused), sep="\n")

@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from tests.jars.where import jars
-from tests.spark import build_spark
+from tests.support.spark.session import build_spark
 
 __all__ = ["answers"]
 

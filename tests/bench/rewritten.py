@@ -20,7 +20,7 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.stores.local import LocalStore
-from tests.logs import add, commit_info, metadata, protocol, remove, schema_string, write_commit
+from tests.support.tables.log_files import add, commit_info, metadata, protocol, remove, schema_string, write_commit
 
 __all__ = [
     "CHANGED",

@@ -29,7 +29,7 @@ from tailer.spark.engine.executors import Executors
 from tailer.spark.source.data_source import TailerSource
 from tailer.stores.local import LocalStore
 from tests.bench import spark_tables
-from tests.spark import build_spark
+from tests.support.spark.session import build_spark
 
 __all__ = ["READERS", "answers"]
 

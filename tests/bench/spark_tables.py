@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.spark.splits import MAX_SPLIT_BYTES
-from tests.logs import add, commit_info, metadata, parquet, protocol, write_commit
+from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, write_commit
 
 __all__ = [
     "COLUMNS",

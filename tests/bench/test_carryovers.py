@@ -23,7 +23,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
 from tests.bench.rewritten import CHANGED, CONDITION, FILES, REWRITE, ROWS, SPARK_COLUMNS, pass_rewrite
-from tests.spark import build_spark
+from tests.support.spark.session import build_spark
 
 RUNS: Final = 3
 BATCH_ROWS: Final = 8192  # as `tailer.read.execute` reads rows of this size

@@ -25,8 +25,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.bench.kafka_events import APPENDED, KEY, write_orders
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.topics import admin, create_topic, unique_name
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.topics import admin, create_topic, unique_name
 
 RUNS: Final = 3
 APPENDS: Final = 24

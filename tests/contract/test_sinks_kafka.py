@@ -13,8 +13,8 @@ from sinks.kafka.options import read
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
 from sinks.testing import SinkTests
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.topics import end_offsets, unique_name
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.topics import end_offsets, unique_name
 
 
 class TopicPerStream(KafkaSink):

@@ -12,8 +12,8 @@ from tailer.config.placement import SparkSettings
 from tailer.daemon.serve import log_to_stderr, run_all
 from tailer.spark.session import close_session, open_session
 from tailer.spark.write.delta_session import with_delta
-from tests.executor_writing import Delivering
-from tests.spark import delta_jars
+from tests.support.spark.executor_writes import Delivering
+from tests.support.spark.session import delta_jars
 
 __all__ = ["settings"]
 

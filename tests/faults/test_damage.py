@@ -12,16 +12,17 @@ from pyroaring import BitMap64
 
 from tailer.errors import DataCorrupt, FileVacuumed, LogCorrupt, TailerError
 from tailer.plan import Regime
-from tests.faults.crafted import Crafted, z85
-from tests.follow import Followed, follow, follow_until_error
+from tests.support.follow import Followed, follow, follow_until_error
+from tests.support.tables.handwritten import HandwrittenTable
+from tests.support.tables.log_files import z85
 
 PORTABLE = struct.pack("<i", 1681511377)
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Crafted:
+def table(tmp_path: Path) -> HandwrittenTable:
     """A table with ten rows in one file, added by version 1."""
-    made = Crafted(tmp_path / "table")
+    made = HandwrittenTable(tmp_path / "table")
     made.commit(made.add(made.data("part-0.parquet", range(10))))
     return made
 
@@ -32,12 +33,12 @@ def changes(version: Followed) -> list[tuple[str, int]]:
     return [(row["_change_type"], row["id"]) for row in rows]
 
 
-def last(table: Crafted) -> list[tuple[str, int]]:
+def last(table: HandwrittenTable) -> list[tuple[str, int]]:
     """The changes of the newest version."""
     return changes(follow(table.path)[table.version])
 
 
-def stopped(table: Crafted) -> TailerError:
+def stopped(table: HandwrittenTable) -> TailerError:
     """The error that stops us at the newest version, all others having been given."""
     versions, error = follow_until_error(table.path)
     assert [version.plan.version for version in versions] == list(range(table.version)), error
@@ -46,7 +47,7 @@ def stopped(table: Crafted) -> TailerError:
     return error
 
 
-def delete(table: Crafted, vector: dict[str, Any]) -> None:
+def delete(table: HandwrittenTable, vector: dict[str, Any]) -> None:
     """Commit that the rows `vector` marks are deleted."""
     table.commit(table.remove("part-0.parquet"), table.add("part-0.parquet", vector))
 
@@ -78,7 +79,7 @@ def test_pairs(
     row_group_size: int | None,
     add_first: bool,
 ) -> None:
-    table = Crafted(tmp_path / "table")
+    table = HandwrittenTable(tmp_path / "table")
     table.data("part-0.parquet", range(10), row_group_size)
     actions = []
     if removed is not None:
@@ -89,33 +90,33 @@ def test_pairs(
     assert last(table) == expected
 
 
-def test_same_path_re_added_without_a_vector_changes_nothing(table: Crafted) -> None:
+def test_same_path_re_added_without_a_vector_changes_nothing(table: HandwrittenTable) -> None:
     table.commit(table.remove("part-0.parquet"), table.add("part-0.parquet"))
     assert last(table) == []
     table.commit(table.add("part-1.parquet".replace("1", "0")))
     assert last(table) == [("insert", row) for row in range(10)]
 
 
-def test_deletes_come_before_inserts_whatever_the_order_in_the_log(table: Crafted) -> None:
+def test_deletes_come_before_inserts_whatever_the_order_in_the_log(table: HandwrittenTable) -> None:
     table.commit(table.add(table.data("part-1.parquet", [1])), table.remove("part-0.parquet"))
     kinds = [kind for kind, _ in last(table)]
     assert kinds == ["delete"] * 10 + ["insert"]
 
 
-def test_rearranged_files_change_nothing(table: Crafted) -> None:
+def test_rearranged_files_change_nothing(table: HandwrittenTable) -> None:
     new = table.add(table.data("part-1.parquet", range(10)), dataChange=False)
     table.commit(table.remove("part-0.parquet", dataChange=False), new)
     assert last(table) == []
 
 
-def test_change_files_are_read_alone_even_when_other_actions_disagree(table: Crafted) -> None:
+def test_change_files_are_read_alone_even_when_other_actions_disagree(table: HandwrittenTable) -> None:
     table.data("_change_data/c.parquet", [1, 2, 1], _change_type=["insert", "delete", "update_preimage"])
     cdc = {"path": "_change_data/c.parquet", "partitionValues": {}, "size": 1, "dataChange": False}
     table.commit({"cdc": cdc}, table.remove("part-0.parquet"))
     assert last(table) == [("delete", 2), ("insert", 1), ("update_preimage", 1)]
 
 
-def test_a_column_of_a_data_file_called_change_type_is_not_ours(table: Crafted) -> None:
+def test_a_column_of_a_data_file_called_change_type_is_not_ours(table: HandwrittenTable) -> None:
     table.commit(table.add(table.data("part-1.parquet", [1], _change_type=["delete"])))
     assert last(table) == [("insert", 1)]
 
@@ -127,7 +128,7 @@ def test_a_partition_value_left_out_of_the_log_is_null(tmp_path: Path, action: s
 
     The data file may hold the column all the same, as '' where the row had it; only the log counts.
     """
-    table = Crafted(tmp_path / "table")
+    table = HandwrittenTable(tmp_path / "table")
     fields = [
         {"name": name, "type": kind, "nullable": True, "metadata": {}}
         for name, kind in (("id", "long"), ("p", "string"))
@@ -144,14 +145,14 @@ def test_a_partition_value_left_out_of_the_log_is_null(tmp_path: Path, action: s
 # --- commits ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_with_only_an_unknown_action_changes_nothing(table: Crafted) -> None:
+def test_a_commit_with_only_an_unknown_action_changes_nothing(table: HandwrittenTable) -> None:
     table.commit({"somethingNew": {"path": "part-0.parquet", "dataChange": True}})
     version = follow(table.path)[table.version]
     assert version.plan.regime is Regime.NONE
     assert version.plan.tasks == ()
 
 
-def test_missing_commit_info(table: Crafted) -> None:
+def test_missing_commit_info(table: HandwrittenTable) -> None:
     assert "commitInfo" not in table.commit_file().read_text()
     assert follow(table.path)[1].plan.operation is None
     assert last(table) == [("insert", row) for row in range(10)]
@@ -171,7 +172,7 @@ def test_missing_commit_info(table: Crafted) -> None:
         "nonsense",
     ],
 )
-def test_a_malformed_action_is_named_by_path_version_and_line(table: Crafted, line: str) -> None:
+def test_a_malformed_action_is_named_by_path_version_and_line(table: HandwrittenTable, line: str) -> None:
     table.commit_text('{"commitInfo": {}}\n\n' + line + "\n")
     error = stopped(table)
     assert isinstance(error, LogCorrupt)
@@ -179,25 +180,25 @@ def test_a_malformed_action_is_named_by_path_version_and_line(table: Crafted, li
     assert error.line == 3
 
 
-def test_a_commit_cut_short_is_corrupt(table: Crafted) -> None:
+def test_a_commit_cut_short_is_corrupt(table: HandwrittenTable) -> None:
     whole = json.dumps(table.add("part-0.parquet"))
     table.commit_text(whole[: len(whole) // 2])
     assert isinstance(stopped(table), LogCorrupt)
 
 
-def test_bytes_that_are_not_text_are_corrupt(table: Crafted) -> None:
+def test_bytes_that_are_not_text_are_corrupt(table: HandwrittenTable) -> None:
     table.commit_text("")
     table.commit_file().write_bytes(b'{"commitInfo": {"operation": "\xff\xfe"}}\n')
     assert isinstance(stopped(table), LogCorrupt)
 
 
-def test_an_empty_commit_file_is_corrupt(table: Crafted) -> None:
+def test_an_empty_commit_file_is_corrupt(table: HandwrittenTable) -> None:
     table.commit_text("")
     assert isinstance(stopped(table), LogCorrupt)
 
 
 @pytest.mark.parametrize("action", ["add", "remove"])
-def test_two_actions_of_one_path_are_refused(table: Crafted, action: str) -> None:
+def test_two_actions_of_one_path_are_refused(table: HandwrittenTable, action: str) -> None:
     once = table.add("part-0.parquet") if action == "add" else table.remove("part-0.parquet")
     table.commit(once, once)
     error = stopped(table)
@@ -205,7 +206,7 @@ def test_two_actions_of_one_path_are_refused(table: Crafted, action: str) -> Non
     assert "part-0.parquet" in str(error)
 
 
-def test_a_gap_that_opens_while_following_is_found(table: Crafted) -> None:
+def test_a_gap_that_opens_while_following_is_found(table: HandwrittenTable) -> None:
     table.commit({"commitInfo": {}})
     table.commit({"commitInfo": {}})
     table.commit_file(2).unlink()
@@ -217,19 +218,19 @@ def test_a_gap_that_opens_while_following_is_found(table: Crafted) -> None:
 # --- files that are gone or broken -----------------------------------------------------------------------------------
 
 
-def test_missing_data_file(table: Crafted) -> None:
+def test_missing_data_file(table: HandwrittenTable) -> None:
     table.commit(table.add("part-9.parquet"))
     error = stopped(table)
     assert isinstance(error, FileVacuumed)
     assert error.path == f"{table.path}/part-9.parquet"
 
 
-def test_missing_change_file(table: Crafted) -> None:
+def test_missing_change_file(table: HandwrittenTable) -> None:
     table.commit({"cdc": {"path": "_change_data/x.parquet", "partitionValues": {}, "size": 1, "dataChange": False}})
     assert isinstance(stopped(table), FileVacuumed)
 
 
-def test_missing_deletion_vector_file(table: Crafted) -> None:
+def test_missing_deletion_vector_file(table: HandwrittenTable) -> None:
     delete(table, table.vector(1, [3]))
     table.vector_file(1).unlink()
     error = stopped(table)
@@ -238,7 +239,7 @@ def test_missing_deletion_vector_file(table: Crafted) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100])
-def test_data_file_cut_short(table: Crafted, keep: int) -> None:
+def test_data_file_cut_short(table: HandwrittenTable, keep: int) -> None:
     table.commit(table.add(table.data("part-1.parquet", range(1000))))
     file = table.path / "part-1.parquet"
     file.write_bytes(file.read_bytes()[:keep])
@@ -247,7 +248,7 @@ def test_data_file_cut_short(table: Crafted, keep: int) -> None:
     assert error.path == str(file)
 
 
-def test_a_column_of_another_type(table: Crafted) -> None:
+def test_a_column_of_another_type(table: HandwrittenTable) -> None:
     table.data("part-1.parquet", [1])
     (table.path / "part-1.parquet").unlink()
     pq.write_table(pa.table({"id": ["text"]}), table.path / "part-1.parquet")
@@ -258,7 +259,7 @@ def test_a_column_of_another_type(table: Crafted) -> None:
 # --- deletion vectors ------------------------------------------------------------------------------------------------
 
 
-def test_every_damaged_byte_of_a_vector_file_is_noticed(table: Crafted) -> None:
+def test_every_damaged_byte_of_a_vector_file_is_noticed(table: HandwrittenTable) -> None:
     delete(table, table.vector(1, [3, 7]))
     file = table.vector_file(1)
     whole = file.read_bytes()
@@ -270,7 +271,7 @@ def test_every_damaged_byte_of_a_vector_file_is_noticed(table: Crafted) -> None:
     assert last(table) == [("delete", 3), ("delete", 7)]
 
 
-def test_a_checksum_that_does_not_match(table: Crafted) -> None:
+def test_a_checksum_that_does_not_match(table: HandwrittenTable) -> None:
     delete(table, table.vector(1, [3]))
     file = table.vector_file(1)
     file.write_bytes(file.read_bytes()[:-1] + b"\x00")
@@ -281,19 +282,19 @@ def test_a_checksum_that_does_not_match(table: Crafted) -> None:
 
 
 @pytest.mark.parametrize("off", [-1, 1, 4, 1_000_000])
-def test_a_vector_of_another_size_than_the_log_says(table: Crafted, off: int) -> None:
+def test_a_vector_of_another_size_than_the_log_says(table: HandwrittenTable, off: int) -> None:
     vector = table.vector(1, [3])
     delete(table, {**vector, "sizeInBytes": vector["sizeInBytes"] + off})
     assert isinstance(stopped(table), DataCorrupt)
 
 
-def test_a_vector_of_another_cardinality_than_the_log_says(table: Crafted) -> None:
+def test_a_vector_of_another_cardinality_than_the_log_says(table: HandwrittenTable) -> None:
     delete(table, {**table.vector(1, [3]), "cardinality": 2})
     assert isinstance(stopped(table), DataCorrupt)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 4, 20])
-def test_a_vector_file_cut_short(table: Crafted, keep: int) -> None:
+def test_a_vector_file_cut_short(table: HandwrittenTable, keep: int) -> None:
     delete(table, table.vector(1, [3]))
     table.vector_file(1).write_bytes(table.vector_file(1).read_bytes()[:keep])
     assert isinstance(stopped(table), DataCorrupt)
@@ -313,13 +314,13 @@ def test_a_vector_file_cut_short(table: Crafted, keep: int) -> None:
         struct.pack("<i", 1681511376) + struct.pack("<ii", 1, 400) + b"\x3a",
     ],
 )
-def test_a_checked_vector_that_is_no_bitmap(table: Crafted, data: bytes) -> None:
+def test_a_checked_vector_that_is_no_bitmap(table: HandwrittenTable, data: bytes) -> None:
     """Size and checksum hold, so only the bitmap itself can tell."""
     delete(table, table.raw_vector(1, data, 1))
     assert isinstance(stopped(table), DataCorrupt)
 
 
-def test_a_vector_that_marks_rows_the_file_does_not_have(table: Crafted) -> None:
+def test_a_vector_that_marks_rows_the_file_does_not_have(table: HandwrittenTable) -> None:
     delete(table, table.vector(1, [3, 10]))
     assert isinstance(stopped(table), DataCorrupt)
 
@@ -329,7 +330,7 @@ def inline(text: str, size: int, cardinality: int) -> dict[str, Any]:
     return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": size, "cardinality": cardinality}
 
 
-def test_inline_vectors(table: Crafted) -> None:
+def test_inline_vectors(table: HandwrittenTable) -> None:
     data = PORTABLE + BitMap64([1, 8]).serialize()
     padded = data + bytes(-len(data) % 4)
     delete(table, inline(z85(padded), len(data), 2))
@@ -349,7 +350,7 @@ def test_inline_vectors(table: Crafted) -> None:
         ("00000", 0),
     ],
 )
-def test_inline_text_that_is_no_vector(table: Crafted, text: str, size: int) -> None:
+def test_inline_text_that_is_no_vector(table: HandwrittenTable, text: str, size: int) -> None:
     delete(table, inline(text, size, 1))
     assert isinstance(stopped(table), DataCorrupt | LogCorrupt)
 
@@ -364,11 +365,11 @@ def test_inline_text_that_is_no_vector(table: Crafted, text: str, size: int) -> 
         {"cardinality": -1},
     ],
 )
-def test_a_descriptor_the_protocol_does_not_know(table: Crafted, wrong: dict[str, Any]) -> None:
+def test_a_descriptor_the_protocol_does_not_know(table: HandwrittenTable, wrong: dict[str, Any]) -> None:
     delete(table, {**table.vector(1, [3]), **wrong})
     assert isinstance(stopped(table), LogCorrupt)
 
 
-def test_a_negative_offset(table: Crafted) -> None:
+def test_a_negative_offset(table: HandwrittenTable) -> None:
     delete(table, {**table.vector(1, [3]), "offset": -1})
     assert isinstance(stopped(table), DataCorrupt | LogCorrupt)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.kafka_history import History
-from tests.faults.kafka_lanes import CLIENTS, Daemon, Lane, Lanes
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.proxy import END_TXN, PRODUCE, Proxy
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import CLIENTS, Daemon, Lane, Lanes
+from tests.support.kafka.proxy import END_TXN, PRODUCE, Proxy
 
 pytestmark = pytest.mark.kafka
 

@@ -16,11 +16,11 @@ from sinks.kafka.clients import confluent_producer, python_producer
 from sinks.kafka.clients.port import Producer, ProducerFactory, ProducerSettings
 from sinks.kafka.clients.python_cluster import Cluster, ReadResult
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.drivers import SINK, connection_to, every_driver, messages_of, producing
-from tests.kafka.ports import free_ports
-from tests.kafka.proxy import END_TXN, Proxy
-from tests.kafka.topics import admin, create_topic, end_offsets, read_topic, unique_name
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.drivers import SINK, connection_to, every_driver, messages_of, producing
+from tests.support.kafka.proxy import END_TXN, Proxy
+from tests.support.kafka.topics import admin, create_topic, end_offsets, read_topic, unique_name
+from tests.support.servers.ports import free_ports
 
 SHORT: Final = ProducerSettings(transaction_timeout_ms=60_000, delivery_timeout_ms=2000)
 IMPATIENT: Final = ProducerSettings(transaction_timeout_ms=3000, delivery_timeout_ms=2000)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.kafka_history import History
-from tests.faults.kafka_lanes import CLIENTS, Daemon, Lane, Lanes
-from tests.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import CLIENTS, Daemon, Lane, Lanes
 
 SLOW: dict[str, Any] = {"transaction_timeout_s": 3.0, "transaction_rows": 2_000}
 FENCED = 4  # the exit code

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kafka_history import History
-from tests.faults.kafka_lanes import CLIENTS, FORMS, Daemon, Lane, Lanes
-from tests.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import CLIENTS, FORMS, Daemon, Lane, Lanes
 
 KILLS = 20
 FEW_KILLS = 4

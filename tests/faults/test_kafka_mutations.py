@@ -38,11 +38,11 @@ from tailer.pipeline.loop import Limits, Pipeline
 from tailer.pipeline.wakeup import TimerWake
 from tailer.start import Start
 from tailer.stores.local import LocalStore
-from tests.faults.kafka_figures import Figures
-from tests.faults.kafka_history import History
-from tests.faults.kafka_lanes import Lane, Lanes
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.proxy import Proxy
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.figures import Figures
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import Lane, Lanes
+from tests.support.kafka.proxy import Proxy
 
 PATIENCE_S = 30.0
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tailer.config.placement import SparkSettings
-from tests.faults.kafka_figures import Figures
-from tests.faults.kafka_history import History
-from tests.faults.kafka_lanes import Daemon, Lane, Lanes
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.shards import by_key, together
-from tests.kafka.topics import Record
-from tests.spark_cluster import StandaloneCluster
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.figures import Figures
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import Daemon, Lane, Lanes
+from tests.support.kafka.shards import by_key, together
+from tests.support.kafka.topics import Record
+from tests.support.spark.cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

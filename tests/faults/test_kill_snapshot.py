@@ -20,8 +20,8 @@ from sinks.delta.sink import DeltaSink
 from sinks.files.sink import FilesSink
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Sink
-from tests.faults.test_kill import Daemon, DeltaDestination, Destination, FilesDestination
-from tests.streams import Growing
+from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination
+from tests.support.streams import Growing
 
 FILES: Final = 36
 ROWS: Final = 60

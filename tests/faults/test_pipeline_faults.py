@@ -40,7 +40,7 @@ from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
 from tailer.sink import Demands, Progress, Sink, SinkTransaction
 from tailer.stores.local import LocalStore, StoredObject
-from tests.streams import APP, Destination, Growing, WholeVersions, become, deliver_to_files, pipeline
+from tests.support.streams import APP, Destination, Growing, WholeVersions, become, deliver_to_files, pipeline
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,7 @@ from tailer.events import Gap, SchemaChange
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position
 from tailer.sink import Progress, Sink
-from tests.streams import APP, Destination, Growing, WholeVersions, become, pipeline
+from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
 

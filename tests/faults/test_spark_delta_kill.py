@@ -22,12 +22,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailer.spark.write.delta_session import with_delta
-from tests.executor_writing import Delivering, Interrupted, waits_to_die
-from tests.faults.saga import Saga
-from tests.faults.test_kill import DeltaDestination
-from tests.follow import follow
-from tests.spark import delta_jars
-from tests.spark_cluster import Driver, StandaloneCluster
+from tests.support.daemon.process import DeltaDestination
+from tests.support.follow import follow
+from tests.support.histories.long_history import LongHistory
+from tests.support.spark.cluster import Driver, StandaloneCluster
+from tests.support.spark.executor_writes import Delivering, Interrupted, waits_to_die
+from tests.support.spark.session import delta_jars
 
 pytestmark = pytest.mark.spark
 
@@ -48,12 +48,12 @@ def delivered(table: pa.Table) -> Counter[Row]:
     return Counter(zip(*columns, strict=True))
 
 
-def check(saga: Saga, target: Path) -> None:
+def check(history: LongHistory, target: Path) -> None:
     """What is in the target is every change of the source, once."""
     expected: Counter[Row] = Counter()
-    for version in follow(saga.path):
+    for version in follow(history.path):
         expected.update(delivered(version.table))
-    assert Counter(row[:3] for row in expected.elements()) == saga.changes
+    assert Counter(row[:3] for row in expected.elements()) == history.changes
     found = delivered(pa.table(DeltaTable(target).scan()))
     assert not expected - found, f"missing: {list((expected - found).items())[:5]}"
     assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
@@ -62,7 +62,9 @@ def check(saga: Saga, target: Path) -> None:
 class Writer:
     """The process of `tests.faults.executor_writer`."""
 
-    def __init__(self, saga: Saga, destination: DeltaDestination, scratch: Path, range_versions: int = SHORT) -> None:
+    def __init__(
+        self, history: LongHistory, destination: DeltaDestination, scratch: Path, range_versions: int = SHORT
+    ) -> None:
         scratch.mkdir()
         self._said = scratch / "said.log"
         module = "tests.faults.executor_writer"
@@ -70,7 +72,7 @@ class Writer:
             sys.executable,
             "-m",
             module,
-            str(saga.path),
+            str(history.path),
             str(destination.path),
             str(scratch),
             str(range_versions),
@@ -116,28 +118,28 @@ def has_got(destination: DeltaDestination, there: int, least: int) -> bool:
 @pytest.mark.timeout(600)
 def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) -> None:
     moments = random.Random(7)
-    saga = Saga(tmp_path / "source", seed=5, length=COMMITS)
-    destination = DeltaDestination(tmp_path / "target", f"orders/{saga.table_id}")
+    history = LongHistory(tmp_path / "source", seed=5, length=COMMITS)
+    destination = DeltaDestination(tmp_path / "target", f"orders/{history.table_id}")
     reached = [-1]
     for number in range(KILLS):
-        saga.publish(8)
+        history.publish(8)
         there = files(destination)
-        started.append(writer := Writer(saga, destination, tmp_path / f"scratch-{number}"))
+        started.append(writer := Writer(history, destination, tmp_path / f"scratch-{number}"))
         # Now with files that no commit names yet, now behind a commit.
         least = reached[-1] if number % 2 == 0 else reached[-1] + 1
         writer.wait_until(partial(has_got, destination, there, least))
-        saga.publish(4)
+        history.publish(4)
         time.sleep(moments.uniform(0.0, 0.7))
         writer.process.kill()
         writer.process.wait()
         reached.append(destination.reached())
-    saga.publish(saga.length)
-    started.append(writer := Writer(saga, destination, tmp_path / "scratch", range_versions=saga.length))
-    writer.wait_until(lambda: destination.reached() == saga.last)
+    history.publish(history.length)
+    started.append(writer := Writer(history, destination, tmp_path / "scratch", range_versions=history.length))
+    writer.wait_until(lambda: destination.reached() == history.last)
     writer.process.send_signal(signal.SIGTERM)
     assert writer.process.wait(PATIENCE_S) == 0, writer.said
     print(f"killed at versions {reached[1:]}")
-    check(saga, destination.path)
+    check(history, destination.path)
 
 
 def deliver(session: SparkSession, delivering: Delivering, until: int, folder: Path) -> None:
@@ -150,15 +152,15 @@ def deliver(session: SparkSession, delivering: Delivering, until: int, folder: P
 @pytest.mark.timeout(600)
 def test_executors_killed_while_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    saga = Saga(tmp_path / "source", seed=6, length=COMMITS)
-    saga.publish(saga.length)
-    delivering = Delivering(saga.path, tmp_path / "target")
-    destination = DeltaDestination(delivering.target, f"orders/{saga.table_id}")
+    history = LongHistory(tmp_path / "source", seed=6, length=COMMITS)
+    history.publish(history.length)
+    delivering = Delivering(history.path, tmp_path / "target")
+    destination = DeltaDestination(delivering.target, f"orders/{history.table_id}")
     cluster = StandaloneCluster(tmp_path / "cluster")
     try:
         conf = {"spark.jars": ",".join(map(str, delta_jars())), "spark.databricks.delta.snapshotPartitions": "2"}
         with Driver(with_delta(cluster.settings(conf))) as driver:
-            delivered = driver.start(deliver, delivering, saga.last, tmp_path)
+            delivered = driver.start(deliver, delivering, history.last, tmp_path)
             deadline = time.monotonic() + PATIENCE_S
             while not (tmp_path / "running").exists():
                 assert not delivered.done() or delivered.result() is None
@@ -169,4 +171,4 @@ def test_executors_killed_while_they_write(tmp_path: Path, monkeypatch: pytest.M
             delivered.result(PATIENCE_S)
     finally:
         cluster.close()
-    check(saga, destination.path)
+    check(history, destination.path)

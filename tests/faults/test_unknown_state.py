@@ -20,7 +20,7 @@ from tailer.events import ChangeBatch, Gap
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import Position
 from tailer.sink import Sink
-from tests.streams import APP, Destination, Growing, WholeVersions, become, pipeline
+from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
 

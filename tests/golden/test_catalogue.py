@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tests.tables import golden
+from tests.support.tables.golden import golden
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 

@@ -18,7 +18,7 @@ from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from sinks.encoding.messages import Messages
 from tailer.events import ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
-from tests.change_rows import DELETE, INSERT, POST, PRE, changes
+from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes
 
 SOURCE = Source("1.2.3", "lake", "sales", "orders", "s3://bucket/orders", db="main")
 NOW_MS = 1772366401234

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailer.plan import Regime
-from tests.follow import follow, snapshot
-from tests.oracle import METADATA, Rows, assert_same, delta_rs_snapshot, fold, rows_of, spark_snapshot
-from tests.spark_table import Table
-from tests.tables import expected_snapshot, golden, golden_delta
+from tests.support.follow import follow, snapshot
+from tests.support.oracle.rows import METADATA, Rows, assert_same, delta_rs_snapshot, fold, rows_of, spark_snapshot
+from tests.support.spark.table import Table
+from tests.support.tables.golden import expected_snapshot, golden, golden_delta
 
 ANSWERED: Final = (
     "basic-with-inserts-deletes-checkpoint",

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from tailer.errors import FileVacuumed, LogCorrupt, NotATable, TailerError, UnsupportedFeature, VersionGone
-from tests.follow import follow_until_error, snapshot
-from tests.tables import golden_delta
+from tests.support.follow import follow_until_error, snapshot
+from tests.support.tables.golden import golden_delta
 
 # table: (versions that come before, the error, what it must say)
 REFUSED: Final[dict[str, tuple[int, type[TailerError], dict[str, object]]]] = {

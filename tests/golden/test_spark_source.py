@@ -7,10 +7,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import tailer.spark
-from tests.golden.test_feeds import TABLES, expected_table, rows
-from tests.oracle import assert_same, type_name
-from tests.queries import Checkpoint, Query, Trigger, read_batch, rows_of_all
-from tests.tables import expected_feed, golden_delta
+from tests.support.oracle.rows import assert_same, type_name
+from tests.support.spark.queries import Checkpoint, Query, Trigger, read_batch, rows_of_all
+from tests.support.tables.golden import expected_feed, golden_delta
+from tests.support.tables.golden_feeds import TABLES, expected_table, rows
 
 ON_SPARK = ("cdc_ict_table", "cdf-column-mapping-id-mode", "cdf-table-backtick-column-names", "cdf-table-with-dv")
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.delta.log.listing import LOG
-from tests.logs import Action, add, commit_info, metadata, protocol, remove, write_commit
+from tests.support.tables.log_files import Action, add, commit_info, metadata, protocol, remove, write_commit
 
 FILES: Final = 1_000_000
 STEP: Final = 100_000

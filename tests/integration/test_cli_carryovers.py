@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.integration.commands import background, complaints, tailer
+from tests.support.daemon.commands import background, complaints, tailer
 
 Shown = list[tuple[int, str, int, float | None]]  # version, change type, id, amount
 END_S = 60.0

@@ -12,9 +12,9 @@ import pytest
 
 from tailer.cli import VERBS
 from tailer.plan import ChangePlan, Regime
-from tests.follow import plans
-from tests.integration.commands import Orders, in_terminal, tailer
-from tests.tables import golden_delta
+from tests.support.daemon.commands import Orders, in_terminal, tailer
+from tests.support.follow import plans
+from tests.support.tables.golden import golden_delta
 
 GOOD = """
 [pipelines.orders]

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.demo.proof import judge
-from tests.integration.commands import tailer
-from tests.spark import delta_jars
+from tests.support.daemon.commands import tailer
+from tests.support.spark.session import delta_jars
 
 SHORT = (
     "import sys; from rich.console import Console; from tailer.demo.stage import play\n"

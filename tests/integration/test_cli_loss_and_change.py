@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from tests.faults.crafted import Crafted
-from tests.integration.commands import background, complaints, tailer
-from tests.integration.test_daemon import until
+from tests.support.daemon.commands import background, complaints, tailer
+from tests.support.daemon.process import until
+from tests.support.tables.handwritten import HandwrittenTable
 
 CONFIG = """
 metrics = "127.0.0.1:0"
@@ -26,15 +26,15 @@ sink = {{kind = "{kind}", path = "{kind}"}}
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Crafted:
+def table(tmp_path: Path) -> HandwrittenTable:
     """Version 1 has one column, version 2 two."""
-    found = Crafted(tmp_path / "t")
+    found = HandwrittenTable(tmp_path / "t")
     found.commit(found.add(found.data("1.parquet", [1, 2])))
     widen(found, found.add(found.data("2.parquet", [3], note=["three"])))
     return found
 
 
-def widen(table: Crafted, *actions: object) -> None:
+def widen(table: HandwrittenTable, *actions: object) -> None:
     """Commit a schema with a column more."""
     schema = json.loads(table.metadata["schemaString"])
     schema["fields"].append({"name": "note", "type": "string", "nullable": True, "metadata": {}})
@@ -42,7 +42,7 @@ def widen(table: Crafted, *actions: object) -> None:
     table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
 
 
-def replace(table: Crafted, table_id: str, *actions: object) -> None:
+def replace(table: HandwrittenTable, table_id: str, *actions: object) -> None:
     """What REPLACE TABLE commits."""
     table.metadata = {**table.metadata, "id": table_id}
     table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def told(folder: Path) -> list[tuple[object, object]]:
     return [(line["_change_type"], line["_commit_version"]) for line in lines(folder)]
 
 
-def test_tail_prints_the_change_between_the_rows(table: Crafted) -> None:
+def test_tail_prints_the_change_between_the_rows(table: HandwrittenTable) -> None:
     done = tailer("tail", table.path, "--from", "earliest", "--to", "latest")
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     shown = [json.loads(line) for line in done.stdout.splitlines()]
@@ -77,7 +77,7 @@ def test_tail_prints_the_change_between_the_rows(table: Crafted) -> None:
     assert "column note string was added" in table_view.stdout
 
 
-def test_row_ids_where_the_table_has_them(table: Crafted) -> None:
+def test_row_ids_where_the_table_has_them(table: HandwrittenTable) -> None:
     table.metadata["configuration"] = {"delta.enableRowTracking": "true"}
     name = table.data("3.parquet", [7, 8], note=[None, None])
     table.commit({"metaData": table.metadata}, table.add(name, baseRowId=40, defaultRowCommitVersion=3))
@@ -92,7 +92,7 @@ def test_row_ids_where_the_table_has_them(table: Crafted) -> None:
     ]
 
 
-def test_the_daemon_measures_how_far_it_is(table: Crafted) -> None:
+def test_the_daemon_measures_how_far_it_is(table: HandwrittenTable) -> None:
     config = configured(table.path.parent)
     with background("run", config) as daemon:
         assert daemon.stderr is not None
@@ -109,7 +109,7 @@ def test_the_daemon_measures_how_far_it_is(table: Crafted) -> None:
         assert daemon.wait(30) == 0
 
 
-def test_an_address_that_is_taken_is_a_fault_of_the_configuration(table: Crafted) -> None:
+def test_an_address_that_is_taken_is_a_fault_of_the_configuration(table: HandwrittenTable) -> None:
     config = configured(table.path.parent)
     with background("run", config) as daemon:
         assert daemon.stderr is not None
@@ -121,7 +121,7 @@ def test_an_address_that_is_taken_is_a_fault_of_the_configuration(table: Crafted
 
 
 @pytest.mark.parametrize("kind", ["files", "delta"])
-def test_skipping_what_was_vacuumed(table: Crafted, kind: str) -> None:
+def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
     table.commit(table.add(table.data("3.parquet", [4], note=["gone"])))
     table.commit(table.add(table.data("4.parquet", [5], note=["five"])))
     (table.path / "3.parquet").unlink()
@@ -145,7 +145,7 @@ def test_skipping_what_was_vacuumed(table: Crafted, kind: str) -> None:
         assert sorted(tuple(row.values()) for row in rows.to_pylist()) == sorted(expected)
 
 
-def test_fail_on_a_change_of_schema_then_evolve(table: Crafted) -> None:
+def test_fail_on_a_change_of_schema_then_evolve(table: HandwrittenTable) -> None:
     folder = table.path.parent
     stopped = tailer("run", configured(folder, on_schema_change="fail"))
     assert stopped.returncode == 3
@@ -158,7 +158,7 @@ def test_fail_on_a_change_of_schema_then_evolve(table: Crafted) -> None:
     assert told(folder) == [("insert", 1), ("insert", 1), ("schema_change", 2), ("insert", 2)]
 
 
-def test_progress_of_a_table_that_became_another(table: Crafted) -> None:
+def test_progress_of_a_table_that_became_another(table: HandwrittenTable) -> None:
     folder = table.path.parent
     config = configured(folder)
 
@@ -182,12 +182,12 @@ def test_progress_of_a_table_that_became_another(table: Crafted) -> None:
     assert [each for each in told(folder) if each[1] == 4] == [("insert", 4)] * 2
 
 
-def test_a_table_deleted_and_made_anew_under_a_running_daemon(table: Crafted) -> None:
+def test_a_table_deleted_and_made_anew_under_a_running_daemon(table: HandwrittenTable) -> None:
     folder = table.path.parent
     with background("run", configured(folder)) as daemon:
         until(lambda: len(lines(folder)) == 4)
         shutil.rmtree(table.path)
-        other = Crafted(folder / "t")
+        other = HandwrittenTable(folder / "t")
         other.metadata["id"] = "99999999-2222-3333-4444-555555555555"
         other.version = -1
         other.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": other.metadata})
@@ -199,7 +199,7 @@ def test_a_table_deleted_and_made_anew_under_a_running_daemon(table: Crafted) ->
     assert len(lines(folder)) == 4
 
 
-def test_a_plan_says_whether_the_feed_was_on(table: Crafted) -> None:
+def test_a_plan_says_whether_the_feed_was_on(table: HandwrittenTable) -> None:
     plan = json.loads(tailer("plan", table.path, "1").stdout)
     assert (plan["feed"], plan["regime"]) == (True, "files")
 
@@ -235,7 +235,7 @@ def test_check_finds_an_address_that_is_none(tmp_path: Path, address: str) -> No
     assert "is not an address" in done.stdout
 
 
-def test_a_managed_table_without_its_catalog_says_what_to_do(table: Crafted) -> None:
+def test_a_managed_table_without_its_catalog_says_what_to_do(table: HandwrittenTable) -> None:
     feature = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"]}
     table.commit({"protocol": {**feature, "writerFeatures": ["catalogManaged"]}})
     done = tailer("tail", table.path, "--from", "3", "--to", "3")

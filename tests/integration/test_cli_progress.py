@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.integration.commands import Orders, background, tailer
-from tests.integration.test_daemon import until
+from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.process import until
 
 TWO = """
 state_table = "state"

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.commands import COMMAND, Orders, tailer
+from tests.support.daemon.commands import COMMAND, Orders, tailer
 
 CONFIG: Final = """
 state_table = "state"

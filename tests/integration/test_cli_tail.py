@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import COMMAND, Orders, background, complaints, in_terminal, tailer
-from tests.tables import golden_delta
+from tests.support.daemon.commands import COMMAND, Orders, background, complaints, in_terminal, tailer
+from tests.support.tables.golden import golden_delta
 
 
 @pytest.fixture

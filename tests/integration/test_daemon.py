@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -16,17 +15,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.serve import run_all
 from tailer.errors import NotATable
-from tests.integration.commands import Orders, background, tailer
-
-WAIT_S = 60.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
+from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.process import until
 
 
 class Endless:

@@ -35,9 +35,9 @@ from tailer.plan import Position, output_schema
 from tailer.sink import Append, Progress
 from tailer.spark.write.delta_pipeline import delta_pipeline
 from tailer.start import Start, StartKind
-from tests.executor_writing import Delivering, Interrupted, rows_of
-from tests.faults.crafted import Crafted
-from tests.faults.saga import Saga
+from tests.support.histories.long_history import LongHistory
+from tests.support.spark.executor_writes import Delivering, Interrupted, rows_of
+from tests.support.tables.handwritten import HandwrittenTable
 
 LATEST = Start(StartKind.LATEST)
 SNAPSHOT = Start(StartKind.SNAPSHOT)
@@ -45,17 +45,17 @@ PATIENCE_S = 120
 
 
 @pytest.fixture
-def saga(tmp_path: Path) -> Saga:
+def history(tmp_path: Path) -> LongHistory:
     """A busy table."""
-    made = Saga(tmp_path / "source", seed=7, length=60)
+    made = LongHistory(tmp_path / "source", seed=7, length=60)
     made.publish(59)
     return made
 
 
 @pytest.fixture
-def delivering(saga: Saga, tmp_path: Path) -> Delivering:
+def delivering(history: LongHistory, tmp_path: Path) -> Delivering:
     """It is delivered to a target that is not there yet."""
-    return Delivering(saga.path, tmp_path / "target")
+    return Delivering(history.path, tmp_path / "target")
 
 
 def same_as_driver(delivering: Delivering, ends: Sequence[int | None] = (None,)) -> None:
@@ -95,16 +95,18 @@ def test_driver_and_executors_go_on_where_the_other_stopped(delivering: Deliveri
     same_as_driver(delivering)
 
 
-def test_the_start_at_the_newest_version_is_kept(delivering: Delivering, saga: Saga, spark: SparkSession) -> None:
-    later = Delivering(saga.path, delivering.target, start=LATEST)
+def test_the_start_at_the_newest_version_is_kept(
+    delivering: Delivering, history: LongHistory, spark: SparkSession
+) -> None:
+    later = Delivering(history.path, delivering.target, start=LATEST)
     later.by_executors(spark)
-    assert later.progress() == saga.last
+    assert later.progress() == history.last
     ids = iter(range(10**6, 10**6 + 2))
     # What arrives before anything was delivered is not left out.
-    write_deltalake(saga.path, pa.table({"id": pa.array([next(ids)], pa.int64())}), mode="append")
+    write_deltalake(history.path, pa.table({"id": pa.array([next(ids)], pa.int64())}), mode="append")
     later.by_executors(spark)
     assert [dict(row)["id"] for row in rows_of(later.target)] == [str(10**6)]
-    assert later.progress() == saga.last + 1
+    assert later.progress() == history.last + 1
 
 
 def test_a_snapshot_is_one_commit(delivering: Delivering, spark: SparkSession) -> None:
@@ -136,7 +138,7 @@ async def _begin_snapshot(whole: Delivering) -> None:
 
 
 def test_nothing_but_empty_versions(tmp_path: Path, spark: SparkSession) -> None:
-    source = Crafted(tmp_path / "source")
+    source = HandwrittenTable(tmp_path / "source")
     for _ in range(3):
         source.commit({"commitInfo": {"operation": "SET TBLPROPERTIES"}})
     delivering = Delivering(source.path, tmp_path / "target")
@@ -167,7 +169,7 @@ def test_columns_come_go_and_are_renamed(tmp_path: Path, spark: SparkSession) ->
 
 
 def test_a_table_that_becomes_another_one(tmp_path: Path, spark: SparkSession) -> None:
-    source = Crafted(tmp_path / "source")
+    source = HandwrittenTable(tmp_path / "source")
     source.commit(source.add(source.data("a.parquet", [1, 2])))
     replaced = {"metaData": {**source.metadata, "id": "22222222-3333-4444-5555-666666666666"}}
     source.commit(replaced, source.remove("a.parquet"), source.add(source.data("b.parquet", [3])))
@@ -244,9 +246,11 @@ def test_a_row_that_the_target_cannot_take_stops_it_behind_the_rest(tmp_path: Pa
     assert sorted(dict(row)["p"] for row in rows_of(delivering.target)) == ["'a'", "'b'"]
 
 
-def test_a_file_that_is_gone_stops_it_behind_the_rest(delivering: Delivering, saga: Saga, spark: SparkSession) -> None:
-    commit = json.loads((saga.path / "_delta_log" / f"{20:020d}.json").read_text().splitlines()[0])
-    (saga.path / commit["add"]["path"]).unlink()
+def test_a_file_that_is_gone_stops_it_behind_the_rest(
+    delivering: Delivering, history: LongHistory, spark: SparkSession
+) -> None:
+    commit = json.loads((history.path / "_delta_log" / f"{20:020d}.json").read_text().splitlines()[0])
+    (history.path / commit["add"]["path"]).unlink()
     beside = delivering.into(delivering.target.with_name("beside"))
     with pytest.raises(FileVacuumed) as theirs:
         beside.by_driver()
@@ -285,10 +289,12 @@ def test_a_change_of_columns_may_be_refused(tmp_path: Path, spark: SparkSession)
         assert delivering.progress() == 1
 
 
-def test_another_table_in_the_place_of_the_first(delivering: Delivering, saga: Saga, spark: SparkSession) -> None:
+def test_another_table_in_the_place_of_the_first(
+    delivering: Delivering, history: LongHistory, spark: SparkSession
+) -> None:
     delivering.by_executors(spark, 3)
-    saga.path.rename(saga.path.with_name("old"))
-    write_deltalake(saga.path, pa.table({"id": [1]}))
+    history.path.rename(history.path.with_name("old"))
+    write_deltalake(history.path, pa.table({"id": [1]}))
     with pytest.raises(TableReplaced):
         delivering.by_executors(spark)
 

@@ -16,11 +16,11 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from tests.jars.where import MissingJarsError
-from tests.kafka.cluster import KafkaCluster, KafkaDownError
-from tests.kafka.metadata import ask_metadata
-from tests.kafka.proxy import END_TXN, PRODUCE, Proxy
-from tests.kafka.secure import PASSWORD, USER, SecureKafka
-from tests.kafka.topics import Follower, create_topic, end_offsets, read_topic, unique_name
+from tests.support.kafka.cluster import KafkaCluster, KafkaDownError
+from tests.support.kafka.metadata import ask_metadata
+from tests.support.kafka.proxy import END_TXN, PRODUCE, Proxy
+from tests.support.kafka.secure import PASSWORD, USER, SecureKafka
+from tests.support.kafka.topics import Follower, create_topic, end_offsets, read_topic, unique_name
 
 pytestmark = pytest.mark.kafka
 
@@ -224,7 +224,7 @@ def test_missing_jars_are_fetched_by_make_setup(tmp_path: Path, monkeypatch: pyt
 
 def test_no_node_outlives_tests_that_are_killed(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from tests.kafka.cluster import KafkaCluster\n"
+        "import sys; from pathlib import Path; from tests.support.kafka.cluster import KafkaCluster\n"
         "cluster = KafkaCluster(Path(sys.argv[1])); print(cluster.pid(), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "kafka")]

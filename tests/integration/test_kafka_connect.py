@@ -22,13 +22,13 @@ from kafka import KafkaProducer
 
 from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer.errors import SinkRejected
-from tests.change_rows import DELETE, INSERT, changes
-from tests.integration.commands import background
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.connect import ConnectWorker
-from tests.kafka.debezium import DebeziumLibrary
-from tests.kafka.postgres import USER, Postgres
-from tests.kafka.topics import Follower, Record, create_topic, read_topic, unique_name
+from tests.support.daemon.commands import background
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.topics import Follower, Record, create_topic, read_topic, unique_name
+from tests.support.servers.debezium import DebeziumLibrary
+from tests.support.servers.kafka_connect import ConnectWorker
+from tests.support.servers.postgres import USER, Postgres
+from tests.support.tables.change_rows import DELETE, INSERT, changes
 
 pytestmark = pytest.mark.kafka
 

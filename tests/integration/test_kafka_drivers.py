@@ -19,9 +19,9 @@ from sinks.kafka.clients.port import ProducerFactory, ProducerSettings
 from sinks.kafka.clients.python_cluster import Cluster, ReadResult
 from sinks.kafka.clients.python_producer import PythonProducer
 from tailer.errors import SinkRejected, SinkUnavailable
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing
-from tests.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing
+from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
 
 # From UtilsTest of Apache Kafka.
 JAVA_HASHES: Final = {

@@ -18,10 +18,10 @@ from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of
 from tailer.sink import Progress, SinkTransaction, shard_name
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.drivers import messages_of, producing
-from tests.kafka.pipe import TABLE_ID, Pipe
-from tests.kafka.topics import unique_name
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.drivers import messages_of, producing
+from tests.support.kafka.pipeline import TABLE_ID, Pipe
+from tests.support.kafka.topics import unique_name
 
 every_client = pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
 

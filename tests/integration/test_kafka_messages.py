@@ -11,11 +11,11 @@ from sinks.kafka.sink import KafkaSink
 from sinks.testing.rows import numbered
 from sinks.testing.suite import APP, deliver, up_to
 from tailer.errors import SinkUnavailable
-from tests.faults.kafka_lanes import CLIENTS, Daemon
-from tests.integration.commands import Orders
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.ports import free_ports
-from tests.kafka.topics import admin, unique_name
+from tests.support.daemon.commands import Orders
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.lanes import CLIENTS, Daemon
+from tests.support.kafka.topics import admin, unique_name
+from tests.support.servers.ports import free_ports
 
 
 @pytest.fixture(scope="module")

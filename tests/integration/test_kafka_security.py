@@ -20,10 +20,10 @@ from sinks.kafka.sink import KafkaSink
 from sinks.testing.rows import numbered
 from sinks.testing.suite import APP, deliver, up_to
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
-from tests.kafka.drivers import SINK, every_driver, messages_of
-from tests.kafka.secure import PASSWORD, USER, SecureKafka
-from tests.kafka.tokens import CLIENT_ID, CLIENT_SECRET
-from tests.kafka.topics import admin, create_topic, read_topic, unique_name
+from tests.support.kafka.drivers import SINK, every_driver, messages_of
+from tests.support.kafka.secure import PASSWORD, USER, SecureKafka
+from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
+from tests.support.servers.oauth_tokens import CLIENT_ID, CLIENT_SECRET
 
 SECRETS: Final = (PASSWORD, CLIENT_SECRET, "wrong-password", "wrong-secret")
 

@@ -1,156 +1,34 @@
 """A pipeline whose shards are delivered side by side, on a real broker: their figures, their number, their rivals."""
 
 import json
-import pickle
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pyarrow as pa
 import pytest
 from anyio import create_task_group, to_thread
 
-from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.rules import PairingRules
-from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
-from tailer.delta.table import DeltaTableLog
-from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkFenced, TableReplaced
-from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of
-from tailer.shards.resharding import NO_COLUMNS, Layout, LayoutSink, UndividedSink, layout_id
-from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
+from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
 from tailer.sink import Progress, Sink, shard_name
 from tailer.spark.write.sharded_pipeline import ShardedPipeline
-from tailer.start import Start
-from tailer.stores.local import LocalStore
-from tests.faults.kafka_figures import Figures
-from tests.faults.kafka_history import TABLE_ID, History
-from tests.faults.kafka_lanes import Form, Lane
-from tests.integration.commands import tailer
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.shards import ThreadRunner, by_key, together
-from tests.kafka.topics import Follower, Record, read_topic, unique_name
-from tests.logs import add, metadata, parquet, protocol, schema_string, write_commit
-from tests.oracle import delta_rs_snapshot
+from tests.support.daemon.commands import tailer
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.history import TABLE_ID, History
+from tests.support.kafka.sharded_delivery import ShardedDelivery
+from tests.support.kafka.shards import together
+from tests.support.kafka.topics import unique_name
+from tests.support.oracle.rows import delta_rs_snapshot
+from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
 
 T = TypeVar("T")
 
 PATIENCE_S = 1.0
-
-
-class Place:
-    """A pipeline over the table at `table`, or over that of a history, into topics of its own."""
-
-    def __init__(self, kafka: KafkaCluster, table: History | Path, form: Form = "keyed", **options: Any) -> None:
-        self.table_path = table.path if isinstance(table, History) else table
-        self.history = table
-        self.servers = kafka.bootstrap_servers
-        self.lane = Lane("confluent-kafka", form, options=options)
-        self.lane.create(self.servers)
-        self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
-
-    def settings(self, shards: int, start: str = "earliest") -> PipelineSettings:
-        key = tuple(self.options.get("key", ()))
-        return PipelineSettings(
-            name=self.lane.name,
-            table=self.table_path,
-            start=Start.parse(start),
-            policy=Policy(),
-            pairing=PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
-            poll_interval_s=0.05,
-            sink_kind="kafka",
-            sink_options=self.options,
-            write=Writers.EXECUTORS,
-            shards=shards,
-        )
-
-    def table(self) -> DeltaTableLog:
-        return DeltaTableLog(LocalStore(self.table_path))
-
-    @property
-    def last(self) -> int:
-        """The newest version."""
-        return len(list((self.table_path / "_delta_log").glob("*.json"))) - 1
-
-    def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> ShardedPipeline:
-        return ShardedPipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=until)
-
-    def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
-        """Let all shards come as far as the table is, or until that version."""
-        anyio.run(self.pipeline(shards, self.last if until is None else until, start).run)
-
-    def deliver_undivided(self) -> None:
-        """Let one process deliver up to the newest version, as the daemon has it done."""
-        settings = self.settings(1)
-
-        async def deliver(sink: Sink) -> None:
-            whole = UndividedSink(sink, settings.name, self.layout(sink), settings.start)
-            engine = ChangelogEngine(LocalEngine(), settings.pairing)
-            until = Start.parse(str(self.last))
-            await Pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
-
-        self.with_sink(deliver)
-
-    def attempt(self, shard: int, shards: int, until: int) -> ShardReport:
-        """Deliver one shard, as an executor does."""
-        (data,) = deliver_shard(ShardWork(self.settings(shards), shard, until, PATIENCE_S))
-        report: ShardReport = pickle.loads(data)
-        return report
-
-    def settle(self, shards: int, start: str = "earliest") -> None:
-        """Put so many shards in force."""
-        self.with_sink(lambda sink: self.layout(sink).settle(shards, Start.parse(start)))
-
-    def places(self, shards: int) -> list[Position]:
-        """Where the shards are."""
-        return self.with_sink(lambda sink: self.layout(sink).places(shards))
-
-    async def until_ended(self, shards: int, version: int) -> None:
-        """Return when all shards have ended that version, of a pipeline that began with version 0."""
-        with Follower(self.servers, [f"{self.lane.topic}-ends"]) as follower:
-            await to_thread.run_sync(follower.await_records, shards * (version + 1))
-
-    def layout(self, sink: Sink) -> Layout:
-        return Layout(self.lane.name, self.table(), sink, lambda: make_sink(self.settings(1)))
-
-    def with_sink(self, work: Callable[[Sink], Awaitable[T]]) -> T:
-        """What `work` gives with an instance of the sink."""
-
-        async def run() -> T:
-            sink = make_sink(self.settings(1))
-            try:
-                return await work(sink)
-            finally:
-                await sink.aclose()
-
-        return anyio.run(run)
-
-    def read(self, which: Literal["rows", "ends", "schema"]) -> list[Record]:
-        topics = {
-            "rows": self.lane.topic,
-            "ends": f"{self.lane.topic}-ends",
-            "schema": self.options.get("schema_topic"),
-        }
-        return read_topic(self.servers, str(topics[which]))
-
-    def figures(self, shards: int) -> Figures:
-        """The five figures, with the ENDs of all shards taken together."""
-        assert isinstance(self.history, History)
-        return self.lane.figures(self.history, [*by_key(self.read("rows")), *together(self.read("ends"), shards)])
-
-    def figures_without_ends(self) -> tuple[int, int, int, int]:
-        """What is missing, doubled, out of order, and not what the table holds: where the number of shards changed."""
-        assert isinstance(self.history, History)
-        figures = self.lane.figures(self.history, by_key(self.read("rows")))
-        return figures.missing, figures.doubled, figures.disordered, figures.unfolded
 
 
 @pytest.fixture
@@ -161,7 +39,7 @@ def history(tmp_path: Path) -> History:
 
 @pytest.mark.smoke
 def test_what_all_shards_deliver_is_the_table(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(20)
     place.deliver(3)
     history.publish(history.length)
@@ -171,7 +49,7 @@ def test_what_all_shards_deliver_is_the_table(kafka: KafkaCluster, history: Hist
 
 
 def test_without_a_key_shards_have_tasks(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history, "flat")
+    place = ShardedDelivery(kafka, history, "flat")
     history.publish(history.length)
     place.deliver(4)
     figures = place.figures(4)
@@ -180,7 +58,7 @@ def test_without_a_key_shards_have_tasks(kafka: KafkaCluster, history: History) 
 
 
 def test_attempts_at_one_shard_at_the_same_time(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(history.length)
     place.settle(2)
     with ThreadPoolExecutor(6) as threads:
@@ -190,7 +68,7 @@ def test_attempts_at_one_shard_at_the_same_time(kafka: KafkaCluster, history: Hi
 
 
 def test_the_number_changes_only_between_versions(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(12)
     place.deliver(2)
     history.publish(5)
@@ -211,7 +89,7 @@ def test_the_number_changes_only_between_versions(kafka: KafkaCluster, history: 
 
 
 def test_divided_and_put_together_again(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(9)
     place.deliver_undivided()
     history.publish(9)
@@ -224,7 +102,7 @@ def test_divided_and_put_together_again(kafka: KafkaCluster, history: History) -
 
 
 def test_whoever_dies_while_the_number_changes(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(9)
     place.deliver(2)
     number = Progress(layout_id(place.lane.name), Position.opening(2))
@@ -242,7 +120,7 @@ def test_whoever_dies_while_the_number_changes(kafka: KafkaCluster, history: His
 
 def test_who_was_divided_differently_writes_nothing_more(kafka: KafkaCluster, history: History) -> None:
     """An executor that lives on, while the pipeline is delivered in another way."""
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(9)
     place.deliver(2)
     app_id = app_id_of(shard_name(place.lane.name, 0, 2), TABLE_ID)
@@ -264,7 +142,7 @@ def test_who_was_divided_differently_writes_nothing_more(kafka: KafkaCluster, hi
 
 
 def test_all_shards_start_where_the_first_one_did(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(9)
     place.settle(2, "latest")
     history.publish(9)
@@ -278,7 +156,7 @@ def test_all_shards_start_where_the_first_one_did(kafka: KafkaCluster, history: 
 
 
 def test_all_shards_have_one_snapshot(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(15)
     place.settle(2, "snapshot")
     assert place.attempt(1, 2, 15).error is None
@@ -294,7 +172,7 @@ def test_all_shards_have_one_snapshot(kafka: KafkaCluster, history: History) -> 
 
 
 def test_of_two_drivers_the_first_one_ends(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(5)
 
     async def both() -> None:
@@ -316,7 +194,7 @@ def test_of_two_drivers_the_first_one_ends(kafka: KafkaCluster, history: History
 
 
 def test_another_table_in_its_place_is_told(kafka: KafkaCluster, history: History) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     history.publish(5)
     place.deliver(2)
     for commit in (history.path / "_delta_log").iterdir():
@@ -339,7 +217,7 @@ def test_a_commit_that_makes_it_another_table(kafka: KafkaCluster, tmp_path: Pat
     write_commit(table, 1, rows("1.parquet", 5))
     write_commit(table, 2, metadata(schema, table_id="other"), rows("2.parquet", 6))
     write_commit(table, 3, rows("3.parquet", 7))
-    place = Place(kafka, table)
+    place = ShardedDelivery(kafka, table)
     place.deliver(3, until=1)
     place.deliver(3, until=3)
     ends = [json.loads(end.value or b"") for end in together(place.read("ends"), 3)]
@@ -355,7 +233,7 @@ def test_each_shard_says_that_columns_change(kafka: KafkaCluster, tmp_path: Path
 
     write_commit(table, 0, protocol(), metadata(schema_string(id="long")), rows("0.parquet", id=[1, 2, 3]))
     write_commit(table, 1, metadata(schema_string(id="long", n="long")), rows("1.parquet", id=[4], n=[4]))
-    place = Place(kafka, table, schema_topic=unique_name("schema"))
+    place = ShardedDelivery(kafka, table, schema_topic=unique_name("schema"))
     place.deliver(2)
     told = [json.loads(record.value or b"") for record in place.read("schema")]
     assert sorted((each["_commit_version"], each["shard"], each["shards"]) for each in told) == [(1, 0, 2), (1, 1, 2)]
@@ -363,7 +241,7 @@ def test_each_shard_says_that_columns_change(kafka: KafkaCluster, tmp_path: Path
 
 
 def test_progress_is_that_of_the_shard_furthest_behind(kafka: KafkaCluster, history: History, tmp_path: Path) -> None:
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     place.deliver(3)
     behind = place.last
     history.publish(2)
@@ -376,14 +254,14 @@ def test_progress_is_that_of_the_shard_furthest_behind(kafka: KafkaCluster, hist
     assert place.places(3) == [Position.end(place.last)] * 3
 
 
-def shown(place: Place, folder: Path) -> list[str]:
+def shown(place: ShardedDelivery, folder: Path) -> list[str]:
     """Delivered, latest and lag, as `tailer progress` has them."""
     done = tailer("progress", "show", configured(place, folder))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()[-1].split("\t")[3:]
 
 
-def configured(place: Place, folder: Path) -> Path:
+def configured(place: ShardedDelivery, folder: Path) -> Path:
     """A configuration for the daemon with three shards."""
     path, settings = folder / "tailer.toml", place.settings(3)
     options = {"kind": settings.sink_kind, **settings.sink_options}

@@ -16,10 +16,10 @@ from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailab
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress
-from tests.change_rows import DELETE, INSERT, POST, PRE, changes
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.registry import serving_registry
-from tests.kafka.topics import Record, admin, create_topic, read_topic, unique_name
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.topics import Record, admin, create_topic, read_topic, unique_name
+from tests.support.servers.schema_registry import serving_registry
+from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes
 
 TABLE_ID = APP.rpartition("/")[2]
 

@@ -10,8 +10,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tests.integration.test_memory import peak_mb
-from tests.logs import add, commit_info, inline_vector, metadata, parquet, protocol, remove, schema_string, write_commit
+from tests.support.daemon.process import peak_mb
+from tests.support.tables.log_files import (
+    add,
+    commit_info,
+    inline_vector,
+    metadata,
+    parquet,
+    protocol,
+    remove,
+    schema_string,
+    write_commit,
+)
 
 TAILER: Final = Path(sys.executable).with_name("tailer")
 LIMIT_MB: Final = 300

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.integration.commands import background
-from tests.integration.test_daemon import until
+from tests.support.daemon.commands import background
+from tests.support.daemon.process import until
 
 TABLES: Final = 50
 ROWS: Final = 10

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+
+from tests.support.daemon.process import peak_mb
 
 ROWS: Final = 10_000_000
 FILES: Final = 2
@@ -79,20 +80,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commit = path / "_delta_log" / f"{0:020d}.json"
     commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
     return path
-
-
-def peak_mb(process: subprocess.Popen[bytes]) -> float:
-    """Wait for a process; how much memory it had resident at most, in MB.
-
-    What `wait4` tells would count this process too, which it was copied from.
-    """
-    peak_kb = 0
-    while process.poll() is None:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            peak_kb = max([peak_kb, *(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)])
-        time.sleep(0.02)
-    return peak_kb / 1024
 
 
 def test_ten_million_rows_in_bounded_memory(table: Path) -> None:

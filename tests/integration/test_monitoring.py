@@ -9,8 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.integration.commands import Orders, background
-from tests.integration.test_daemon import until
+from tests.support.daemon.commands import Orders, background
+from tests.support.daemon.process import until
 
 NAMES = ("a", "b", "c")
 

@@ -18,7 +18,7 @@ from sinks.testing import change_batch
 from sinks.testing.rows import DELTA_TYPES
 from tailer.errors import SinkRejected
 from tests.jars.where import jars_dir
-from tests.kafka.registry import serving_apicurio
+from tests.support.servers.schema_registry import serving_apicurio
 
 pytestmark = pytest.mark.kafka
 

@@ -23,17 +23,17 @@ from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, is_remote, open_session
 from tailer.spark.write.delta_session import CATALOG, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
 from tailer.spark.write.sharded_pipeline import ShardedPipeline
-from tests.executor_writing import Delivering, rows_of
-from tests.faults.kafka_history import History
-from tests.feeding import placed
-from tests.follow import plans, run_plan
-from tests.integration.test_kafka_shards import Place
-from tests.kafka.cluster import KafkaCluster
-from tests.oracle import assert_same
-from tests.oracle import rows_of as rows
-from tests.spark import delta_jars
-from tests.spark_cluster import ConnectServer
-from tests.written import CASES_DATA, Told, read
+from tests.support.follow import plans, run_plan
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.history import History
+from tests.support.kafka.sharded_delivery import ShardedDelivery
+from tests.support.oracle.recorded import CASES_DATA, RecordedTable, read
+from tests.support.oracle.rows import assert_same
+from tests.support.oracle.rows import rows_of as rows
+from tests.support.spark.batches import placed
+from tests.support.spark.cluster import ConnectServer
+from tests.support.spark.executor_writes import Delivering, rows_of
+from tests.support.spark.session import delta_jars
 
 pytestmark = pytest.mark.spark_connect
 
@@ -41,12 +41,12 @@ CASE: Final = CASES_DATA / "unpaired_add_with_vector_via_restore.1.tar.xz"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
     """A table with deletion vectors, and Spark's feed of it."""
     return read(CASE, tmp_path_factory.mktemp("told"))
 
 
-def feed_of(told: Told) -> pa.Table:
+def feed_of(told: RecordedTable) -> pa.Table:
     """All change rows, as Spark gives them."""
     return pa.concat_tables([answer.feed for answer in told.answers.values() if answer.feed])
 
@@ -63,12 +63,12 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         close_session(found)
 
 
-def test_a_batch_is_the_expected_feed(session: SparkSession, told: Told) -> None:
+def test_a_batch_is_the_expected_feed(session: SparkSession, told: RecordedTable) -> None:
     frame = session.read.format("tailer").options(startingVersion=0, endingVersion=told.last)
     assert_same(rows(frame.load(str(told.path)).toArrow()), rows(feed_of(told)), told.title)
 
 
-def test_a_stream_is_the_expected_feed(session: SparkSession, told: Told, tmp_path: Path) -> None:
+def test_a_stream_is_the_expected_feed(session: SparkSession, told: RecordedTable, tmp_path: Path) -> None:
     """In several micro-batches, the second half by another query that takes over."""
     for end in (2, told.last):
         frame = session.readStream.format("tailer").options(startingVersion=0, maxRowsPerTrigger=3)
@@ -81,7 +81,7 @@ def test_a_stream_is_the_expected_feed(session: SparkSession, told: Told, tmp_pa
     assert_same(rows(found), rows(feed_of(told)), told.title)
 
 
-def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, told: Told) -> None:
+def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, told: RecordedTable) -> None:
     with closing(Executors(session)) as executors:
         engine = SparkEngine(lambda: executors)
         for plan in plans(told.path):
@@ -89,7 +89,9 @@ def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, told: T
             assert list(placed(run_plan(plan, engine).batches)) == expected
 
 
-def test_executors_write_to_delta_what_the_driver_does(session: SparkSession, told: Told, tmp_path: Path) -> None:
+def test_executors_write_to_delta_what_the_driver_does(
+    session: SparkSession, told: RecordedTable, tmp_path: Path
+) -> None:
     delivering = Delivering(told.path, tmp_path / "target")
     delivering.by_executors(session, 2)
     delivering.by_executors(session)
@@ -102,7 +104,7 @@ def test_executors_write_to_delta_what_the_driver_does(session: SparkSession, to
 def test_executors_deliver_shards_to_kafka(session: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     history = History(tmp_path / "table", seed=5, length=12, large=300, large_every=4)
     history.publish(history.length)
-    place = Place(kafka, history)
+    place = ShardedDelivery(kafka, history)
     with closing(Executors(session)) as executors:
         pipeline = ShardedPipeline(place.settings(3), place.table(), lambda: executors, TimerWake(), until=history.last)
         anyio.run(pipeline.run)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import TableNotFoundError
 
-from tests.integration.commands import Orders, background
-from tests.spark import delta_jars
+from tests.support.daemon.commands import Orders, background
+from tests.support.spark.session import delta_jars
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,8 @@ from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError, EngineUnavailable, FileVacuumed, Retry, StorageUnavailable
 from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, engine_name, is_alive, is_remote, open_session
-from tests.kafka.ports import free_ports
-from tests.spark_cluster import ConnectServer, Driver, StandaloneCluster
+from tests.support.servers.ports import free_ports
+from tests.support.spark.cluster import ConnectServer, Driver, StandaloneCluster
 
 pytestmark = pytest.mark.spark
 

@@ -19,8 +19,8 @@ from tailer.plan import ChangePlan
 from tailer.read.execute import execute
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.typed import TypedRows, typed_schema
-from tests.follow import plans
-from tests.oracle import assert_same, rows_of
+from tests.support.follow import plans
+from tests.support.oracle.rows import assert_same, rows_of
 
 METADATA: Final = [field.name for field in METADATA_FIELDS]
 

@@ -17,10 +17,10 @@ from tailer.engine.local import LocalEngine
 from tailer.plan import ChangePlan, Position
 from tailer.read import batch_sizes
 from tailer.read.execute import execute
-from tests.follow import Followed, plans, run_plan
-from tests.histories import History, Shape, quick
-from tests.oracle import Row, rows_in_order
-from tests.tables import golden_delta
+from tests.support.follow import Followed, plans, run_plan
+from tests.support.histories.random_history import History, Shape, quick
+from tests.support.oracle.rows import Row, rows_in_order
+from tests.support.tables.golden import golden_delta
 
 pytestmark = pytest.mark.golden
 

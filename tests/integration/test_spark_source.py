@@ -1,6 +1,6 @@
 """The data source `tailer` in Spark: batches, streams and SQL, beside Delta's own change feed of the same tables.
 
-What needs many combinations is tested without Spark (`tests.queries`): here is what only Spark shows.
+What needs many combinations is tested without Spark (`tests.support.spark.queries`): here is what only Spark shows.
 """
 
 import json
@@ -20,10 +20,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import tailer.spark
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION
-from tests.mapped_table import MappedTable
-from tests.oracle import assert_same, rows_of
-from tests.queries import read_batch
-from tests.spark_table import Table
+from tests.support.oracle.rows import assert_same, rows_of
+from tests.support.spark.queries import read_batch
+from tests.support.spark.table import Table
+from tests.support.tables.mapped import MappedTable
 
 
 class Source:

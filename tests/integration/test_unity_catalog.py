@@ -29,8 +29,8 @@ from tailer.errors import (
 from tailer.events import CHANGE_TYPE
 from tailer.start import Start
 from tailer.stores.local import LocalStore
-from tests.integration.unity_server import UnityServer, serving
-from tests.logs import add, commit_info, metadata, parquet, protocol, remove, write_commit
+from tests.support.servers.unity_catalog import UnityServer, serving
+from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, remove, write_commit
 
 NAME = "main.sales.orders"
 TOKEN = "open-sesame"

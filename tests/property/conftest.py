@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.histories import quick
-from tests.spark_table import Table
+from tests.support.histories.random_history import quick
+from tests.support.spark.table import Table
 
 # This peer is not built for Linux on all processors; the tests about it are nobody else's.
 collect_ignore = [] if find_spec("delta_kernel_rust_sharing_wrapper") else ["test_peer_kernel.py"]

@@ -1,9 +1,9 @@
 """Tables without a change feed: only the rows that changed are events, and none of them is missing.
 
-Random histories that write most rows again as they were (`tests.carried`) are judged version by version over
-delta-rs's and Spark's snapshots: the fold of the events holds, and there are as many events as rows in which two
-snapshots differ. A history that is written twice, with a change feed and without one, has the same events when updates
-are told by key. Histories whose columns change are those of `tests.written`.
+Random histories that write most rows again as they were (`tests.support.histories.rewrites`) are judged version by
+version over delta-rs's and Spark's snapshots: the fold of the events holds, and there are as many events as rows in
+which two snapshots differ. A history that is written twice, with a change feed and without one, has the same events
+when updates are identified by key. Histories whose columns change are those of `tests.support.oracle.recorded`.
 
 `make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
 at `LAKE_TAILER_SOAK_SEED`.
@@ -31,13 +31,30 @@ from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP
 from tailer.plan import TASKS, Regime
 from tailer.schema.changes import describe_changes
-from tests.carried import TRACKED, UNIQUE, CarriedHistory, CarriedShape, changes, events, with_updates
-from tests.follow import Followed, follow, plans, run_plan
-from tests.identity import Schema, restate, shared
-from tests.integration.commands import tailer
-from tests.oracle import GONE, METADATA, Rows, assert_same, delta_rs_snapshot, gone_and_come, rows_of, spark_snapshot
-from tests.spark_table import Table, kinds, schemas_in
-from tests.written import HISTORIES, Told, read
+from tests.support.daemon.commands import tailer
+from tests.support.follow import Followed, follow, plans, run_plan
+from tests.support.histories.rewrites import (
+    TRACKED,
+    UNIQUE,
+    RewriteHistory,
+    RewriteShape,
+    changes,
+    events,
+    with_updates,
+)
+from tests.support.oracle.column_identity import Schema, restate, shared
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
+from tests.support.oracle.rows import (
+    GONE,
+    METADATA,
+    Rows,
+    assert_same,
+    delta_rs_snapshot,
+    gone_and_come,
+    rows_of,
+    spark_snapshot,
+)
+from tests.support.spark.table import Table, kinds, schemas_in
 
 SEED: Final = 20261121
 SIDE_BY_SIDE: Final = 2
@@ -52,10 +69,10 @@ OTHERS: Final = (KEEP, BY_ROW_ID, BY_KEY, replace(BY_KEY, carryovers=Carryovers.
 KEEPING_IDS: Final = ("UPDATE", "DELETE", "MERGE", "OPTIMIZE")
 
 
-def shape(vectors: bool, tracked: bool, partitioned: bool, rich: bool, unique: bool) -> CarriedShape:
+def shape(vectors: bool, tracked: bool, partitioned: bool, rich: bool, unique: bool) -> RewriteShape:
     """A table without a feed."""
     traits = (*([TRACKED] if tracked else []), *([UNIQUE] if unique else []))
-    return CarriedShape(False, vectors, partitioned, rich, traits)
+    return RewriteShape(False, vectors, partitioned, rich, traits)
 
 
 # Each two of vectors, row tracking and partitions in all four ways, and what is done to such a table.
@@ -96,7 +113,7 @@ DONE: Final = {
     ),
 }
 FED: Final = {replace(bare, feed=True): done for bare, done in DONE.items() if UNIQUE in bare.traits}
-Histories = dict[CarriedShape, CarriedHistory]
+Histories = dict[RewriteShape, RewriteHistory]
 
 
 def paired(rules: PairingRules) -> ChangelogEngine:
@@ -109,7 +126,7 @@ def row_count(version: Followed) -> int:
     return sum(table.num_rows for table in version.tables)
 
 
-def check(history: CarriedHistory) -> int:
+def check(history: RewriteHistory) -> int:
     """Judge every version of a history without a feed; returns how many there are."""
     raw = follow(history.path)
     assert [version.plan.version for version in raw] == list(range(history.latest + 1))
@@ -127,7 +144,7 @@ def check(history: CarriedHistory) -> int:
     return len(raw)
 
 
-def snapshot_rows(history: CarriedHistory, version: int) -> Rows:
+def snapshot_rows(history: RewriteHistory, version: int) -> Rows:
     """All rows of a version; the latest is asked of Spark, the others of the quicker reader."""
     if version == history.latest:
         return spark_snapshot(history.spark, history.path, version)
@@ -160,7 +177,7 @@ def check_resumed(chosen: random.Random, raw: Followed, whole: Followed, where: 
         assert events(rest) == [event for event in events(whole) if event.position > place], f"after {place}, {where}"
 
 
-def check_twins(on: CarriedHistory, off: CarriedHistory) -> None:
+def check_twins(on: RewriteHistory, off: RewriteHistory) -> None:
     """Both were written alike; their events agree when updates are told by key, and by row id where rows have one.
 
     Unless asked for updates, the feed is believed.
@@ -184,7 +201,7 @@ def untimed(version: Followed) -> Rows:
     return sum((rows_of(table, [COMMIT_TIMESTAMP]) for table in version.tables), Rows())
 
 
-def check_told(told: Told) -> int:
+def check_told(told: RecordedTable) -> int:
     """Judge the versions of a written history that have no feed; returns how many deleted and inserted the same.
 
     The events that there are without comparison are judged elsewhere; of these, exactly those are left of which the
@@ -229,8 +246,8 @@ def histories(quick_spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
     """One history of each shape."""
     folder = tmp_path_factory.mktemp("carried")
 
-    def made(shape: CarriedShape, operations: Sequence[str]) -> CarriedHistory:
-        return CarriedHistory(quick_spark, folder / str(shape), SEED, shape).do(*operations)
+    def made(shape: RewriteShape, operations: Sequence[str]) -> RewriteHistory:
+        return RewriteHistory(quick_spark, folder / str(shape), SEED, shape).do(*operations)
 
     shapes = DONE | FED
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -239,13 +256,13 @@ def histories(quick_spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", DONE, ids=str)
-def test_only_what_changed_and_all_of_it(histories: Histories, shape: CarriedShape) -> None:
+def test_only_what_changed_and_all_of_it(histories: Histories, shape: RewriteShape) -> None:
     assert check(histories[shape]) >= len(DONE[shape])
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", FED, ids=str)
-def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: CarriedShape) -> None:
+def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: RewriteShape) -> None:
     check_twins(histories[shape], histories[replace(shape, feed=False)])
 
 
@@ -361,7 +378,7 @@ def judged(table: Table, changed: dict[str, int], updates: dict[str, int], compa
     """
     schemas = schemas_in(table.path)
     story = [f"version {version}" for version in schemas]
-    assert check_told(Told(table.path, "a case", story, schemas, {})) == compared
+    assert check_told(RecordedTable(table.path, "a case", story, schemas, {})) == compared
     for rules, expected in ((DROP, changed), (replace(BY_KEY, skip_unchanged=False), updates)):
         assert kinds(follow(table.path, engine=paired(rules))[-1]) == expected
 
@@ -372,14 +389,14 @@ def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) ->
     seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
     shapes = [shape(*kind) for kind in product((False, True), repeat=5)]
 
-    def one(off: CarriedShape, seed: int) -> int:
+    def one(off: RewriteShape, seed: int) -> int:
         folder = tmp_path / str(seed)
         folder.mkdir()
-        bare = CarriedHistory(quick_spark, folder / "bare", seed, off)
+        bare = RewriteHistory(quick_spark, folder / "bare", seed, off)
         bare.run(20)
         versions = check(bare)
         if UNIQUE in off.traits:
-            fed = CarriedHistory(quick_spark, folder / "fed", seed, replace(off, feed=True))
+            fed = RewriteHistory(quick_spark, folder / "fed", seed, replace(off, feed=True))
             fed.run(20)
             check_twins(fed, bare)
         shutil.rmtree(folder)

@@ -15,11 +15,11 @@ import pytest
 from deltalake import WriterProperties, write_deltalake
 
 from tailer.plan import Regime
-from tests.follow import follow
-from tests.histories import latest_version
-from tests.oracle import METADATA, rows_of
-from tests.spark_sql import literal
-from tests.spark_table import Table, kinds
+from tests.support.follow import follow
+from tests.support.histories.random_history import latest_version
+from tests.support.oracle.rows import METADATA, rows_of
+from tests.support.spark.sql_types import literal
+from tests.support.spark.table import Table, kinds
 
 NASTY: Final = (
     "a/b",

@@ -10,12 +10,21 @@ import pytest
 from tailer.changelog.rules import PairingRules
 from tailer.spark.source.admission import Budget
 from tailer.start import StartPoint
-from tests.feeding import KEEP, feed_all, placed, places_of
-from tests.follow import snapshot
-from tests.golden.test_feeds import TABLES
-from tests.logs import add, commit_info, metadata, parquet, protocol, remove, schema_string, write_commit
-from tests.tables import golden_delta
-from tests.written import HISTORIES, read
+from tests.support.follow import snapshot
+from tests.support.oracle.recorded import HISTORIES, read
+from tests.support.spark.batches import KEEP, feed_all, placed, places_of
+from tests.support.tables.golden import golden_delta
+from tests.support.tables.golden_feeds import TABLES
+from tests.support.tables.log_files import (
+    add,
+    commit_info,
+    metadata,
+    parquet,
+    protocol,
+    remove,
+    schema_string,
+    write_commit,
+)
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 

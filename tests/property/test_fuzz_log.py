@@ -36,7 +36,8 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import LogCorrupt, TailerError
 from tailer.plan import DeletionVectorRef
 from tailer.stores.local import MemoryStore
-from tests.logs import (
+from tests.support.tables.golden import golden_delta
+from tests.support.tables.log_files import (
     add,
     cdc,
     checkpoint,
@@ -49,7 +50,6 @@ from tests.logs import (
     vector_data,
     z85,
 )
-from tests.tables import golden_delta
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 With a feed, our rows (and their time of commit) must be what `readChangeFeed` gives, and must turn delta-rs's snapshot
 of each version into the next one; without a feed, Spark's own snapshots are asked. A failure says the seed, the version
-and what differs. Histories whose table changes under its rows (`tests.evolving`) are judged as `tests.written` does it.
+and what differs. `tests.support.oracle.recorded` judges histories whose columns change
+(`tests.support.histories.schema_evolution`).
 
 `make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
 at `LAKE_TAILER_SOAK_SEED`.
@@ -19,10 +20,11 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.evolving import EVOLVING, EvolvingHistory
-from tests.follow import follow, snapshot
-from tests.histories import SHAPES, History, Shape
-from tests.oracle import (
+from tests.support.follow import follow, snapshot
+from tests.support.histories.random_history import SHAPES, History, Shape
+from tests.support.histories.schema_evolution import EVOLVING, EvolvingHistory
+from tests.support.oracle.recorded import RecordedTable, judge
+from tests.support.oracle.rows import (
     METADATA,
     Rows,
     assert_same,
@@ -33,7 +35,6 @@ from tests.oracle import (
     spark_snapshot,
     type_name,
 )
-from tests.written import Told, judge
 
 SEED: Final = 20260801
 STEPS: Final = 8
@@ -78,7 +79,7 @@ def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape, s
     path = folder / f"{seed}-{shape}"
     if not shape.traits:
         return check(spark, History(spark, path, seed, shape).run(steps))
-    return len(judge(Told.of(EvolvingHistory(spark, path, seed, shape).run(steps))))
+    return len(judge(RecordedTable.of(EvolvingHistory(spark, path, seed, shape).run(steps))))
 
 
 @pytest.mark.timeout(900)

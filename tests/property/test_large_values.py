@@ -10,7 +10,7 @@ import pytest
 
 from tailer.read.batch_sizes import MAX_ROWS
 from tailer.read.execute import execute
-from tests.logs import marked, parquet, task
+from tests.support.tables.log_files import marked, parquet, task
 
 GIANT: Final = 200_000  # bytes of a value
 MOST: Final = 32 * 2**20  # bytes of a batch

@@ -20,9 +20,9 @@ from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Regime
 from tailer.start import Start
 from tailer.stores.local import LocalStore
-from tests.follow import follow, follow_until_error
-from tests.spark_table import Table, kinds
-from tests.streams import Destination
+from tests.support.follow import follow, follow_until_error
+from tests.support.spark.table import Table, kinds
+from tests.support.streams import Destination
 
 MAPPED = "'delta.columnMapping.mode' = 'name'"
 WIDENING = "'delta.enableTypeWidening' = 'true'"

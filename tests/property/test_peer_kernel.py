@@ -8,8 +8,8 @@ from delta_kernel_rust_sharing_wrapper import PythonInterface, TableChangesScanB
 from delta_kernel_rust_sharing_wrapper import Table as KernelTable
 
 from tailer.events import COMMIT_TIMESTAMP
-from tests.oracle import Rows, rows_of
-from tests.spark_table import Table, kinds
+from tests.support.oracle.rows import Rows, rows_of
+from tests.support.spark.table import Table, kinds
 
 
 def kernel_feed(path: Path, first: int, last: int) -> pa.Table:

@@ -16,11 +16,11 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from tailer.events import COMMIT_TIMESTAMP
-from tests.evolving import REFUSALS
-from tests.follow import Followed, follow
-from tests.oracle import Rows, rows_of, spark_feed
-from tests.spark_table import Table, kinds
-from tests.tables import golden_delta
+from tests.support.follow import Followed, follow
+from tests.support.histories.schema_evolution import REFUSALS
+from tests.support.oracle.rows import Rows, rows_of, spark_feed
+from tests.support.spark.table import Table, kinds
+from tests.support.tables.golden import golden_delta
 
 SOURCE: Final = "(SELECT id FROM range(5)) s"
 

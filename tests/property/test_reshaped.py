@@ -1,4 +1,4 @@
-"""Change rows of tables whose columns change in every way (`tests.reshaped`): what cancels out, and what must not.
+"""Change rows of tables whose columns change (`tests.support.tables.schema_changes`): what cancels out, what must not.
 
 Rows cancel out if they are equal in all columns that either has. So it is within a version, however the work is cut,
 and for the net changes of every range of versions; and what is left, applied version by version, makes of the table
@@ -29,10 +29,10 @@ from tailer.spark.source.views import TypedView
 from tailer.spark.splits import NetChangesSplit, diff_splits, read_split
 from tailer.start import StartPoint
 from tailer.stores.local import LocalStore
-from tests.feeding import placed
-from tests.follow import follow, plans
-from tests.oracle import GONE
-from tests.reshaped import Change, Named, Reshaped, named_row
+from tests.support.follow import follow, plans
+from tests.support.oracle.rows import GONE
+from tests.support.spark.batches import placed
+from tests.support.tables.schema_changes import Change, Named, Reshaped, named_row
 
 SEEDS: Final = range(16)
 VERSIONS: Final = 9

@@ -10,9 +10,9 @@ from tailer.delta.table import DeltaTableLog
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
 from tailer.plan import ChangePlan, Regime
 from tailer.stores.local import LocalStore
-from tests.follow import plans, run_plan
-from tests.oracle import METADATA, Rows, assert_same, fold, rows_of
-from tests.spark_table import Table
+from tests.support.follow import plans, run_plan
+from tests.support.oracle.rows import METADATA, Rows, assert_same, fold, rows_of
+from tests.support.spark.table import Table
 
 TRACKED = "'delta.enableRowTracking' = 'true'"
 

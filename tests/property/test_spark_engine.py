@@ -14,11 +14,11 @@ from tailer.engine.port import Engine
 from tailer.plan import ChangePlan, Position
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
-from tests.feeding import KEEP, Placed, placed
-from tests.follow import plans, run_plan
-from tests.golden.test_feeds import TABLES
-from tests.tables import golden_delta
-from tests.written import HISTORIES, read
+from tests.support.follow import plans, run_plan
+from tests.support.oracle.recorded import HISTORIES, read
+from tests.support.spark.batches import KEEP, Placed, placed
+from tests.support.tables.golden import golden_delta
+from tests.support.tables.golden_feeds import TABLES
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))[:3]
 

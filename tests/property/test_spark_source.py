@@ -1,6 +1,6 @@
 """Queries on the data source over histories whose tables change under them, beside `LocalEngine` and Spark's own feed.
 
-No Spark runs here: `tests.queries` calls what Spark calls, in its order, and is killed at random.
+No Spark runs here: `tests.support.spark.queries` calls what Spark calls, in its order, and is killed at random.
 """
 
 import json
@@ -17,13 +17,13 @@ import pytest
 from tailer.errors import ConfigError, SchemaChanged, TableReplaced, VersionAhead
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION
 from tailer.plan import SNAPSHOT_TASKS, Regime
-from tests.feeding import placed, places_of
-from tests.follow import Followed, follow, snapshot
-from tests.identity import Schema, restate
-from tests.mapped_table import MappedTable, Rewriting
-from tests.oracle import COME, METADATA, Rows, assert_same, rows_of, type_name
-from tests.queries import Checkpoint, Crash, Query, Trigger, read_batch, rows_of_all
-from tests.written import HISTORIES, Told, read
+from tests.support.follow import Followed, follow, snapshot
+from tests.support.oracle.column_identity import Schema, restate
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
+from tests.support.oracle.rows import COME, METADATA, Rows, assert_same, rows_of, type_name
+from tests.support.spark.batches import placed, places_of
+from tests.support.spark.queries import Checkpoint, Crash, Query, Trigger, read_batch, rows_of_all
+from tests.support.tables.mapped import MappedTable, Rewriting
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Rows deleted by a version that makes their column one of another type: not even that version's own columns show them.
@@ -32,7 +32,7 @@ FOLLOWED: Final = [archive for archive in WRITTEN if archive.name[:2] not in RET
 histories = pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 
 
-def restated(told: Told, version: Followed, columns: Schema) -> Rows:
+def restated(told: RecordedTable, version: Followed, columns: Schema) -> Rows:
     """The change rows of a version in other columns than its own."""
     at = version.plan.version
     old, new = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
@@ -66,7 +66,7 @@ def test_every_version_as_a_batch(archive: Path, tmp_path: Path) -> None:
 class Unfolding:
     """A history whose versions appear one after the other."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: RecordedTable) -> None:
         self.told = told
         self.version = told.first
         self._log = told.path / "_delta_log"
@@ -157,7 +157,7 @@ def test_an_envelope_goes_through_everything(archive: Path, tmp_path: Path) -> N
         assert columns == [field["name"] for field in told.schemas[event[COMMIT_VERSION]]["fields"]]
 
 
-def _columns(told: Told, version: int) -> list[tuple[str, Any]]:
+def _columns(told: RecordedTable, version: int) -> list[tuple[str, Any]]:
     """Without what is in structs, where a table that begins to map columns only writes it in another way."""
     fields = told.schemas[version]["fields"]
     return [(field["name"], field["type"] if isinstance(field["type"], str) else None) for field in fields]

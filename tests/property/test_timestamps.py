@@ -16,8 +16,8 @@ from tailer.changelog.partition_groups import by_partition
 from tailer.delta.partition_values import partition_scalar
 from tailer.errors import DataCorrupt
 from tailer.read.execute import execute
-from tests.follow import follow
-from tests.logs import parquet, task
+from tests.support.follow import follow
+from tests.support.tables.log_files import parquet, task
 
 ZONED, NO_ZONE, RAW = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.binary(12)
 DAY_US: Final = 86_400_000_000

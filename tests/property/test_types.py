@@ -1,8 +1,8 @@
 """Every type Delta has, in every place a value can be, as Spark writes it: judged by Spark's own reading.
 
-Each table is judged version by version (`tests.spark_table`): by the fold over Spark's snapshots, by Spark's feed, by
-the names and types of the columns, by the snapshot of every version; and where values are at the ends of their types,
-by Spark alone: delta-rs overflows on some.
+Each table is judged version by version (`tests.support.spark.table`): by the fold over Spark's snapshots, by Spark's
+feed, by the names and types of the columns, by the snapshot of every version. Values at the ends of their types are
+judged by Spark alone: delta-rs overflows on some.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailer.errors import UnsupportedFeature
-from tests.follow import follow, follow_until_error, snapshot
-from tests.oracle import spark_feed
-from tests.spark_sql import quoted
-from tests.spark_table import Table, kinds
+from tests.support.follow import follow, follow_until_error, snapshot
+from tests.support.oracle.rows import spark_feed
+from tests.support.spark.sql_types import quoted
+from tests.support.spark.table import Table, kinds
 
 WIDENING: Final = "'delta.enableTypeWidening' = 'true', 'delta.feature.timestampNtz' = 'supported'"
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.generate_cases import CASES
-from tests.written import CASES_DATA, judge, read
+from tests.support.oracle.recorded import CASES_DATA, judge, read
 
 WRITTEN: Final = sorted(CASES_DATA.glob("*.tar.xz"))
 # A shallow clone names the files of another table by their absolute paths: it cannot be unpacked elsewhere.

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from tests.evolving import EVOLVING
-from tests.written import HISTORIES, judge, read
+from tests.support.histories.schema_evolution import EVOLVING
+from tests.support.oracle.recorded import HISTORIES, judge, read
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from tests.event_loop import BlockedLoop, watch_event_loops
+from tests.support.event_loop import BlockedLoop, watch_event_loops
 
 pytest_plugins = "pytester"
 

@@ -74,10 +74,10 @@ def test_what_is_used_without_its_marker_fails_the_test(pytester: pytest.Pyteste
         import os, subprocess
         from contextlib import suppress
         import pytest
-        from tests.kafka.cluster import KafkaCluster
-        from tests.spark import build_spark
-        from tests.spark_cluster import StandaloneCluster
-        from tests.tables import golden
+        from tests.support.kafka.cluster import KafkaCluster
+        from tests.support.spark.session import build_spark
+        from tests.support.spark.cluster import StandaloneCluster
+        from tests.support.tables.golden import golden
 
         USES = {
             "golden": lambda folder: golden("delta"),
@@ -103,7 +103,9 @@ def test_what_is_used_without_its_marker_fails_the_test(pytester: pytest.Pyteste
 
 
 def test_what_is_used_while_tests_are_collected_stops_the_run(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "from tests.tables import golden\nTABLE = golden('delta')\ndef test_one(): pass")
+    result = run(
+        pytester, "from tests.support.tables.golden import golden\nTABLE = golden('delta')\ndef test_one(): pass"
+    )
     result.stdout.fnmatch_lines(["*golden: used while tests are collected*"])
     assert result.ret == pytest.ExitCode.INTERRUPTED
 

@@ -1,0 +1,184 @@
+"""The real daemon as a process, and its destinations, read without it."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+__all__ = [
+    "Daemon",
+    "Delivered",
+    "DeltaDestination",
+    "Destination",
+    "FilesDestination",
+    "delivered",
+    "peak_mb",
+    "until",
+]
+
+TAILER: Final = Path(sys.executable).with_name("tailer")
+READY_S: Final = 60.0
+CAUGHT_UP_S: Final = 120.0
+EXIT_S: Final = 40.0
+WAIT_S: Final = 60.0
+
+Delivered = list[tuple[int, str, int, int]]  # version, change type, id, time of commit in milliseconds
+
+
+class Destination(Protocol):
+    """Where the daemon delivers, read without it."""
+
+    @property
+    def sink(self) -> str:
+        """The sink's table in the configuration."""
+        ...
+
+    def reached(self) -> int:
+        """The last version that is complete; -1 for none."""
+        ...
+
+    def transactions(self) -> Iterator[Delivered]:
+        """The rows of every transaction, in order of commit."""
+        ...
+
+
+@dataclass
+class DeltaDestination:
+    """The target of the delta sink, through delta-rs and pyarrow."""
+
+    path: Path
+    app_id: str
+
+    @property
+    def sink(self) -> str:
+        """The sink's table in the configuration."""
+        return f'kind = "delta"\npath = "{self.path}"\n'
+
+    def reached(self) -> int:
+        """See `Destination.reached`."""
+        try:
+            version = DeltaTable(self.path).transaction_version(self.app_id)
+        except TableNotFoundError:
+            return -1
+        return -1 if version is None else version
+
+    def transactions(self) -> Iterator[Delivered]:
+        """See `Destination.transactions`."""
+        for version in range(DeltaTable(self.path).version() + 1):
+            commit = self.path / "_delta_log" / f"{version:020d}.json"
+            actions = [msgspec.json.decode(line) for line in commit.read_bytes().splitlines()]
+            files = [self.path / action["add"]["path"] for action in actions if "add" in action]
+            tables = [pq.read_table(file) for file in files]
+            yield [row for table in tables for row in delivered(table)]
+
+
+@dataclass
+class FilesDestination:
+    """The folder of the files sink: JSON Lines in files named by their versions."""
+
+    path: Path
+    app_id: str
+
+    @property
+    def sink(self) -> str:
+        """The sink's table in the configuration."""
+        return f'kind = "files"\npath = "{self.path}"\n'
+
+    def _files(self) -> list[Path]:
+        return sorted((self.path / self.app_id).glob("[0-9]*.jsonl"))
+
+    def reached(self) -> int:
+        """See `Destination.reached`."""
+        return max((int(file.stem.split("-")[-1]) for file in self._files()), default=-1)
+
+    def transactions(self) -> Iterator[Delivered]:
+        """See `Destination.transactions`."""
+        for file in self._files():
+            rows: list[dict[str, Any]] = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+            yield list(delivered(pa.Table.from_pylist(rows))) if rows else []
+
+
+def delivered(table: pa.Table) -> Iterator[tuple[int, str, int, int]]:
+    names = ("_commit_version", "_change_type", "id", "_commit_timestamp")
+    columns = [table.column(name).to_pylist() for name in names]
+    return ((version, kind, one, _millis(moment)) for version, kind, one, moment in zip(*columns, strict=True))
+
+
+def _millis(moment: datetime | str) -> int:
+    moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+class Daemon:
+    """`tailer run`, as a person would start it."""
+
+    def __init__(self, config: Path) -> None:
+        self._said = config.with_suffix(".log")
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen([TAILER, "run", config], stdout=said, stderr=said)
+
+    @property
+    def said(self) -> str:
+        """Everything it printed."""
+        return self._said.read_text()
+
+    def wait_until_running(self) -> None:
+        """Return when the pipelines have been started."""
+        deadline = time.monotonic() + READY_S
+        while "running" not in self.said:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+
+    def wait_until_reached(self, destination: Destination, version: int) -> None:
+        """Return when `version` has been delivered."""
+        deadline = time.monotonic() + CAUGHT_UP_S
+        while destination.reached() < version:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, f"at version {destination.reached()}\n{self.said}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        assert self.process.poll() is None, self.said
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """Ask it to end; returns its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(EXIT_S)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def peak_mb(process: subprocess.Popen[bytes]) -> float:
+    """Wait for a process; how much memory it had resident at most, in MB.
+
+    What `wait4` tells would count this process too, which it was copied from.
+    """
+    peak_kb = 0
+    while process.poll() is None:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            peak_kb = max([peak_kb, *(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)])
+        time.sleep(0.02)
+    return peak_kb / 1024

@@ -1,0 +1,123 @@
+"""A long history written by hand and published commit by commit, while a model keeps count of what each changes.
+
+Data, change and deletion-vector files are there from the start; publishing a commit is one atomic rename, so a daemon
+that follows can be killed at any moment of a busy table's life. The model knows nothing of plans, tasks or files.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.tables.handwritten import HandwrittenTable
+
+__all__ = ["Change", "LongHistory"]
+
+Change = tuple[int, str, int]  # version, change type, id
+LARGE: Final = 5_000
+
+
+@dataclass
+class LongHistory:
+    """The history of the table at `path`: `length` commits, of which none but the first is published yet."""
+
+    path: Path
+    seed: int
+    length: int
+    published: int = 1
+    changes: Counter[Change] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._table = HandwrittenTable(self.path)
+        self._live: dict[str, tuple[list[int], set[int], dict[str, Any] | None]] = {}
+        self._ids = count()
+        self._names = count()
+        moves = [self._append] * 6 + [self._delete] * 5 + [self._update] * 4 + [self._overwrite, self._nothing]
+        for version in range(1, self.length):
+            actions = self._append_many() if version % 40 == 20 else self._random.choice(moves)()
+            self._table.commit(*actions)
+        self._held = [self._table.commit_file(version) for version in range(self.length)]
+        for commit in self._held[1:]:
+            commit.rename(commit.with_suffix(".held"))
+
+    @property
+    def table_id(self) -> str:
+        """The table's identity."""
+        return str(self._table.metadata["id"])
+
+    @property
+    def last(self) -> int:
+        """The last version there will be."""
+        return self.length - 1
+
+    def publish(self, commits: int = 1) -> None:
+        """Let the next commits be seen; there may be fewer left."""
+        for commit in self._held[self.published : self.published + commits]:
+            commit.with_suffix(".held").touch()  # the time of the commit is now
+            commit.with_suffix(".held").rename(commit)
+            self.published += 1
+
+    @property
+    def _version(self) -> int:
+        return self._table.version + 1
+
+    def _note(self, kind: str, ids: list[int]) -> None:
+        self.changes.update((self._version, kind, one) for one in ids)
+
+    def _new_file(self, rows: int, kind: str = "insert") -> dict[str, Any]:
+        ids = [next(self._ids) for _ in range(rows)]
+        name = self._table.data(f"part-{next(self._names)}.parquet", ids, row_group_size=max(7, rows // 3))
+        self._live[name] = (ids, set(), None)
+        self._note(kind, ids)
+        return self._table.add(name)
+
+    def _append(self) -> list[dict[str, Any]]:
+        return [self._new_file(self._random.randint(1, 60)) for _ in range(self._random.randint(1, 2))]
+
+    def _append_many(self) -> list[dict[str, Any]]:
+        return [self._new_file(LARGE), self._new_file(3)]
+
+    def _nothing(self) -> list[dict[str, Any]]:
+        return [{"commitInfo": {"operation": "SET TBLPROPERTIES"}}]
+
+    def _delete(self) -> list[dict[str, Any]]:
+        """Mark some rows of one file in a new deletion vector."""
+        if not self._live:
+            return self._append()
+        name = self._random.choice(list(self._live))
+        ids, gone, vector = self._live[name]
+        rows = {row for row in range(len(ids)) if row not in gone and self._random.random() < 0.3}
+        if not rows:
+            return self._nothing()
+        self._note("delete", [ids[row] for row in rows])
+        after = self._table.vector(next(self._names), gone | rows)
+        self._live[name] = (ids, gone | rows, after)
+        return [self._table.add(name, after), self._table.remove(name, vector)]
+
+    def _update(self) -> list[dict[str, Any]]:
+        """Replace a file by another one, and say in a change file what that means."""
+        if not self._live:
+            return self._append()
+        name = self._random.choice(list(self._live))
+        ids, gone, vector = self._live.pop(name)
+        before = [one for row, one in enumerate(ids) if row not in gone]
+        removed = self._table.remove(name, vector)
+        added = self._new_file(len(before) or 1, "update_postimage")
+        after = self._live[added["add"]["path"]][0]
+        self._note("update_preimage", before)
+        changed = [*before, *after]
+        kinds = ["update_preimage"] * len(before) + ["update_postimage"] * len(after)
+        file = self._table.data(f"_change_data/cdc-{next(self._names)}.parquet", changed, _change_type=kinds)
+        return [added, removed, {"cdc": {"path": file, "partitionValues": {}, "size": 1, "dataChange": False}}]
+
+    def _overwrite(self) -> list[dict[str, Any]]:
+        """Remove every file, with whatever vector it has, and add one."""
+        removed = []
+        for name, (ids, gone, vector) in self._live.items():
+            self._note("delete", [one for row, one in enumerate(ids) if row not in gone])
+            removed.append(self._table.remove(name, vector))
+        self._live.clear()
+        return [self._new_file(5), *removed]

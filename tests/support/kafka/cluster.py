@@ -1,0 +1,290 @@
+"""Real Apache Kafka on loopback ports: one node or several, to be stopped, killed, frozen and started again.
+
+Each node is broker and controller (KRaft). Whatever else a cluster offers, each node has a plain listener of its own
+that nothing lies in front of: the nodes talk to each other there, and so do tests that look what became of a topic.
+What a test wants to reach by other ways (a proxy, TLS, SASL) are further listeners.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.jars.where import jars
+from tests.support.kafka.metadata import Metadata, ask_metadata
+from tests.support.servers.guard import Guard
+from tests.support.servers.ports import free_ports
+from tests.tiers import using
+
+__all__ = ["SMALL_WORK", "KafkaCluster", "KafkaDownError", "Listener"]
+
+PATIENCE_S: Final = 120
+STOP_PATIENCE_S: Final = 60
+_INTERNAL: Final = "INTERNAL"
+_CLUSTER_ID: Final = "bGFrZS10YWlsZXItdGVzdA"
+
+# The first compiler alone and the simple collector: a broker in a test hardly lives long enough for more. Not for
+# measurements.
+SMALL_WORK: Final = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_LOGGING: Final = (
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
+_PROPERTIES: Final = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": _INTERNAL,
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    # 128 MB by default, at once.
+    "log.cleaner.dedupe.buffer.size": str(4 * 2**20),
+    # What is over its time is aborted when looked for: every 10 s by default.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # A node that was killed may not come back before its session is over: 9 s by default. On a machine that is slow at
+    # times a shorter one ends while the node is up.
+    "broker.session.timeout.ms": "6000",
+    "broker.heartbeat.interval.ms": "1000",
+    # A node that goes down cleanly moves its partitions away first; with nowhere to go it tries again, 5 s later.
+    "replica.lag.time.max.ms": "5000",
+}
+
+
+class KafkaDownError(RuntimeError):
+    """A node does not do what it should; the end of its log is in the message."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A further way to reach every node.
+
+    `name`: upper case, no blanks. `protocol`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. `properties`: Kafka's, for
+    this listener only, without the `listener.name.<name>.` before them. `advertised_ports`: one for each node that
+    clients are told instead of the real one, such as a proxy's.
+    """
+
+    name: str
+    protocol: str = "PLAINTEXT"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    advertised_ports: Sequence[int] = ()
+
+
+class KafkaCluster:
+    """Started when made, or entered and left as a context. Nodes are numbered from 1.
+
+    `directory`: where all files of the cluster go, new or empty. `properties`: Kafka's, over our own. `scram_users`:
+    for SASL SCRAM, in Kafka's form: `SCRAM-SHA-256=[name=ada,password=secret]`. `java_options`: for each node. Raises
+    `KafkaDownError` with the end of the log, and `MissingJarsError`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 1,
+        *,
+        properties: Mapping[str, str] | None = None,
+        listeners: Sequence[Listener] = (),
+        scram_users: Sequence[str] = (),
+        java_options: Sequence[str] = SMALL_WORK,
+    ) -> None:
+        using("kafka")
+        self.directory = directory
+        self.nodes: Final = tuple(range(1, nodes + 1))
+        self._java = ("java", *java_options, *_LOGGING, "-cp", os.pathsep.join(map(str, jars("kafka"))))
+        self._listeners = {listener.name: listener for listener in (Listener(_INTERNAL), *listeners)}
+        names = [*self._listeners, "CONTROLLER"]
+        ports = iter(free_ports(nodes * len(names)))
+        self._ports = {node: {name: next(ports) for name in names} for node in self.nodes}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._frozen: set[int] = set()
+        directory.mkdir(parents=True, exist_ok=True)
+        for node in self.nodes:
+            text = "".join(f"{key}={value}\n" for key, value in self._settings(node, properties or {}).items())
+            self._path(node, "properties").write_text(text)
+        self._guard = Guard()
+        try:
+            self._format(scram_users)
+            for node in self.nodes:
+                self._launch(node)
+            for node in self.nodes:
+                self._await_up(node)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The plain listeners, `host:port` separated by commas. No proxy lies in front of them."""
+        return self.bootstrap(_INTERNAL)
+
+    def bootstrap(self, listener: str) -> str:
+        """What a client is configured with to come by a listener: `host:port` separated by commas."""
+        return ",".join(f"127.0.0.1:{self._advertised(listener, node)}" for node in self.nodes)
+
+    def port(self, listener: str, node: int = 1) -> int:
+        """The port where a node really listens: what a proxy connects to."""
+        return self._ports[node][listener]
+
+    def pid(self, node: int = 1) -> int:
+        """The process of a node that was not stopped."""
+        return self._running[node].pid
+
+    def log(self, node: int = 1) -> str:
+        """Everything a node has said."""
+        return self._path(node, "log").read_text(errors="replace")
+
+    def metadata(self, node: int = 1) -> Metadata:
+        """What a node knows of the cluster. Raises `OSError` where it does not answer."""
+        return ask_metadata(self.port(_INTERNAL, node))
+
+    def start(self, node: int = 1) -> None:
+        """Start a node that was stopped; returns when it answers and takes part."""
+        self._launch(node)
+        self._await_up(node)
+
+    def stop(self, node: int = 1, *, hard: bool) -> None:
+        """Let a node shut down; or kill it, `hard`. Returns when it is gone."""
+        process = self._running.pop(node)
+        if not hard:
+            process.terminate()
+            self._continue(node, process)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_PATIENCE_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        self._frozen.discard(node)
+        self._guard.forget(process.pid)
+
+    def bounce(self, node: int = 1, *, hard: bool) -> None:
+        """Stop a node and start it again."""
+        self.stop(node, hard=hard)
+        self.start(node)
+
+    def freeze(self, node: int = 1) -> None:
+        """Let a node stand still with all its connections open (SIGSTOP)."""
+        os.kill(self.pid(node), signal.SIGSTOP)
+        self._frozen.add(node)
+
+    def thaw(self, node: int = 1) -> None:
+        """Let a frozen node go on; returns when it answers and takes part."""
+        self._continue(node, self._running[node])
+        self._await_up(node)
+
+    def revive(self) -> None:
+        """Thaw what is frozen and start what is stopped; returns when all nodes take part."""
+        for node in self.nodes:
+            if node not in self._running:
+                self._launch(node)
+            elif node in self._frozen:
+                self._continue(node, self._running[node])
+        for node in self.nodes:
+            self._await_up(node)
+
+    def await_in_sync(self) -> None:
+        """Wait until every partition has a leader and all its replicas: no node is needed for what another has."""
+
+        def complete() -> bool:
+            partitions = [p for node in self._running for p in self.metadata(node).partitions.values()]
+            return all(p.leader > 0 and p.in_sync == p.replicas for p in partitions)
+
+        self._await(complete, "partitions that are not in sync", self.nodes[0])
+
+    def close(self) -> None:
+        """Stop all nodes at once; what they still had to write does not matter any more."""
+        for node in list(self._running):
+            self.stop(node, hard=True)
+        self._guard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _path(self, node: int, suffix: str) -> Path:
+        return self.directory / f"node-{node}.{suffix}"
+
+    def _advertised(self, listener: str, node: int) -> int:
+        ports = self._listeners[listener].advertised_ports
+        return ports[node - 1] if ports else self._ports[node][listener]
+
+    def _settings(self, node: int, properties: Mapping[str, str]) -> dict[str, str]:
+        replicas = str(min(len(self.nodes), 3))
+        in_sync = str(min(len(self.nodes), 2))
+        protocols = {name: listener.protocol for name, listener in self._listeners.items()} | {
+            "CONTROLLER": "PLAINTEXT"
+        }
+        settings = _PROPERTIES | {
+            "node.id": str(node),
+            "log.dirs": str(self._path(node, "data")),
+            "controller.quorum.voters": ",".join(f"{n}@127.0.0.1:{self._ports[n]['CONTROLLER']}" for n in self.nodes),
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports[node].items()),
+            "advertised.listeners": ",".join(
+                f"{name}://127.0.0.1:{self._advertised(name, node)}" for name in self._listeners
+            ),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "min.insync.replicas": in_sync,
+        }
+        for name, listener in self._listeners.items():
+            settings |= {f"listener.name.{name.lower()}.{key}": value for key, value in listener.properties.items()}
+        return settings | dict(properties)
+
+    def _format(self, scram_users: Sequence[str]) -> None:
+        users = [argument for user in scram_users for argument in ("--add-scram", user)]
+        formatting = {}
+        for node in self.nodes:
+            command = [*self._java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, *users]
+            with self._path(node, "log").open("wb") as log:
+                formatting[node] = subprocess.Popen(
+                    [*command, "-c", str(self._path(node, "properties"))], stdout=log, stderr=log
+                )
+        failed = [node for node, process in formatting.items() if process.wait()]
+        if failed:
+            raise self._down(failed[0], "no folder was made for")
+
+    def _launch(self, node: int) -> None:
+        command = [*self._java, "kafka.Kafka", str(self._path(node, "properties"))]
+        with self._path(node, "log").open("ab") as log:
+            # A session of its own: an interrupt at the keyboard is for the tests, which then stop the nodes in order.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._running[node] = process
+        self._guard.watch(process.pid)
+
+    def _await_up(self, node: int) -> None:
+        self._await(lambda: node in self.metadata(node).brokers, "no answer from", node)
+
+    def _await(self, reached: Callable[[], bool], otherwise: str, node: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if any(process.poll() is not None for process in self._running.values()):
+                break
+            with suppress(OSError):
+                if reached():
+                    return
+            time.sleep(0.05)
+        dead = [n for n, process in self._running.items() if process.poll() is not None]
+        raise self._down(dead[0], "this ended:") if dead else self._down(node, otherwise)
+
+    def _continue(self, node: int, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGCONT)
+        self._frozen.discard(node)
+
+    def _down(self, node: int, what: str) -> KafkaDownError:
+        tail = "\n".join(self.log(node).splitlines()[-40:])
+        return KafkaDownError(f"{what} Kafka's node {node}, the end of its log:\n{tail}")

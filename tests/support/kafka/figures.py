@@ -1,0 +1,211 @@
+"""The five figures of a stream in Kafka, which are always 0, from nothing but what a `read_committed` consumer saw.
+
+`missing`: changes of the table that are not there. `doubled`: positions that are there twice, and what no version of
+the table holds. `disordered`: messages of a key that are not in the order of their positions, or in two partitions.
+`unfolded`: rows that differ between the table, as delta-rs reads it, and all events applied to an empty one.
+`miscounted`: versions without exactly one END record, in their order, with the right counts.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tests.support.kafka.history import LARGE_NOTE, TABLE_ID, History, NetChange, Row, RowChange
+from tests.support.kafka.topics import Record
+from tests.support.oracle.rows import delta_rs_snapshot
+
+__all__ = ["Figures", "Read", "keyed_figures", "unkeyed_figures"]
+
+Position = tuple[int, int, int]  # version, task, row
+_OPERATIONS: Final = {"c": (False, True), "u": (True, True), "d": (True, False)}  # has before, has after
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures; `examples`: what they are about, for people."""
+
+    missing: int
+    doubled: int
+    disordered: int
+    unfolded: int
+    miscounted: int
+    examples: tuple[str, ...] = field(compare=False)
+
+    @property
+    def all_zero(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(astuple(self)[:5])
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read of a stream's topics, each partition's records in their order."""
+
+    events: Sequence[Record]
+    ends: Sequence[Record]
+    letters: Sequence[Record] = ()
+
+
+@dataclass(frozen=True)
+class _Event:
+    record: Record
+    position: Position
+    operation: str
+    change: NetChange
+
+
+def keyed_figures(history: History, read: Read) -> Figures:
+    """Of Debezium's messages with the key `id`, and of dead letters for those that are too large."""
+    events = [_event(record) for record in read.events if record.value is not None]
+    letters = [msgspec.json.decode(record.value or b"") for record in read.letters]
+    seen = Counter(event.change for event in events)
+    lettered = Counter(
+        (each["commit_version"], _id_of(record)) for each, record in zip(letters, read.letters, strict=True)
+    )
+    wanted = history.net_changes()
+    large = Counter({change: n for change, n in wanted.items() if _is_large(change)})
+    wanted -= large
+    large_keys = Counter(change[:2] for change in large.elements())
+    positions = Counter((event.position, event.operation) for event in events)
+    positions.update(((each["commit_version"], each["task"], each["row"]), "letter") for each in letters)
+    again = Counter({position: n - 1 for position, n in positions.items() if n > 1})
+    wrong = _order_faults(read.events, {record.key for record in read.letters})
+    unfolded = _fold_faults(history, events, {change[1] for change in large})
+    counts = Counter(event.position[0] for event in events)
+    letter_counts = Counter(each["commit_version"] for each in letters)
+    uncounted = _count_faults(history, read.ends, counts, letter_counts)
+    missing = (wanted - seen) + (large_keys - lettered)
+    doubled = (seen - wanted) + (lettered - large_keys) + again
+    return _figures(missing, doubled, wrong, unfolded, uncounted)
+
+
+def unkeyed_figures(history: History, read: Read) -> Figures:
+    """Of flat messages without keys: positions are not in them, so that what is there twice is told by its values."""
+    rows: list[dict[str, Any]] = [msgspec.json.decode(record.value or b"") for record in read.events]
+    seen: Counter[RowChange] = Counter(
+        (row["_commit_version"], row["_change_type"], (row["id"], row["n"], row["note"])) for row in rows
+    )
+    wanted = history.changes()
+    wrong = []
+    reached: dict[int, int] = {}
+    for record, values in zip(read.events, rows, strict=True):
+        version: int = values["_commit_version"]
+        if version < reached.get(record.partition, 0):
+            wrong.append(f"version {version} behind {reached[record.partition]} in partition {record.partition}")
+        reached[record.partition] = version
+    folded: Counter[Row] = Counter()
+    for (_, kind, row), n in seen.items():
+        folded[row] += n if kind in {"insert", "update_postimage"} else -n
+    table = Counter(_table(history).values())
+    unfolded = [f"{row}" for row in folded.keys() | table.keys() if folded[row] != table[row]]
+    counts = Counter(row["_commit_version"] for row in rows)
+    uncounted = _count_faults(history, read.ends, counts, Counter())
+    return _figures(wanted - seen, seen - wanted, wrong, unfolded, uncounted)
+
+
+def _figures(
+    missing: Counter[Any], doubled: Counter[Any], wrong: list[str], unfolded: list[str], uncounted: list[str]
+) -> Figures:
+    found = {
+        "missing": sorted(map(str, missing.elements())),
+        "doubled": sorted(map(str, doubled.elements())),
+        "disordered": wrong,
+        "unfolded": unfolded,
+        "miscounted": uncounted,
+    }
+    examples = tuple(f"{name}: {each[:200]}" for name, faults in found.items() for each in faults[:3])
+    return Figures(**{name: len(faults) for name, faults in found.items()}, examples=examples)
+
+
+def _event(record: Record) -> _Event:
+    value: dict[str, Any] = msgspec.json.decode(record.value or b"")
+    source, operation, images = value["source"], value["op"], (value["before"], value["after"])
+    version, task, row = map(int, json.loads(source["sequence"]))
+    assert (source["table_id"], source["commit_version"], source["row_index"]) == (TABLE_ID, version, row), source
+    assert tuple(image is not None for image in images) == _OPERATIONS[operation], value
+    before, after = (None if image is None else (image["id"], image["n"], image["note"]) for image in images)
+    return _Event(record, (version, task, row), operation, (version, _id_of(record), before, after))
+
+
+def _id_of(record: Record) -> int:
+    key: int = msgspec.json.decode(record.key or b"")["id"]
+    return key
+
+
+def _is_large(change: NetChange) -> bool:
+    return any(row is not None and len(row[2]) >= LARGE_NOTE for row in change[2:])
+
+
+def _order_faults(records: Sequence[Record], lettered: set[bytes | None]) -> list[str]:
+    """Keys in two partitions, positions that go back, deletes without a tombstone and tombstones without a delete.
+
+    `lettered`: keys of which a delete may be a dead letter, so that its tombstone is alone.
+    """
+    faults = []
+    places: dict[bytes | None, int] = {}
+    reached: dict[bytes | None, Position] = {}
+    deleted: dict[int, bytes | None] = {}
+    for record in records:
+        if places.setdefault(record.key, record.partition) != record.partition:
+            faults.append(f"{record.key!r} is in partitions {places[record.key]} and {record.partition}")
+        expected = deleted.pop(record.partition, None)
+        if record.value is None:
+            if expected != record.key and not (expected is None and record.key in lettered):
+                faults.append(f"a tombstone of {record.key!r}, and not of {expected!r}")
+            continue
+        if expected is not None:
+            faults.append(f"no tombstone behind the delete of {expected!r}")
+        event = _event(record)
+        if event.position <= reached.get(record.key, (-1, 0, 0)):
+            faults.append(f"{record.key!r}: {event.position} behind {reached[record.key]}")
+        reached[record.key] = event.position
+        if event.operation == "d":
+            deleted[record.partition] = record.key
+    return faults + [f"no tombstone behind the delete of {key!r}" for key in deleted.values()]
+
+
+def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int]) -> list[str]:
+    """Rows that are not what the events make of them; keys with a dead letter are not known from events alone."""
+    folded: dict[int, Row] = {}
+    faults = []
+    for event in events:
+        _, key, before, after = event.change
+        if key in lettered:
+            continue
+        if folded.get(key) != before:
+            faults.append(f"{event.position}: {before} was {folded.get(key)}")
+        folded.pop(key, None)
+        if after is not None:
+            folded[key] = after
+    table = {key: row for key, row in _table(history).items() if key not in lettered}
+    keys = folded.keys() | table.keys()
+    return faults + [f"{key}: {folded.get(key)}" for key in keys if folded.get(key) != table.get(key)]
+
+
+def _table(history: History) -> dict[int, Row]:
+    """The table's rows, as another reader finds them."""
+    rows: list[dict[str, Any]] = [
+        dict(row) for row in delta_rs_snapshot(history.path, history.published - 1).elements()
+    ]
+    return {row["id"]: (row["id"], row["n"], row["note"]) for row in rows}
+
+
+def _count_faults(history: History, ends: Sequence[Record], events: Counter[int], letters: Counter[int]) -> list[str]:
+    said = [msgspec.json.decode(record.value or b"") for record in ends]
+    # Versions before the first one with rows may be left out: nobody who has not begun a stream knows where it begins.
+    found = [(end["commit_version"], end["event_count"], end["dead_letters"]) for end in said]
+    first = min((version for version, _, _ in found), default=0)
+    wanted = [(version, events[version], letters[version]) for version in range(first, history.published)]
+    faults = [f"{end} is not {other}" for end, other in _misfits(found, wanted)]
+    return faults + [f"version {version} has no END" for version in events if version < first]
+
+
+def _misfits(found: list[Any], wanted: list[Any]) -> Iterator[tuple[Any, Any]]:
+    length = max(len(found), len(wanted))
+    pad = [None] * length
+    pairs = zip((found + pad)[:length], (wanted + pad)[:length], strict=True)
+    return ((one, other) for one, other in pairs if one != other)

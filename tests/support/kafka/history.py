@@ -1,0 +1,235 @@
+"""A busy table for Kafka's topics, written by hand and published commit by commit, and what each commit changes by key.
+
+`id` is a key: no two rows of a version share it. Versions insert, update, delete, move rows to other keys and swap
+keys. The change feed is switched off and on: with it, updates come with change files; without it they are told from
+deletion vectors and rewritten files. The model of what keys become knows nothing of files: it compares the rows before
+and after.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailer.delta.log.listing import commit_name
+from tests.support.tables.log_files import (
+    Action,
+    add,
+    cdc,
+    inline_vector,
+    metadata,
+    parquet,
+    protocol,
+    remove,
+    schema_string,
+)
+
+__all__ = ["LARGE_NOTE", "TABLE_ID", "History", "NetChange", "Row", "RowChange"]
+
+TABLE_ID: Final = "5e5f0f5c-0000-4000-8000-6b61666b6131"
+LARGE_NOTE: Final = 3_000  # characters: of a row whose message is too large for small limits
+_SWITCHED_EVERY: Final = 20
+_SCHEMA: Final = {"id": "long", "n": "long", "note": "string"}
+_ARROW: Final = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("note", pa.string())])
+
+Row = tuple[int, int, str]  # id, n, note
+RowChange = tuple[int, str, Row]  # version, change type, row
+NetChange = tuple[int, int, Row | None, Row | None]  # version, id, the row before, the row after
+
+
+@dataclass
+class _File:
+    """A live data file: its rows, and which of them are marked as gone."""
+
+    path: str
+    rows: list[Row]
+    gone: set[int] = field(default_factory=set)
+    vector: dict[str, Any] | None = None
+
+    def live(self) -> list[tuple[int, Row]]:
+        return [(index, row) for index, row in enumerate(self.rows) if index not in self.gone]
+
+
+@dataclass
+class History:
+    """The table at `path`: `length` versions, of which none but the first is published yet.
+
+    Every `large_every`-th version inserts `large` rows. `long_notes`: the share of rows with a large note.
+    """
+
+    path: Path
+    seed: int
+    length: int
+    large: int = 2_500
+    large_every: int = 25
+    long_notes: float = 0.0
+    published: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._files: list[_File] = []
+        self._names = count()
+        self._values = count()
+        self._ids = count()
+        self._changed: list[tuple[str, Row]] = []
+        self._row_changes: list[list[tuple[str, Row]]] = []
+        self._net_changes: list[list[NetChange]] = []
+        self._rows: dict[int, Row] = {}
+        self._commits: list[list[Action]] = []
+        self._feed = False
+        self._commit([protocol(3, ["deletionVectors"]), *self._switch()])
+        moves = [self._insert] * 4 + [self._delete] * 3 + [self._update] * 5 + [self._move] * 2 + [self._swap]
+        for version in range(1, self.length):
+            if version % _SWITCHED_EVERY == 0:
+                self._commit(self._switch())
+            elif version % self.large_every == self.large_every // 2:
+                self._commit(self._insert_many())
+            else:
+                self._commit(self._random.choice(moves)())
+        self.publish()
+
+    @property
+    def last(self) -> int:
+        """The last version there will be."""
+        return self.length - 1
+
+    def publish(self, commits: int = 1) -> None:
+        """Let the next commits be seen; there may be fewer left."""
+        for version in range(self.published, min(self.length, self.published + commits)):
+            file = self.path / commit_name(version)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(".part")
+            part.write_text("".join(json.dumps(action) + "\n" for action in self._commits[version]))
+            part.rename(file)
+            self.published = version + 1
+
+    def net_changes(self) -> Counter[NetChange]:
+        """What the published versions change, key by key."""
+        return Counter(change for changes in self._net_changes[: self.published] for change in changes)
+
+    def changes(self) -> Counter[RowChange]:
+        """The change rows of the published versions, as they are without any key."""
+        changes = self._row_changes[: self.published]
+        return Counter((version, kind, row) for version, rows in enumerate(changes) for kind, row in rows)
+
+    def _commit(self, actions: list[Action]) -> None:
+        version = len(self._commits)
+        before, after = self._rows, {row[0]: row for file in self._files for _, row in file.live()}
+        keys = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+        self._net_changes.append([(version, key, before.get(key), after.get(key)) for key in keys])
+        self._row_changes.append(self._changed)
+        self._changed = []
+        self._rows = after
+        self._commits.append(actions)
+
+    def _switch(self) -> list[Action]:
+        """Switch the change feed on or off."""
+        self._feed = not self._feed
+        properties = {"delta.enableChangeDataFeed": str(self._feed).lower()}
+        action = metadata(schema_string(**_SCHEMA), table_id=TABLE_ID, **properties)
+        action["metaData"]["format"]["options"] = {}  # delta-rs asks for it
+        return [action]
+
+    def _note(self, kind: str, rows: Iterable[Row]) -> None:
+        self._changed += [(kind, row) for row in rows]
+
+    def _row(self, key: int | None = None) -> Row:
+        """A row that never was; `key` None: with a new key."""
+        long = self._random.random() < self.long_notes
+        note = "x" * LARGE_NOTE if long else self._random.choice(["", "ü", "plain"])
+        return (next(self._ids) if key is None else key, next(self._values), note)
+
+    def _add(self, rows: list[Row]) -> Action:
+        file = _File(f"part-{next(self._names)}.parquet", rows)
+        self._files.append(file)
+        return add(file.path, size=self._write(file.path, rows))
+
+    def _write(self, name: str, rows: list[Row], kinds: list[str] | None = None) -> int:
+        columns = [
+            pa.array(list(values), kind) for values, kind in zip(zip(*rows, strict=True), _ARROW.types, strict=True)
+        ]
+        table = pa.table(columns, _ARROW)
+        if kinds is not None:
+            table = table.append_column("_change_type", pa.array(kinds))
+        written = parquet(self.path / name, table, row_group_size=max(5, len(rows) // 3))
+        return written.stat().st_size
+
+    def _insert(self) -> list[Action]:
+        files = [[self._row() for _ in range(self._random.randint(1, 30))] for _ in range(self._random.randint(1, 2))]
+        for rows in files:
+            self._note("insert", rows)
+        return [self._add(rows) for rows in files]
+
+    def _insert_many(self) -> list[Action]:
+        rows = [self._row() for _ in range(self.large)]
+        self._note("insert", rows)
+        return [self._add(rows)]
+
+    def _some(self) -> tuple[_File, list[tuple[int, Row]]] | None:
+        """Some live rows of a file, in order."""
+        files = [file for file in self._files if file.live()]
+        if not files:
+            return None
+        file = self._random.choice(files)
+        live = file.live()
+        chosen = sorted(self._random.sample(range(len(live)), self._random.randint(1, min(len(live), 25))))
+        return file, [live[index] for index in chosen]
+
+    def _delete(self) -> list[Action]:
+        some = self._some()
+        if some is None:
+            return self._insert()
+        file, chosen = some
+        self._note("delete", [row for _, row in chosen])
+        return self._marked(file, {index for index, _ in chosen})
+
+    def _marked(self, file: _File, indexes: set[int]) -> list[Action]:
+        """Mark rows of a file in a new deletion vector."""
+        before, size = file.vector, (self.path / file.path).stat().st_size
+        file.gone |= indexes
+        file.vector = inline_vector(file.gone)
+        return [remove(file.path, before, size=size), add(file.path, file.vector, size=size)]
+
+    def _update(self) -> list[Action]:
+        """Give rows other values."""
+        some = self._some()
+        return self._insert() if some is None else self._replace(*some, [self._row(row[0]) for _, row in some[1]])
+
+    def _move(self) -> list[Action]:
+        """Give rows other keys, and other values."""
+        some = self._some()
+        return self._insert() if some is None else self._replace(*some, [self._row() for _ in some[1]])
+
+    def _swap(self) -> list[Action]:
+        """Let rows take each other's keys."""
+        some = self._some()
+        if some is None:
+            return self._insert()
+        keys = [row[0] for _, row in some[1]]
+        return self._replace(*some, [self._row(key) for key in keys[1:] + keys[:1]])
+
+    def _replace(self, file: _File, chosen: list[tuple[int, Row]], rows: list[Row]) -> list[Action]:
+        """Put `rows` in the place of the chosen ones: with a change file, by a vector, or by writing the file anew."""
+        before = [row for _, row in chosen]
+        if self._feed:
+            self._note("update_preimage", before)
+            self._note("update_postimage", rows)
+            images = [image for pair in zip(before, rows, strict=True) for image in pair]
+            name = f"_change_data/cdc-{next(self._names)}.parquet"
+            size = self._write(name, images, ["update_preimage", "update_postimage"] * len(rows))
+            return [*self._marked(file, {index for index, _ in chosen}), self._add(rows), cdc(name, size=size)]
+        self._note("delete", before)
+        self._note("insert", rows)
+        if self._random.random() < 0.5:
+            return [*self._marked(file, {index for index, _ in chosen}), self._add(rows)]
+        replaced = {index: row for (index, _), row in zip(chosen, rows, strict=True)}
+        kept = [replaced.get(index, row) for index, row in file.live()]
+        size = (self.path / file.path).stat().st_size
+        self._files.remove(file)
+        return [remove(file.path, file.vector, size=size), self._add(kept)]

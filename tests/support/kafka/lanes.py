@@ -1,0 +1,281 @@
+"""The real daemon with a table that is written meanwhile, and readers of its topics beside it.
+
+A lane is one pipeline: what it produces with, the form of its messages, and the topics where they are. All lanes of a
+test follow one table in one process, so that whatever happens to the process or the brokers happens to both clients.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaError
+from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+
+from tests.support.kafka.figures import Figures, Read, keyed_figures, unkeyed_figures
+from tests.support.kafka.history import TABLE_ID, History
+from tests.support.kafka.topics import Follower, Record, admin, create_topic, read_topic, unique_name
+
+__all__ = ["CLIENTS", "FORMS", "Daemon", "Form", "Lane", "Lanes"]
+
+CLIENTS: Final = ("kafka-python", "confluent-kafka")
+Form = Literal["keyed", "flat"]
+FORMS: Final[tuple[Form, ...]] = ("keyed", "flat")
+
+_TAILER: Final = Path(sys.executable).with_name("tailer")
+_PATIENCE_S: Final = 120.0
+_COMMITTED: Final = IsolationLevel.READ_COMMITTED
+_EVERYTHING: Final = IsolationLevel.READ_UNCOMMITTED
+
+
+class Daemon:
+    """`tailer run`, as a person would start it; killed when left, if it is still there."""
+
+    def __init__(self, config: Path) -> None:
+        self._log = config.with_name(f"daemon-{unique_name('x')}.log")
+        with self._log.open("wb") as said:
+            self.process = subprocess.Popen([_TAILER, "run", config], stdout=said, stderr=said)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    @property
+    def said(self) -> str:
+        """Everything it printed."""
+        return self._log.read_text()
+
+    def await_running(self) -> None:
+        """Return when the pipelines have been started."""
+        self.wait_for(lambda: "running" in self.said)
+
+    def wait_for(self, reached: Callable[[], bool]) -> None:
+        """Return when that is so; the daemon must live until then."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not reached():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+
+    def freeze(self) -> None:
+        """Let it stand still with all its connections open (SIGSTOP)."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(_PATIENCE_S)
+
+    def await_end(self) -> int:
+        """Return when it has ended by itself; its exit code."""
+        return self.process.wait(_PATIENCE_S)
+
+
+@dataclass
+class Lane:
+    """A pipeline with topics of its own. `options`: of its sink, over those that all lanes have."""
+
+    client: str
+    form: Form = "keyed"
+    options: dict[str, Any] = field(default_factory=dict)
+    partitions: int = 3
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.client}-{self.form}"
+        self.topic = unique_name(self.name)
+
+    @property
+    def app_id(self) -> str:
+        """The stream's."""
+        return f"{self.name}/{TABLE_ID}"
+
+    @property
+    def topics(self) -> list[str]:
+        """Where it writes, without the topic for progress: rows, ENDs and dead letters."""
+        letters = [f"{self.topic}-letters"] if "large_records" in self.options else []
+        return [self.topic, f"{self.topic}-ends", *letters]
+
+    def sink_options(self, bootstrap_servers: str, progress_topic: str) -> dict[str, Any]:
+        """The sink's options."""
+        options: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers,
+            "client": self.client,
+            "topic": self.topic,
+            "end_topic": f"{self.topic}-ends",
+            "progress_topic": progress_topic,
+            "transaction_rows": 400,
+        }
+        if self.form == "keyed":
+            options |= {"envelope": "debezium", "key": ["id"]}
+        if "large_records" in self.options:
+            options["dead_letter_topic"] = f"{self.topic}-letters"
+        return options | self.options
+
+    def create(self, bootstrap_servers: str) -> None:
+        """Make its topics."""
+        for topic in self.topics:
+            create_topic(bootstrap_servers, topic, self.partitions if topic == self.topic else 1)
+
+    def figures(self, history: History, records: Sequence[Record]) -> Figures:
+        """The five figures of what a reader of all its topics saw."""
+        events, ends, letters = ([r for r in records if r.topic == topic] for topic in [*self.topics, ""][:3])
+        judge = keyed_figures if self.form == "keyed" else unkeyed_figures
+        return judge(history, Read(events, ends, letters))
+
+
+class Lanes:
+    """Pipelines over `history` in one configuration at `config`, with a `read_committed` reader beside each.
+
+    `bootstrap_servers`: of the cluster, as the tests reach it. `address`: as the daemon does, by default the same.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        history: History,
+        bootstrap_servers: str,
+        lanes: Sequence[Lane],
+        address: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.history: Final = history
+        self.lanes: Final = lanes
+        self.config: Final = folder / "tailer.toml"
+        self.progress_topic: Final = unique_name("progress")
+        self._bootstrap_servers = bootstrap_servers
+        self._stack = ExitStack()
+        self._asking = ExitStack()
+        self._followers: dict[str, Follower] = {}
+        text = ""
+        for lane in lanes:
+            given = lane.sink_options(address or bootstrap_servers, self.progress_topic) | options
+            text += f'[pipelines.{lane.name}]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
+            text += f'[pipelines.{lane.name}.sink]\nkind = "kafka"\n'
+            text += "".join(f"{name} = {_toml(value)}\n" for name, value in given.items())
+        self.config.write_text(text)
+
+    def __enter__(self) -> Self:
+        create_topic(self._bootstrap_servers, self.progress_topic, configs={"cleanup.policy": "compact"})
+        for lane in self.lanes:
+            lane.create(self._bootstrap_servers)
+            follower = Follower(self._bootstrap_servers, lane.topics)
+            self._followers[lane.name] = self._stack.enter_context(follower)
+        self._stack.push(self._asking)
+        self._ask()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def seen(self) -> dict[str, int]:
+        """How many records the readers beside the daemon saw of each lane so far."""
+        return {name: len(follower.records()) for name, follower in self._followers.items()}
+
+    def reached(self, lane: Lane) -> int:
+        """The last version that has an END record for those readers; -1 for none."""
+        ends = [r for r in self._followers[lane.name].records() if r.topic == lane.topics[1]]
+        return int((ends[-1].value or b"").split(b'"commit_version":')[1].split(b",")[0]) if ends else -1
+
+    def publish_until(self, daemon: Daemon, reached: Callable[[], bool]) -> None:
+        """Let versions come, one by one as fast as they are delivered, until that is so."""
+
+        def step() -> bool:
+            if reached():
+                return True
+            if all(self.reached(lane) == self.history.published - 1 for lane in self.lanes):
+                assert self.history.published < self.history.length, "no version is left"
+                self.history.publish()
+            return False
+
+        try:
+            daemon.wait_for(step)
+        except AssertionError as error:
+            error.add_note(f"readers: {self.seen()}; version ends: {[self.reached(lane) for lane in self.lanes]}")
+            error.add_note(f"published: {self.history.published}; open transactions: {self.open()}")
+            raise
+
+    def await_more(self, daemon: Daemon, records: int = 1) -> None:
+        """Return when the readers saw so many more records of every lane."""
+        wanted = {name: count + records for name, count in self.seen().items()}
+        daemon.wait_for(lambda: all(count >= wanted[name] for name, count in self.seen().items()))
+
+    def await_caught_up(self, daemon: Daemon) -> None:
+        """Return when the readers saw the end of the last version that is published, of every lane."""
+        daemon.wait_for(lambda: all(self.reached(lane) == self.history.published - 1 for lane in self.lanes))
+
+    def open(self) -> list[Lane]:
+        """The lanes that have a transaction open."""
+        try:
+            return self._open()
+        except KafkaError:
+            # The broker has been away: a client that has just begun waits for it, one that was there does not.
+            self._ask()
+            return self._open()
+
+    def _open(self) -> list[Lane]:
+        ask = partial(_ends, self._admin)
+        return [lane for lane in self.lanes if ask(lane, _COMMITTED) != ask(lane, _EVERYTHING)]
+
+    def _ask(self) -> None:
+        """Have a client to ask with, a new one."""
+        self._asking.close()
+        self._admin = self._asking.enter_context(admin(self._bootstrap_servers))
+
+    def figures(self) -> list[Figures]:
+        """The figures of each lane, of what can be read now."""
+        return [lane.figures(self.history, self._read(lane)) for lane in self.lanes]
+
+    def check(self) -> None:
+        """Assert the figures of what can be read now, and that the readers beside the daemon saw just that."""
+        for lane in self.lanes:
+            met, there = self._followers[lane.name].finish(), self._read(lane)
+            figures = lane.figures(self.history, there)
+            assert figures.all_zero, f"{lane.name}: {figures}"
+            assert sorted(met, key=_place) == sorted(there, key=_place), f"{lane.name}: a reader saw something else"
+
+    def _read(self, lane: Lane) -> list[Record]:
+        return [record for topic in lane.topics for record in read_topic(self._bootstrap_servers, topic)]
+
+    def torn(self) -> int:
+        """How many records lie in the topics that readers of what is committed do not get to see."""
+        found = 0
+        for lane in self.lanes:
+            everything = read_topic(self._bootstrap_servers, lane.topic, "read_uncommitted")
+            found += len(everything) - len(read_topic(self._bootstrap_servers, lane.topic))
+        return found
+
+
+def _ends(client: KafkaAdminClient, lane: Lane, isolation: IsolationLevel) -> list[int]:
+    """Where the partitions of a lane's rows end for a reader; for one of what is committed before what is open."""
+    asked = {TopicPartition(lane.topic, partition): OffsetSpec.LATEST for partition in range(lane.partitions)}
+    return [found.offset for _, found in sorted(client.list_partition_offsets(asked, isolation).items())]
+
+
+def _place(record: Record) -> tuple[str, int, int]:
+    return record.topic, record.partition, record.offset
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)

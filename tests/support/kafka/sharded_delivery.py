@@ -1,0 +1,145 @@
+"""A pipeline over a table into Kafka topics of its own, delivered by several shards."""
+
+import pickle
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import Writers
+from tailer.config.pipelines import PipelineSettings
+from tailer.delta.table import DeltaTableLog
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import TimerWake
+from tailer.plan import Position
+from tailer.shards.resharding import Layout, UndividedSink
+from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
+from tailer.sink import Sink
+from tailer.spark.write.sharded_pipeline import ShardedPipeline
+from tailer.start import Start
+from tailer.stores.local import LocalStore
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.figures import Figures
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import Form, Lane
+from tests.support.kafka.shards import ThreadRunner, by_key, together
+from tests.support.kafka.topics import Follower, Record, read_topic
+
+__all__ = ["ShardedDelivery"]
+
+T = TypeVar("T")
+
+PATIENCE_S = 1.0
+
+
+class ShardedDelivery:
+    """A pipeline over the table at `table`, or over that of a history, into topics of its own."""
+
+    def __init__(self, kafka: KafkaCluster, table: History | Path, form: Form = "keyed", **options: Any) -> None:
+        self.table_path = table.path if isinstance(table, History) else table
+        self.history = table
+        self.servers = kafka.bootstrap_servers
+        self.lane = Lane("confluent-kafka", form, options=options)
+        self.lane.create(self.servers)
+        self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
+
+    def settings(self, shards: int, start: str = "earliest") -> PipelineSettings:
+        key = tuple(self.options.get("key", ()))
+        return PipelineSettings(
+            name=self.lane.name,
+            table=self.table_path,
+            start=Start.parse(start),
+            policy=Policy(),
+            pairing=PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
+            poll_interval_s=0.05,
+            sink_kind="kafka",
+            sink_options=self.options,
+            write=Writers.EXECUTORS,
+            shards=shards,
+        )
+
+    def table(self) -> DeltaTableLog:
+        return DeltaTableLog(LocalStore(self.table_path))
+
+    @property
+    def last(self) -> int:
+        """The newest version."""
+        return len(list((self.table_path / "_delta_log").glob("*.json"))) - 1
+
+    def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> ShardedPipeline:
+        return ShardedPipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=until)
+
+    def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
+        """Let all shards come as far as the table is, or until that version."""
+        anyio.run(self.pipeline(shards, self.last if until is None else until, start).run)
+
+    def deliver_undivided(self) -> None:
+        """Let one process deliver up to the newest version, as the daemon has it done."""
+        settings = self.settings(1)
+
+        async def deliver(sink: Sink) -> None:
+            whole = UndividedSink(sink, settings.name, self.layout(sink), settings.start)
+            engine = ChangelogEngine(LocalEngine(), settings.pairing)
+            until = Start.parse(str(self.last))
+            await Pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
+
+        self.with_sink(deliver)
+
+    def attempt(self, shard: int, shards: int, until: int) -> ShardReport:
+        """Deliver one shard, as an executor does."""
+        (data,) = deliver_shard(ShardWork(self.settings(shards), shard, until, PATIENCE_S))
+        report: ShardReport = pickle.loads(data)
+        return report
+
+    def settle(self, shards: int, start: str = "earliest") -> None:
+        """Put so many shards in force."""
+        self.with_sink(lambda sink: self.layout(sink).settle(shards, Start.parse(start)))
+
+    def places(self, shards: int) -> list[Position]:
+        """Where the shards are."""
+        return self.with_sink(lambda sink: self.layout(sink).places(shards))
+
+    async def until_ended(self, shards: int, version: int) -> None:
+        """Return when all shards have ended that version, of a pipeline that began with version 0."""
+        with Follower(self.servers, [f"{self.lane.topic}-ends"]) as follower:
+            await to_thread.run_sync(follower.await_records, shards * (version + 1))
+
+    def layout(self, sink: Sink) -> Layout:
+        return Layout(self.lane.name, self.table(), sink, lambda: make_sink(self.settings(1)))
+
+    def with_sink(self, work: Callable[[Sink], Awaitable[T]]) -> T:
+        """What `work` gives with an instance of the sink."""
+
+        async def run() -> T:
+            sink = make_sink(self.settings(1))
+            try:
+                return await work(sink)
+            finally:
+                await sink.aclose()
+
+        return anyio.run(run)
+
+    def read(self, which: Literal["rows", "ends", "schema"]) -> list[Record]:
+        topics = {
+            "rows": self.lane.topic,
+            "ends": f"{self.lane.topic}-ends",
+            "schema": self.options.get("schema_topic"),
+        }
+        return read_topic(self.servers, str(topics[which]))
+
+    def figures(self, shards: int) -> Figures:
+        """The five figures, with the ENDs of all shards taken together."""
+        assert isinstance(self.history, History)
+        return self.lane.figures(self.history, [*by_key(self.read("rows")), *together(self.read("ends"), shards)])
+
+    def figures_without_ends(self) -> tuple[int, int, int, int]:
+        """What is missing, doubled, out of order, and not what the table holds: where the number of shards changed."""
+        assert isinstance(self.history, History)
+        figures = self.lane.figures(self.history, by_key(self.read("rows")))
+        return figures.missing, figures.doubled, figures.disordered, figures.unfolded

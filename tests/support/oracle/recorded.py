@@ -1,0 +1,198 @@
+"""Tables with Spark's answers: judged as they are, written to a small archive, and read back.
+
+They are evolving histories, and cases that are about one thing each.
+
+An archive holds a table and, for every version of it, Spark's rows and change rows as Arrow files: exact in their
+types, and squeezed well because one version is much like the next. Times of files are part of a table (commits are
+dated by them) and kept.
+"""
+
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.feather
+
+from tailer.events import CHANGE_TYPE
+from tailer.plan import Regime
+from tests.support.follow import Followed, follow, plans, snapshot
+from tests.support.histories.schema_evolution import Answer, EvolvingHistory
+from tests.support.oracle.column_identity import Schema, restate, shared
+from tests.support.oracle.rows import COME, METADATA, Rows, assert_same, gone_and_come, rows_of, type_name
+
+__all__ = ["CASES_DATA", "HISTORIES", "RecordedTable", "judge", "read", "write"]
+
+HISTORIES: Final = Path(__file__).parents[2] / "histories_data"
+CASES_DATA: Final = Path(__file__).parents[2] / "cases_data"
+
+
+@dataclass(frozen=True)
+class RecordedTable:
+    """A table, what was done to it, and what Spark says of each version."""
+
+    path: Path
+    title: str
+    story: list[str]
+    schemas: dict[int, Schema]
+    answers: dict[int, Answer]
+
+    @classmethod
+    def of(cls, history: EvolvingHistory) -> "RecordedTable":
+        """What a history that was just made knows."""
+        schemas = {version: history.schema_at(version) for version in history.metadata}
+        title = f"seed {history.seed}, shape {history.shape}"
+        return cls(history.path, title, history.story, schemas, history.answers)
+
+    @property
+    def first(self) -> int:
+        """The first version whose commit is still there."""
+        return min(int(file.stem) for file in (self.path / "_delta_log").glob("[0-9]" * 20 + ".json"))
+
+    @property
+    def last(self) -> int:
+        """The newest version."""
+        return len(self.story) - 1
+
+    def partitions_moved(self, version: int) -> frozenset[str]:
+        """Columns by which the table is partitioned from this version on and was not before, or the other way round.
+
+        Spark reads deleted rows as if they had been partitioned by the new columns: these are null in its feed.
+        """
+        return frozenset(self._partitions(version) ^ self._partitions(version - 1))
+
+    def _partitions(self, version: int) -> set[str]:
+        for at in range(version, self.first - 1, -1):
+            lines = (self.path / "_delta_log" / f"{at:020d}.json").read_text().splitlines()
+            for action in map(json.loads, lines):
+                if "metaData" in action:
+                    return set(action["metaData"]["partitionColumns"])
+        return set()
+
+    def where(self, version: int, what: str) -> str:
+        """What a failure says."""
+        told = "\n".join(f"  {at}: {did}" for at, did in enumerate(self.story[: version + 1]))
+        return f"{what}, version {version} of {self.title}, {self.path}\n{told}"
+
+
+def judge(told: RecordedTable) -> list[Followed]:
+    """Judge every version by the fold and by Spark's feed, and every start and snapshot in between. Returns them."""
+    versions = follow(told.path, told.first)
+    assert [version.plan.version for version in versions] == list(range(told.first, told.last + 1)), told.title
+    before = rows_of(told.answers[told.first - 1].snapshot) if told.first else Rows()
+    for version in versions:
+        before = _judge_changes(told, version, before)
+        at = version.plan.version
+        assert_same(rows_of(snapshot(told.path, at).table, METADATA), before, told.where(at, "snapshot"))
+        if at > told.first:
+            assert plans(told.path, at, at) == [version.plan], told.where(at, "begun in the middle")
+    return versions
+
+
+def _judge_changes(told: RecordedTable, version: Followed, before: Rows) -> Rows:
+    at = version.plan.version
+    old, new = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
+    # Rows of change files are written by the version itself, deleted ones like all others.
+    deleted = new if version.plan.regime is Regime.CDC else old
+    _judge_types(told, version, deleted is old)
+    kept, come = gone_and_come(restate(before, old, deleted), version.tables, told.where(at, "fold"))
+    after = rows_of(told.answers[at].snapshot)
+    # A restored column brings the values back that its rows had: no event says so, and none could.
+    judged = shared(old, new) if version.plan.operation == "RESTORE" else new
+    found = restate(kept, deleted, judged) + restate(come, new, judged)
+    assert_same(found, restate(after, new, judged), told.where(at, "fold"))
+    feed = told.answers[at].feed
+    if feed is not None:
+        moved = told.partitions_moved(at)
+        ours = sum((_as_spark_reads(table, deleted, new) for table in version.tables), Rows())
+        assert_same(_without(moved, ours), rows_of(feed, moved), told.where(at, "feed"))
+    return after
+
+
+def _without(columns: frozenset[str], rows: Rows) -> Rows:
+    found: Rows = Rows()
+    for row, count in rows.items():
+        found[tuple((name, value) for name, value in row if name not in columns)] += count
+    return found
+
+
+def _as_spark_reads(table: pa.Table, deleted: Schema, new: Schema) -> Rows:
+    """Change rows with all columns as the version has them, which is how Spark reads a feed."""
+    come = pc.is_in(table.column(CHANGE_TYPE), pa.array(COME))
+    gone = rows_of(table.filter(pc.invert(come)))
+    return rows_of(table.filter(come)) + restate(gone, deleted, new, keep=frozenset(METADATA))
+
+
+def _judge_types(told: RecordedTable, version: Followed, deleted_is_old: bool) -> None:
+    at = version.plan.version
+    for batch in version.batches:
+        gone = batch.rows.column(CHANGE_TYPE)[0].as_py() not in COME
+        answer = told.answers[at - 1 if gone and deleted_is_old else at]
+        found = [(field.name, type_name(field.type)) for field in batch.rows.schema]
+        expected = [(field.name, type_name(field.type)) for field in answer.snapshot.schema]
+        assert found[:-3] == expected, told.where(at, "columns")
+
+
+def write(told: RecordedTable, archive: Path) -> None:
+    """Put a table and Spark's answers into an archive."""
+    answers = told.path.parent / "answers"
+    answers.mkdir()
+    for version, answer in told.answers.items():
+        if version >= told.first - 1:
+            _write_table(answer.snapshot, answers / f"{version}.snapshot")
+            if answer.feed is not None:
+                _write_table(answer.feed, answers / f"{version}.feed")
+    facts = {
+        "title": told.title,
+        "story": told.story,
+        "refusals": {version: answer.refusal for version, answer in told.answers.items()},
+        "schemas": {
+            version: schema for version, schema in told.schemas.items() if schema != told.schemas.get(version - 1)
+        },
+    }
+    (answers / "facts.json").write_text(json.dumps(facts))
+    archive.parent.mkdir(exist_ok=True)
+    with tarfile.open(archive, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as tar:
+        # Files of one kind side by side, oldest first: each is much like the one before.
+        files = [file for file in (*told.path.rglob("*"), *answers.rglob("*")) if _belongs(file)]
+        for file in sorted(files, key=lambda file: (file.suffix, file.parent, file.stat().st_mtime_ns, file.name)):
+            tar.add(file, file.relative_to(told.path.parent), filter=_anonymous)
+
+
+def _write_table(table: pa.Table, file: Path) -> None:
+    plain = pa.table(table.combine_chunks().columns, schema=table.schema.remove_metadata())
+    pyarrow.feather.write_feather(plain, str(file), compression="uncompressed")
+
+
+def _belongs(file: Path) -> bool:
+    return file.is_file() and file.suffix != ".crc"
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = int(member.mtime)
+    return member
+
+
+def read(archive: Path, folder: Path) -> RecordedTable:
+    """Unpack an archive that `write` made into `folder`."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    answers = folder / "answers"
+    facts: dict[str, Any] = json.loads((answers / "facts.json").read_bytes())
+    schemas: dict[int, Schema] = {}
+    for version in range(len(facts["story"])):
+        schemas[version] = facts["schemas"].get(str(version)) or schemas[version - 1]
+    found = {
+        int(file.stem): Answer(
+            pyarrow.feather.read_table(file),
+            pyarrow.feather.read_table(feed) if (feed := file.with_suffix(".feed")).exists() else None,
+            facts["refusals"][file.stem],
+        )
+        for file in answers.glob("*.snapshot")
+    }
+    return RecordedTable(folder / "table", facts["title"], facts["story"], schemas, found)

@@ -1,0 +1,84 @@
+"""Servers that do not outlive the tests, however these end.
+
+Each is the child of a small process that stops it when our end of a pipe closes, be it because the tests were killed.
+"""
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["ServerDownError", "ServerProcess", "unprivileged"]
+
+PATIENCE_S: Final = 120
+
+_KEEPER: Final = """
+import os, subprocess, sys, threading
+user, number, *command = sys.argv[1:]
+options = {} if user == "-" else {"user": int(user), "group": int(user), "extra_groups": []}
+server = subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
+threading.Thread(target=lambda: os._exit(server.wait() and 1), daemon=True).start()
+sys.stdin.read()
+server.send_signal(int(number))
+server.wait()
+"""
+
+
+class ServerDownError(RuntimeError):
+    """A server does not do what it should; the end of its log is in the message."""
+
+
+def unprivileged() -> int | None:
+    """Who runs a server that refuses to be run by root; None if we are not root ourselves."""
+    return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
+
+
+class ServerProcess:
+    """A running server. `stop`: the signal that ends it best; `user`: who runs it, if not we.
+
+    Started when made, in `directory`, where its log goes as well.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, stop: signal.Signals = signal.SIGKILL, user: int | None = None
+    ) -> None:
+        self._log = directory / f"{Path(command[0]).name}.log"
+        arguments = ["-" if user is None else str(user), str(int(stop)), *command]
+        with self._log.open("wb") as log:
+            # A session of its own: an interrupt at the keyboard is for the tests, which then stop it in order.
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-c", _KEEPER, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+                start_new_session=True,
+            )
+
+    def await_(self, reached: Callable[[], bool], otherwise: str) -> None:
+        """Wait until `reached`; it may raise `OSError` before. Raises `ServerDownError` that begins with `otherwise`.
+
+        `reached` is asked again and again, as long as the server runs.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while self._keeper.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError):
+                if reached():
+                    return
+            time.sleep(0.05)
+        raise self.down(otherwise)
+
+    def down(self, what: str) -> ServerDownError:
+        """An error that says what is wrong, and shows the end of the log."""
+        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-60:])
+        return ServerDownError(f"{what}; the end of {self._log.name}:\n{tail}")
+
+    def close(self) -> None:
+        """Stop it, and wait until it is gone."""
+        self._keeper.communicate()

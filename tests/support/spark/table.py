@@ -1,0 +1,139 @@
+"""A Delta table made by Spark's SQL, and by hand where Spark would not, judged by Spark's own reading."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import SparkSession
+
+from tests.support.follow import Followed
+from tests.support.histories.random_history import latest_version
+from tests.support.histories.schema_evolution import Answer
+from tests.support.oracle.column_identity import Schema
+from tests.support.oracle.recorded import RecordedTable, judge
+from tests.support.oracle.rows import spark_feed
+
+__all__ = ["Table", "kinds", "schemas_in"]
+
+
+class Table:
+    """The table at `path`, which is not there before it is created."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+
+    def sql(self, text: str) -> None:
+        """Run a statement; `{t}` is the table."""
+        self.spark.sql(text.replace("{t}", f"delta.`{self.path}`")).collect()
+
+    def create(
+        self,
+        columns: str,
+        rows: str,
+        feed: bool = True,
+        vectors: bool = False,
+        partition: str = "",
+        properties: str = "",
+    ) -> None:
+        """Make the table (version 0) and insert the rows of a SELECT, in one file a partition (version 1)."""
+        self.sql(
+            f"CREATE TABLE {{t}} ({columns}) USING delta {f'PARTITIONED BY ({partition})' if partition else ''} "
+            f"TBLPROPERTIES ('delta.enableChangeDataFeed' = '{str(feed).lower()}',"
+            f" 'delta.enableDeletionVectors' = '{str(vectors).lower()}'"
+            f"{', ' if properties else ''}{properties})"
+        )
+        self.sql(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ * FROM ({rows})")
+
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return latest_version(self.path)
+
+    def commit_file(self, version: int) -> Path:
+        """A version's commit."""
+        return self.path / "_delta_log" / f"{version:020d}.json"
+
+    def actions(self, version: int, kind: str) -> list[dict[str, Any]]:
+        """The actions of one kind in a version's commit."""
+        lines = self.commit_file(version).read_text().splitlines()
+        return [action[kind] for action in map(json.loads, lines) if kind in action]
+
+    def commit(self, *actions: dict[str, Any]) -> int:
+        """Write the next commit by hand; returns its version."""
+        version = self.latest + 1
+        self.rewrite(version, list(actions))
+        return version
+
+    def rewrite(self, version: int, actions: list[dict[str, Any]]) -> None:
+        """Write a version's commit by hand. Spark forgets what it knew of the table."""
+        self.commit_file(version).write_text("".join(json.dumps(action) + "\n" for action in actions))
+        self.commit_file(version).with_name(f".{version:020d}.json.crc").unlink(missing_ok=True)
+        self.commit_file(version).with_suffix(".crc").unlink(missing_ok=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let Spark forget what it knows of the files of logs."""
+        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+    def told(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> RecordedTable:
+        """What Spark says: the rows of every version, and its feed from `feed_from` to `feed_to` (None: no feed).
+
+        Its feed says how Spark comes from one version to the next: of the versions between which it does, Spark is
+        asked for the rows of the newest one, unless `by_spark` wants all of them. That is for values delta-rs has not.
+        """
+        feed = {} if feed_from is None else spark_feed(self.spark, self.path, feed_from, feed_to)
+        last = self.latest if feed_to is None else feed_to
+        schemas, answers = schemas_in(self.path), {}
+        read: dict[int, pa.Table] = {}
+        for version in range(self.latest, -1, -1):
+            asked = feed_from is not None and feed_from <= version <= last
+            after = read.get(version + 1)
+            if not by_spark and asked and after is not None and schemas[version] == schemas[version + 1]:
+                read[version] = self._with_another_reader(version, after.schema)
+            else:
+                read[version] = self._rows(version)
+            answers[version] = Answer.of(read[version], feed.get(version), asked)
+        story = [str(info.get("operation")) for info in map(self._commit_info, range(self.latest + 1))]
+        return RecordedTable(self.path, "a case", story, schemas, answers)
+
+    def _rows(self, version: int) -> pa.Table:
+        """All rows of a version as Spark reads them."""
+        reader = self.spark.read.format("delta").option("versionAsOf", version)
+        return reader.load(str(self.path)).toArrow()
+
+    def _with_another_reader(self, version: int, schema: pa.Schema) -> pa.Table:
+        """The same, read by delta-rs in a hundredth of the time, or by Spark what that one cannot read."""
+        try:
+            reader = QueryBuilder().register("snapshot", DeltaTable(self.path, version=version))
+            return pa.table(reader.execute("SELECT * FROM snapshot").read_all()).select(schema.names).cast(schema)
+        except Exception:  # noqa: BLE001 - it says in many ways that it does not know a feature or a type
+            return self._rows(version)
+
+    def _commit_info(self, version: int) -> dict[str, Any]:
+        return next(iter(self.actions(version, "commitInfo")), {})
+
+    def check(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> list[Followed]:
+        """Judge all versions by the fold over Spark's snapshots, and by its feed (see `told`)."""
+        return judge(self.told(feed_from, feed_to, by_spark))
+
+
+def schemas_in(path: Path) -> dict[int, Schema]:
+    """The schema of every version of a table whose log begins at 0."""
+    found: dict[int, Schema] = {}
+    for version in range(latest_version(path) + 1):
+        lines = (path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        metadata = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action]
+        found[version] = json.loads(metadata[0]["schemaString"]) if metadata else found[version - 1]
+    return found
+
+
+def kinds(version: Followed) -> dict[str, int]:
+    """How many rows a version has of each change type."""
+    counted: dict[str, int] = {}
+    for table in version.tables:
+        for row in table.group_by("_change_type").aggregate([([], "count_all")]).to_pylist():
+            counted[row["_change_type"]] = counted.get(row["_change_type"], 0) + row["count_all"]
+    return counted

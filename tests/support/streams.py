@@ -1,0 +1,162 @@
+"""Whole streams for the suites: a table that grows while it is followed, a destination that remembers its transactions.
+
+What was delivered is read from the destination, what should have been is kept by the table; both as (version, id).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from sinks.files.sink import FilesSink
+from sinks.memory import MemoryDestination, MemorySink
+from sinks.testing import Fault, FaultySink
+from tailer.delta.table import DeltaTableLog
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
+from tailer.events import ChangeBatch, ControlEvent
+from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.wakeup import TimerWake, Wake
+from tailer.plan import Position
+from tailer.sink import Progress, Sink
+from tailer.start import Start
+from tailer.stores.local import LocalStore, ObjectStore
+from tests.support.tables.handwritten import HandwrittenTable
+
+__all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "deliver_to_files", "pipeline"]
+
+APP: Final = "p/11111111-2222-3333-4444-555555555555"
+Delivered = list[tuple[int, int]]
+
+
+@dataclass
+class Growing(HandwrittenTable):
+    """A table whose commits appear whole, as a real writer's do, and that knows what they insert."""
+
+    inserted: Delivered = field(default_factory=list)
+
+    def commit_text(self, text: str) -> int:
+        """Write the next commit aside and rename it into place."""
+        self.version += 1
+        part = self.path / "_delta_log" / f".{self.version}.tmp"
+        part.write_text(text)
+        part.rename(self.commit_file())
+        return self.version
+
+    def insert(self, *files: Iterable[int], row_group_size: int | None = None) -> int:
+        """Commit one data file for each collection of ids."""
+        names = [f"{self.version + 1}-{number}.parquet" for number in range(len(files))]
+        for name, ids in zip(names, files, strict=True):
+            self.data(name, ids, row_group_size)
+        version = self.commit(*map(self.add, names))
+        self.inserted.extend((version, each) for ids in files for each in ids)
+        return version
+
+    def add_column(self, name: str) -> int:
+        """Commit a schema with one more column, which is null in all files."""
+        schema = json.loads(self.metadata["schemaString"])
+        schema["fields"].append({"name": name, "type": "string", "nullable": True, "metadata": {}})
+        self.metadata = {**self.metadata, "schemaString": json.dumps(schema)}
+        return self.commit({"metaData": self.metadata})
+
+    def insert_again(self, ids: Sequence[int], versions: int) -> None:
+        """Commit the same file many times over: quick to write, and no two versions are mistaken for each other."""
+        name = self.data("again.parquet", ids)
+        for _ in range(versions):
+            version = self.commit(self.add(name))
+            self.inserted.extend((version, each) for each in ids)
+
+    def rows(self, first: int = 0, last: int | None = None) -> Delivered:
+        """What versions `first` to `last` (None: the newest) insert."""
+        return [row for row in self.inserted if first <= row[0] and (last is None or row[0] <= last)]
+
+
+@dataclass(slots=True)
+class Destination(MemoryDestination):
+    """Keeps the position and the number of rows of every transaction that took place, and calls `then` after each."""
+
+    transactions: list[tuple[Position, int]] = field(default_factory=list)
+    then: Callable[[], object] = bool
+
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
+        """See `MemoryDestination.commit`."""
+        took_place = MemoryDestination.commit(self, token, items, progress)
+        if took_place:
+            rows = sum(len(item) for item in items if isinstance(item, ChangeBatch))
+            self.transactions.append((progress.position, rows))
+            self.then()
+        return took_place
+
+    def sink(self) -> MemorySink:
+        """A new writer."""
+        return MemorySink("memory", self)
+
+    def delivered(self, app_id: str = APP) -> Delivered:
+        """Every row there is, in order."""
+        return [(row["_commit_version"], row["id"]) for row in self.rows(app_id)]
+
+    def position(self, app_id: str = APP) -> Position | None:
+        """Up to where, if anything was ever committed."""
+        progress = self.progress.get(app_id)
+        return None if progress is None else progress.position
+
+    def ends(self) -> list[int]:
+        """The versions that transactions ended with."""
+        return [position.version for position, _ in self.transactions]
+
+
+class WholeVersions(FaultySink):
+    """A sink that cannot store a position inside a version."""
+
+    @property
+    def splits_versions(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def splits_snapshots(self) -> bool:
+        """No."""
+        return False
+
+
+def pipeline(
+    table: HandwrittenTable,
+    sink: Sink,
+    start: str = "earliest",
+    until: str | None = None,
+    *,
+    engine: Engine | None = None,
+    wake: Wake | None = None,
+    policy: Policy | None = None,
+    store: ObjectStore | None = None,
+    **limits: Any,
+) -> Pipeline:
+    """A pipeline called `p` that polls often; `limits` are fields of `Limits`."""
+    return Pipeline(
+        "p",
+        DeltaTableLog(store or LocalStore(table.path)),
+        sink,
+        engine or LocalEngine(2),
+        wake or TimerWake(),
+        Start.parse(start),
+        None if until is None else Start.parse(until),
+        policy,
+        Limits(**{"poll_interval_s": 0.005, **limits}),
+    )
+
+
+def deliver_to_files(table: HandwrittenTable, out: Path, fault: Fault) -> None:
+    """Deliver all there is, two versions a transaction, with a fault in it: for a process of its own."""
+    sink = FaultySink(FilesSink("files", out), fault)
+    anyio.run(pipeline(table, sink, until="latest", max_versions=2).run)
+
+
+async def become(condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds."""
+    with anyio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - a destination does not notify
+            await anyio.sleep(0.002)

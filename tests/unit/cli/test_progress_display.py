@@ -1,0 +1,94 @@
+"""The display of `tail`: away where rows come, there where nothing happens, and on a terminal only."""
+
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from rich.console import Console
+
+from tailer.cli import progress_display
+from tailer.cli.progress_display import Display, ShownEngine
+from tailer.engine.local import LocalEngine
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position
+from tests.support.follow import plans
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed on standard error, which is a terminal."""
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=100)
+    monkeypatch.setattr(progress_display, "Console", lambda **_: console)
+    monkeypatch.setattr(progress_display, "QUIET_S", 0.1)
+    return text
+
+
+class Slow(LocalEngine):
+    """Waits before the first batch."""
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        async with super().run(plan, after) as batches:
+            await anyio.sleep(0.5)
+            yield batches
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> ChangePlan:
+    """Something to read."""
+    write_deltalake(tmp_path, pa.table({"id": list(range(10))}))
+    return plans(tmp_path, 0, 0)[0]
+
+
+async def read(plan: ChangePlan, display: Display, compares: bool = False) -> int:
+    """Read it slowly; the number of rows."""
+    rows = 0
+    async with display.shown(), ShownEngine(Slow(), display, lambda _: compares).run(plan) as batches:
+        async for batch in batches:
+            rows += len(batch)
+    return rows
+
+
+@pytest.mark.parametrize(("compares", "word"), [(False, "reading"), (True, "comparing")])
+async def test_a_long_wait_is_explained(shown: io.StringIO, plan: ChangePlan, compares: bool, word: str) -> None:
+    assert await read(plan, Display(), compares) > 0
+    assert f"version 0: {word}" in shown.getvalue()
+
+
+async def test_what_is_quick_shows_nothing(
+    shown: io.StringIO, plan: ChangePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_display, "QUIET_S", 60.0)
+    await read(plan, Display())
+    assert shown.getvalue() == ""
+
+
+async def test_no_display_without_a_terminal(plan: ChangePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr(progress_display, "Console", lambda **_: Console(file=text))
+    monkeypatch.setattr(progress_display, "QUIET_S", 0.0)
+    await read(plan, Display())
+    assert text.getvalue() == ""
+
+
+@pytest.mark.parametrize("shares", [True, False])
+async def test_rows_on_the_same_terminal_have_the_place_for_themselves(shown: io.StringIO, shares: bool) -> None:
+    display = Display()
+    display._shares_terminal = shares
+    async with display.shown():
+        display.busy("at work")
+        await anyio.sleep(0.5)
+        assert "at work" in shown.getvalue()
+        display.rows_come()
+        assert (display._progress is None) == shares
+        display.say("a line")
+        assert display._progress is None
+    assert display._progress is None

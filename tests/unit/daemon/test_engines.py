@@ -1,0 +1,72 @@
+"""Which engine runs which version, and what is said where there is no PySpark."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+import pytest
+
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.placement import EngineKind, SparkSettings
+from tailer.daemon.engines import SizedEngine, open_engines
+from tailer.engine.local import LocalEngine
+from tailer.errors import ConfigError
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position, Regime
+from tests.support.tables.log_files import task
+
+
+class Noting:
+    """An engine that notes the versions it was given."""
+
+    def __init__(self) -> None:
+        self.key = ("id",)
+        self.ran: list[int] = []
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """See `Engine.run`."""
+        self.ran.append(plan.version)
+        yield _nothing()
+
+
+async def _nothing() -> AsyncIterator[ChangeBatch]:
+    for batch in list[ChangeBatch]():
+        yield batch
+
+
+def plan(version: int, files: int) -> ChangePlan:
+    """A plan that reads so many files of one byte."""
+    schema = pa.schema([])
+    tasks = (task("file", schema),) * files
+    return ChangePlan("t", "id", version, 0, None, Regime.FILES, schema, tasks)
+
+
+@pytest.mark.anyio
+async def test_large_versions_go_to_the_large_engine() -> None:
+    small, large = Noting(), Noting()
+    engine = SizedEngine(small, large, from_bytes=3)
+    for version, files in enumerate([0, 2, 3, 1, 9]):
+        async with engine.run(plan(version, files)):
+            pass
+    assert (small.ran, large.ran, engine.key) == ([0, 1, 3], [2, 4], ("id",))
+
+
+@pytest.mark.anyio
+async def test_without_spark_there_are_threads() -> None:
+    async with open_engines(EngineKind.LOCAL, SparkSettings()) as engines:
+        assert engines.spark is None
+        engine = engines.for_pipeline(PairingRules(), lambda *_: None)
+    assert isinstance(engine, ChangelogEngine)
+    assert isinstance(engine._engine, LocalEngine)
+
+
+@pytest.mark.anyio
+async def test_pyspark_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tailer.spark.shared_session", None)
+    with pytest.raises(ConfigError, match="PySpark cannot be loaded") as raised:
+        async with open_engines(EngineKind.SPARK, SparkSettings()):
+            pass
+    assert "lake-tailer[spark]" in raised.value.hint

@@ -1,0 +1,203 @@
+"""Commit files that become visible in pieces: what was cut off is delivered, once, and rows come from whole commits."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+import pytest
+
+import tailer.delta.table
+from sinks.memory import MemorySink
+from tailer.delta.log.listing import commit_name
+from tailer.delta.table import DeltaTableLog
+from tailer.errors import LogCorrupt, LogRewritten, StorageUnavailable, TailerError
+from tailer.pipeline.loop import Pipeline
+from tailer.plan import Position
+from tailer.stores.local import LocalStore, ObjectMeta, OpenObject
+from tests.support.streams import Destination, Growing, become, pipeline
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+VERSION: Final = 2
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Growing:
+    """Version 2 adds three files, of two rows each, and says so after the second of them."""
+    found = Growing(tmp_path / "t")
+    found.insert([1])
+    found.insert([2, 3], [4, 5], [6, 7])
+    return found
+
+
+class Cut(LocalStore):
+    """Version 2 shows its first `cut` bytes until `tries` looks at it have been answered, then all of it."""
+
+    def __init__(self, table: Growing, cut: int, tries: int = 1) -> None:
+        super().__init__(table.path)
+        self._file = table.commit_file(VERSION)
+        self._whole = self._file.read_bytes()
+        self._tries = tries
+        self._file.write_bytes(self._whole[:cut])
+
+    def _looked(self, name: str) -> None:
+        if name == commit_name(VERSION):
+            self._tries -= 1
+            if self._tries == 0:
+                self._file.write_bytes(self._whole)
+
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        found = await super().scan(name, work)
+        self._looked(name)
+        return found
+
+    async def stat(self, name: str) -> ObjectMeta:
+        found = await super().stat(name)
+        self._looked(name)
+        return found
+
+
+def line_ends(text: bytes) -> list[int]:
+    return [at + 1 for at, byte in enumerate(text[:-1]) if byte == ord("\n")]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailer.delta.table, "SETTLE_S", 0.01)
+    monkeypatch.setattr(tailer.delta.table, "REPAIR_S", 0.02)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_cut_anywhere_neither_loses_nor_doubles_a_row(table: Growing, ended: bool) -> None:
+    """Wherever it is, between two lines too, and whether or not the last line of the whole file ends."""
+    whole = table.commit_file(VERSION).read_bytes().removesuffix(b"" if ended else b"\n")
+    between = line_ends(whole)
+    assert len(between) > 1
+    for cut in sorted({0, *range(3, len(whole), 41), *between, *(at - 1 for at in between), len(whole) - 1}):
+        table.commit_file(VERSION).write_bytes(whole)
+        there = Destination()
+        await pipeline(table, MemorySink("memory", there), until="2", store=Cut(table, cut)).run()
+        assert there.delivered() == table.rows(), cut
+        assert there.position() == Position.end(VERSION)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("tries", range(1, 7))
+async def test_a_snapshot_of_a_cut_commit(table: Growing, tries: int) -> None:
+    """At whichever look at it the rest appears: all rows come, or what is delivered is said to lack some.
+
+    After the seventh look, for which the next version is there, nobody looks again.
+    """
+    there = Destination()
+    store = Cut(table, line_ends(table.commit_file(VERSION).read_bytes())[0], tries)
+    following = pipeline(table, MemorySink("memory", there), "snapshot", store=store)
+    told: list[str] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_into, following, told)
+        await become(lambda: there.position() is not None or bool(told))
+        table.insert([8])
+        await become(lambda: there.position() == Position.end(3) or bool(told))
+        following.stop()
+    assert sorted(row for _, row in there.delivered()) == [row for _, row in table.rows()] or "pieces" in str(told)
+
+
+async def run_into(following: Pipeline, told: list[str]) -> None:
+    """Run, and note what stops it."""
+    try:
+        await following.run()
+    except TailerError as error:
+        told.append(str(error))
+
+
+async def test_what_grew_before_its_commit_is_not_committed(table: Growing) -> None:
+    whole = table.commit_file(VERSION).read_bytes()
+    log = DeltaTableLog(Cut(table, line_ends(whole)[0], tries=99))
+    await log.seek(VERSION)
+    plan = await log.next_plan()
+    assert plan is not None
+    await log.confirm()
+    table.commit_file(VERSION).write_bytes(whole)
+    with pytest.raises(StorageUnavailable, match="it grew while its rows were read"):
+        await log.confirm()
+
+
+async def test_what_grew_after_its_commit_stops_at_the_next_version(table: Growing) -> None:
+    """That it is not whole cannot be known before; what was delivered is then said to be something else."""
+    whole = table.commit_file(VERSION).read_bytes()
+    log = DeltaTableLog(Cut(table, line_ends(whole)[0], tries=99))
+    await log.seek(VERSION)
+    await log.next_plan()
+    table.commit_file(VERSION).write_bytes(whole)
+    table.insert([8])
+    with pytest.raises(LogRewritten, match="not written atomically"):
+        await log.next_plan()
+
+
+async def test_a_copied_file_is_the_same(table: Growing) -> None:
+    log = DeltaTableLog(LocalStore(table.path))
+    await log.seek(VERSION)
+    await log.next_plan()
+    table.commit_file(VERSION).touch()
+    await log.confirm()
+    table.commit_file(VERSION).unlink()
+    await log.confirm()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_last_line_without_its_end_costs_a_moment_at_the_newest_version_only(
+    table: Growing, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Some writers never end it."""
+    file = table.commit_file(VERSION)
+    file.write_bytes(file.read_bytes().removesuffix(b"\n"))
+    if not waits:
+        table.insert([8])
+    waited: list[float] = []
+
+    async def stays(_store: object, _meta: ObjectMeta, for_s: float) -> bool:
+        waited.append(for_s)
+        return True
+
+    monkeypatch.setattr(tailer.delta.table, "stays", stays)
+    log = DeltaTableLog(LocalStore(table.path))
+    await log.seek(1)
+    plans = [await log.next_plan() for _ in range(2)]
+    assert [plan and len(plan.tasks) for plan in plans] == [1, 3]
+    assert waited == ([tailer.delta.table.SETTLE_S] if waits else [])
+
+
+async def test_a_commit_that_is_written_while_we_wait(table: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real second piece, from beside us."""
+    monkeypatch.setattr(tailer.delta.table, "REPAIR_S", 0.5)
+    file = table.commit_file(VERSION)
+    whole = file.read_bytes()
+    file.write_bytes(b"")
+    log = DeltaTableLog(LocalStore(table.path))
+    await log.seek(VERSION)
+
+    async def write() -> None:
+        for end in (30, len(whole) - 5, len(whole)):
+            await anyio.sleep(0.1)
+            await anyio.to_thread.run_sync(file.write_bytes, whole[:end])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        plan = await log.next_plan()
+    assert plan is not None
+    assert len(plan.tasks) == 3
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("content", [b"", b'{"add":', b'{"add":7}\n', json.dumps({"add": 7}).encode()])
+async def test_what_stays_broken_is_named(table: Growing, content: bytes) -> None:
+    table.commit_file(VERSION).write_bytes(content)
+    log = DeltaTableLog(LocalStore(table.path))
+    await log.seek(VERSION)
+    with pytest.raises(LogCorrupt) as caught:
+        await log.next_plan()
+    assert isinstance(caught.value, TailerError)
+    assert caught.value.version == VERSION

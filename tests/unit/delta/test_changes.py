@@ -1,0 +1,306 @@
+"""The rules of the change feed, a commit at a time: which files are read, which of their rows, in which order."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tailer.delta.changes import plan_changes, plan_snapshot
+from tailer.delta.log.actions import parse_commit
+from tailer.delta.log.paths import locate
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import ChangesUnavailable, LogCorrupt
+from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
+from tests.support.tables.log_files import (
+    add,
+    cdc,
+    commit_info,
+    inline_vector,
+    marked,
+    metadata,
+    protocol,
+    remove,
+    schema_string,
+)
+
+SCHEMA = schema_string(a="long", p="string")
+A, R = [1, 2], [2, 3]
+
+
+def state(*partitioned_by: str, schema: str = SCHEMA) -> Snapshot:
+    head = [json.dumps(action) for action in (protocol(), metadata(schema, partitioned_by))]
+    commit = parse_commit("\n".join(head).encode(), "t", "0.json", 0, 1)
+    return Snapshot.begin("t", 0, commit.protocol, commit.metadata, [1])
+
+
+def plan(*actions: dict[str, Any], before: Snapshot | None = None) -> ChangePlan:
+    lines = [json.dumps(action) for action in (*actions, commit_info(operation="TEST"))]
+    commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
+    before = before or state()
+    return plan_changes(commit, before, before.advance(commit), "/lake", "main")
+
+
+def rows(vector: DeletionVectorRef | None) -> list[int] | None:
+    return None if vector is None else next(rows for rows in (A, R) if marked(rows) == vector)
+
+
+def summary(plan: ChangePlan) -> list[tuple[str, str, Any, Any]]:
+    return [(task.kind.value, task.uri, rows(task.include), rows(task.exclude)) for task in plan.tasks]
+
+
+def vector(rows: list[int] | None) -> dict[str, Any] | None:
+    return None if rows is None else inline_vector(rows)
+
+
+NONE = "none"
+
+
+@pytest.mark.parametrize(
+    ("removed", "added", "deleted_rows", "inserted_rows"),
+    [
+        (None, NONE, (None, None), None),
+        (R, NONE, (None, R), None),
+        (NONE, None, None, (None, None)),
+        (NONE, A, None, (None, A)),
+        (None, A, (A, None), None),
+        (R, None, None, (R, None)),
+        (R, A, (A, R), (R, A)),
+        (None, None, None, None),
+        (A, A, None, None),
+    ],
+)
+def test_one_file_before_and_after(removed: Any, added: Any, deleted_rows: Any, inserted_rows: Any) -> None:
+    """The pair is told by its path; (include, exclude) are the vectors that select the rows of the file."""
+    actions = [] if added == NONE else [add("f", vector(added))]
+    actions += [] if removed == NONE else [remove("f", vector(removed))]
+    expected = [("delete", "/lake/f", *deleted_rows)] if deleted_rows else []
+    expected += [("insert", "/lake/f", *inserted_rows)] if inserted_rows else []
+    assert summary(plan(*actions)) == summary(plan(*reversed(actions))) == expected
+
+
+def test_a_vector_of_no_rows_is_none() -> None:
+    empty = inline_vector([]) | {"pathOrInlineDv": "not even read"}
+    assert summary(plan(add("f", empty), remove("f"))) == []
+    assert summary(plan(add("f", empty))) == [("insert", "/lake/f", None, None)]
+
+
+def test_deletes_before_inserts_each_in_the_order_of_the_log() -> None:
+    found = plan(add("c"), remove("b"), add("a"), remove("d"), add("b", vector(A)))
+    kinds = [(task.index, task.kind.value, task.uri[-1]) for task in found.tasks]
+    assert kinds == [(0, "delete", "b"), (1, "delete", "d"), (2, "insert", "c"), (3, "insert", "a")]
+    assert found.regime is Regime.FILES
+
+
+def test_change_files_say_it_all() -> None:
+    found = plan(cdc("_change_data/x"), add("f"), remove("g"), cdc("y"))
+    assert [(task.kind, task.uri) for task in found.tasks] == [
+        (TaskKind.CDC_DELETES, "/lake/_change_data/x"),
+        (TaskKind.CDC_DELETES, "/lake/y"),
+        (TaskKind.CDC_OTHERS, "/lake/_change_data/x"),
+        (TaskKind.CDC_OTHERS, "/lake/y"),
+    ]
+    assert found.regime is Regime.CDC
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [],
+        [{"txn": {"appId": "a", "version": 1}}],
+        [add("f", data_change=False), remove("g", data_change=False)],
+        [add("f", vector(A), data_change=False), remove("f", data_change=False)],
+        [metadata(SCHEMA, **{"delta.enableChangeDataFeed": "true"})],
+    ],
+)
+def test_commits_that_change_no_row(actions: list[dict[str, Any]]) -> None:
+    found = plan(*actions)
+    assert (found.tasks, found.regime, found.operation) == ((), Regime.NONE, "TEST")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "skipped"),
+    [
+        ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0", "numTargetRowsDeleted": "0"}, True),
+        ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0", "numTargetRowsDeleted": "1"}, False),
+        ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0"}, False),
+        ({"numTargetRowsInserted": 0, "numTargetRowsUpdated": 0, "numTargetRowsDeleted": 0}, False),
+        ({}, False),
+        (None, False),
+        ("text", False),
+    ],
+)
+def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
+    def planned(operation: Any) -> int:
+        info = json.dumps(commit_info(operation=operation, operationMetrics=metrics))
+        files = [json.dumps(action) for action in (add("f"), remove("g"))]
+        commit = parse_commit("\n".join([info, *files]).encode(), "t", "1.json", 1, 2)
+        return len(plan_changes(commit, state(), state().advance(commit), "/lake").tasks)
+
+    assert planned("MERGE") == (0 if skipped else 2)
+    assert planned("WRITE") == 2
+    assert planned(["MERGE"]) == 2
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [add("f"), add("f", vector(A))],
+        [remove("f"), remove("f", vector(A))],
+        [cdc("f"), cdc("f")],
+        [add("f", inline_vector(A) | {"storageType": "r"})],
+        [add("f", inline_vector(A) | {"storageType": "u", "pathOrInlineDv": "short"})],
+    ],
+)
+def test_what_no_writer_may_write(actions: list[dict[str, Any]]) -> None:
+    with pytest.raises(LogCorrupt) as caught:
+        plan(*actions)
+    assert caught.value.version == 1
+
+
+def test_one_path_twice_but_once_with_a_change() -> None:
+    assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/lake/f", None, A)]
+    # The log pairs by what is written: another spelling of the path is another file, and its rows come and go.
+    assert [kind for kind, *_ in summary(plan(add("a b", vector(A)), remove("a%20b")))] == ["delete", "insert"]
+
+
+@pytest.mark.parametrize("action", [remove("f", partitionValues={}), add("f"), cdc("f")])
+def test_a_partition_value_that_is_left_out_is_null(action: dict[str, Any]) -> None:
+    for task in plan(action, before=state("p")).tasks:
+        assert dict(task.partition_values)["p"] is None
+
+
+def test_a_value_for_what_is_no_partition_column_is_refused() -> None:
+    with pytest.raises(LogCorrupt, match="f has a value for other, which is not a partition column"):
+        plan(add("f", partitionValues={"other": "1"}), before=state("p"))
+
+
+def test_a_removed_file_without_any_partition_values() -> None:
+    with pytest.raises(ChangesUnavailable, match="remove of f has no partition values"):
+        plan(remove("f", partitionValues=None), before=state("p"))
+
+
+def test_partition_values_come_from_the_action() -> None:
+    found = plan(add("p=9/f", partitionValues={"p": None}), remove("g", partitionValues={"p": ""}), before=state("p"))
+    assert [task.partition_values for task in found.tasks] == [(("p", ""),), (("p", None),)]
+    assert plan(remove("f", partitionValues=None)).tasks[0].partition_values == ()
+
+
+def test_a_file_written_before_its_table_was_partitioned() -> None:
+    found = plan(metadata(SCHEMA, ["p"]), remove("f"), add("g", partitionValues={"p": "1"}))
+    assert [task.partition_values for task in found.tasks] == [(), (("p", "1"),)]
+
+
+def test_deleted_rows_have_the_schema_of_before_and_others_that_of_after() -> None:
+    found = plan(metadata(schema_string(a="string", q="date")), add("g"), remove("f"), before=state())
+    assert [(task.kind, task.schema.names) for task in found.tasks] == [
+        (TaskKind.DELETE, state().schema.names),
+        (TaskKind.INSERT, ["a", "q"]),
+    ]
+    assert found.schema.names == ["a", "q"]
+    again = plan(metadata(schema_string(a="string", q="date")), add("f", vector(A)), remove("f", vector(R)))
+    assert [task.schema.names for task in again.tasks] == [state().schema.names, ["a", "q"]]
+
+
+def test_change_files_have_the_schema_of_after_and_must_not_have_lost_a_column() -> None:
+    wider = plan(metadata(schema_string(a="long", p="string", q="string")), cdc("f"))
+    assert [task.schema.names for task in wider.tasks] == [["a", "p", "q"]] * 2
+    with pytest.raises(ChangesUnavailable, match="drops column p and has change files") as caught:
+        plan(metadata(schema_string(a="long", q="string")), cdc("f"))
+    assert caught.value.version == 1
+
+
+def test_removed_files_have_the_partitioning_of_before() -> None:
+    repartitioned = metadata(schema_string(a="long", p="string"), ["a"])
+    found = plan(repartitioned, remove("f"), add("g", partitionValues={"a": "1"}), before=state("p"))
+    assert [task.partition_values for task in found.tasks] == [(("p", None),), (("a", "1"),)]
+
+
+def test_another_table_from_this_version_on() -> None:
+    found = plan(metadata(table_id="other"), remove("f"), add("g"))
+    assert found.table_id == "other"
+    assert {task.table_id for task in found.tasks} == {"other"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_row_tracking_says_of_a_file(enabled: bool) -> None:
+    properties = {
+        "delta.enableRowTracking": str(enabled).lower(),
+        "delta.rowTracking.materializedRowIdColumnName": "_id",
+        "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
+    }
+    tracked: dict[str, Any] = {"baseRowId": 100, "defaultRowCommitVersion": 7}
+    found = plan(metadata(SCHEMA, **properties), remove("f", **tracked), add("g", **tracked))
+    expected = RowTracking(100, 7, "_id", "_version") if enabled else None
+    assert [task.tracking for task in found.tasks] == [None, expected]
+    assert all(task.tracking is None for task in plan(metadata(SCHEMA, **properties), cdc("f")).tasks)
+
+
+def test_the_feed_is_visible_in_the_plan() -> None:
+    on = plan(metadata(SCHEMA, **{"delta.enableChangeDataFeed": "true"}), add("f"), remove("g"))
+    off = plan(metadata(SCHEMA, **{"delta.enableChangeDataFeed": "false"}), add("f"), remove("g"))
+    assert [(found.feed, found.regime) for found in (on, off)] == [(True, Regime.FILES), (False, Regime.FILES)]
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("f", "/lake/f"),
+        ("a%20b+c/x%2525", "/lake/a b+c/x%25"),
+        ("p=é/%C3%A9", "/lake/p=é/é"),
+        ("p=x%3Ay/f", "/lake/p=x:y/f"),
+        ("p=q#?&/f", "/lake/p=q#?&/f"),
+        ("/abs/a%20b", "/abs/a b"),
+        ("file:/abs/a%20b", "/abs/a b"),
+        ("file:///abs/f", "/abs/f"),
+        ("file://localhost/abs/a%20b", "/abs/a b"),
+        ("FILE:///abs/f", "/abs/f"),
+        ("File://LocalHost/abs/f", "/abs/f"),
+        ("file://elsewhere/abs/f", "file://elsewhere/abs/f"),
+        ("file:f.parquet", "/lake/file:f.parquet"),
+        ("s3://bucket/a%20b", "s3://bucket/a b"),
+        ("S3A:/bucket/f", "S3A:/bucket/f"),
+        ("anything://bucket/f", "anything://bucket/f"),
+        ("1:f", "/lake/1:f"),
+        ("x:y.parquet", "/lake/x:y.parquet"),
+        ("x:/y.parquet", "/lake/x:/y.parquet"),
+        ("p=x:y/f", "/lake/p=x:y/f"),
+        ("s3:f", "/lake/s3:f"),
+        ("file%3A///f", "/lake/file:///f"),
+        ("a/../b/./f", "/lake/b/f"),
+        ("./f", "/lake/f"),
+        ("../f", "/f"),
+        ("a/../../other/f", "/other/f"),
+        ("..f/..", "/lake/"),
+        ("a..b/...", "/lake/a..b/..."),
+        ("/abs/../f", "/f"),
+        ("/../f", "/f"),
+        ("file:///abs/../f", "/f"),
+    ],
+)
+def test_where_a_path_points(path: str, uri: str) -> None:
+    assert locate(path, "/lake") == uri
+    assert plan(add(path)).tasks[0].uri == uri
+    assert plan(cdc(path)).tasks[0].uri == uri
+    vector = {"storageType": "p", "pathOrInlineDv": path, "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    (task,) = plan(add("f", vector)).tasks
+    assert task.exclude is not None
+    assert task.exclude.uri == uri
+
+
+def test_a_task_stands_alone() -> None:
+    (task,) = plan(add("f", inline_vector(A), size=77, partitionValues={"p": "x"}), before=state("p")).tasks
+    assert task == ChangeTask(
+        "t", "id", 1, 2, 0, TaskKind.INSERT, "/lake/f", 77, state().schema, (("p", "x"),), None, marked(A), "main"
+    )
+
+
+def test_pages_of_a_snapshot_are_numbered_on() -> None:
+    actions = [add("a", inline_vector(A)), add("b", size=5)]
+    files = [parse_commit(json.dumps(action).encode(), "t", "p", 0, 0).adds[0] for action in actions]
+    for first in (0, 4096):
+        found = plan_snapshot(files, first, state(), "/lake")
+        assert found.regime is Regime.SNAPSHOT
+        assert [(task.index - SNAPSHOT_TASKS, task.uri[-1], rows(task.exclude)) for task in found.tasks] == [
+            (first, "a", A),
+            (first + 1, "b", None),
+        ]

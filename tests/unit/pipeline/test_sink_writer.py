@@ -1,0 +1,124 @@
+"""A sink that cannot have a transaction open for long, or refuses a version: what can be delivered is."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from sinks.memory import MemorySink
+from sinks.testing import FaultySink
+from tailer.delta.table import DeltaTableLog
+from tailer.engine.local import LocalEngine
+from tailer.engine.prefetch import prefetched
+from tailer.errors import FileVacuumed, SinkRejected
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, Position
+from tailer.sink import Demands, Sink, SinkTransaction
+from tailer.stores.local import LocalStore
+from tests.support.streams import Destination, Growing, pipeline
+
+pytestmark = pytest.mark.anyio
+
+
+class Impatient(MemorySink):
+    """Waits for no more than a moment."""
+
+    demands: Final = Demands(max_quiet_s=0.05)  # type: ignore[misc]
+
+
+class Slow:
+    """An engine that yields only so many `batches` of `version` until it may go on."""
+
+    key: Final = ()
+
+    def __init__(self, version: int, batches: int) -> None:
+        self.may = anyio.Event()
+        self._inside = LocalEngine()
+        self._version = version
+        self._batches = batches
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        async with self._inside.run(plan, after) as batches:
+            yield self._slowly(batches, plan.version)
+
+    async def _slowly(self, batches: AsyncIterator[ChangeBatch], version: int) -> AsyncIterator[ChangeBatch]:
+        count = 0
+        async for batch in batches:
+            if version == self._version and count == self._batches:
+                await self.may.wait()
+            count += 1
+            yield batch
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+async def test_what_there_is_is_committed_meanwhile(tmp_path: Path, batches: int) -> None:
+    table = Growing(tmp_path / "table")
+    first = table.insert(range(3))
+    second = table.insert(range(10, 13), range(20, 23))
+    table.insert(range(30, 33))
+    destination, engine = Destination(), Slow(second, batches)
+    before = Position.end(first) if batches == 0 else Position(second, 0, 2)
+
+    def goes_on() -> None:
+        if destination.position() == before:
+            engine.may.set()
+
+    destination.then = goes_on
+    with anyio.fail_after(30):
+        await pipeline(table, Impatient("memory", destination), until="latest", engine=engine).run()
+    assert before in [position for position, _ in destination.transactions]
+    assert destination.delivered() == table.rows()
+
+
+async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
+    table = Growing(tmp_path / "table")
+    table.insert(range(3), range(3, 6))
+    log = DeltaTableLog(LocalStore(table.path))
+    await log.seek(0)
+    plans = [plan for _ in range(table.version + 1) if (plan := await log.next_plan()) is not None]
+    (table.path / f"{table.version}-1.parquet").unlink()
+    seen = []
+    async with prefetched(LocalEngine(), plans[-1], None) as arrivals:
+        with pytest.raises(FileVacuumed):  # noqa: PT012 - raised behind the first batch
+            while (batch := await arrivals.next()) is not None:
+                seen += batch.rows.column("id").to_pylist()
+    assert seen == [0, 1, 2]
+
+
+class Picky(FaultySink):
+    """Refuses the rows of a version."""
+
+    def __init__(self, sink: Sink, version: int) -> None:
+        super().__init__(sink)
+        self._version = version
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        async with super().begin(app_id, schema) as transaction:
+            yield PickyTransaction(transaction, self._version)
+
+
+class PickyTransaction:
+    def __init__(self, transaction: SinkTransaction, version: int) -> None:
+        self._transaction = transaction
+        self._version = version
+        self.announce, self.commit = transaction.announce, transaction.commit
+
+    async def write(self, batch: ChangeBatch) -> None:
+        if batch.version == self._version:
+            raise SinkRejected("picky", "I do not want these")
+        await self._transaction.write(batch)
+
+
+async def test_what_comes_before_a_refused_version_is_delivered(tmp_path: Path) -> None:
+    table = Growing(tmp_path / "table")
+    versions = [table.insert(range(10 * number, 10 * number + 3)) for number in range(6)]
+    destination = Destination()
+    with anyio.fail_after(30), pytest.raises(SinkRejected):
+        await pipeline(table, Picky(destination.sink(), versions[4]), until="latest").run()
+    assert destination.delivered() == table.rows(last=versions[3])

@@ -1,0 +1,215 @@
+"""Which rows are of which shard: the same everywhere and for ever, and every row in exactly one."""
+
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+import pytest
+
+from sinks.memory import MemorySink
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import PipelineSettings
+from tailer.config.placement import Writers
+from tailer.delta.table import DeltaTableLog
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
+from tailer.errors import ConfigError
+from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.wakeup import TimerWake
+from tailer.plan import ChangePlan, Position
+from tailer.shards.assignment import KeyShards, TaskShards, shard_numbers
+from tailer.shards.worker import ShardWork, make_sink
+from tailer.sink import shard_name, shard_of
+from tailer.spark.write.sharded_pipeline import ShardedPipeline
+from tailer.start import Start
+from tailer.stores.local import LocalStore
+from tests.support.kafka.history import History
+from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
+
+KEYED = PairingRules(compute_updates=True, key=("id",), null_keys=True)
+Row = tuple[Any, ...]  # task, row, and the row's values
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        (pa.array([0, 7, -12, None], pa.int64()), [b"v0", b"v7", b"v-12", b"n"]),
+        (pa.array([True, False, None]), [b"v1", b"v0", b"n"]),
+        (pa.array(["", "ü", "n", None]), [b"v", b"v\xc3\xbc", b"vn", b"n"]),
+        (pa.array([b"\xff", None]), [b"v\xff", b"n"]),
+        (pa.array(["a", None]).dictionary_encode(), [b"va", b"n"]),
+        (pa.array([date(1970, 1, 3)]), [b"v2"]),
+        (pa.array([datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")), [b"v1000000"]),
+        (pa.array([1_000_000], pa.timestamp("us")), [b"v1000000"]),
+        (pa.array([1.0, float("nan"), -0.0]), [b"v4607182418800017408", b"v9221120237041090560", b"v-%d" % 2**63]),
+        (pa.array([Decimal("2.56")], pa.decimal128(10, 2)), [b"v\x00\x01" + bytes(14)]),
+    ],
+)
+@pytest.mark.parametrize("shards", [1, 2, 7, 1000])
+def test_shards_are_what_they_always_were(values: pa.Array, texts: list[bytes], shards: int) -> None:
+    assert shard_numbers([values], shards).to_pylist() == [crc32(text) % shards for text in texts]
+
+
+def test_numbers_that_readers_of_the_progress_rely_on() -> None:
+    """Were they others, changes of a key that was delivered in one shard would go on in another."""
+    keys = [pa.array([1, 2, 3, 10**12, None], pa.int64()), pa.array(["a", None, "ü", "", None])]
+    assert shard_numbers(keys, 16).to_pylist() == [5, 3, 8, 10, 9]
+    assert shard_numbers(keys[:1], 4).to_pylist() == [1, 3, 1, 2, 2]
+
+
+@pytest.mark.parametrize("wider", [pa.int16(), pa.int32(), pa.int64()])
+def test_a_key_that_is_widened_stays_where_it_is(wider: pa.DataType) -> None:
+    values = list(range(-128, 128))
+    numbers = shard_numbers([pa.array(values, pa.int8())], 5)
+    assert shard_numbers([pa.array(values, wider)], 5) == numbers
+    assert set(numbers.to_pylist()) == set(range(5))
+    floats = [0.5, -1.25, float("nan"), float("inf")]
+    assert shard_numbers([pa.array(floats, pa.float32())], 97) == shard_numbers([pa.array(floats, pa.float64())], 97)
+
+
+def test_slices_are_divided_as_the_whole() -> None:
+    values = pa.array([None if number % 7 == 0 else number for number in range(100)])
+    numbers = shard_numbers([values], 3)
+    assert shard_numbers([values.slice(13, 50)], 3) == numbers.slice(13, 50)
+    assert len(shard_numbers([values.slice(0, 0)], 3)) == 0
+
+
+def test_what_a_shard_is_called_tells_which_it_is() -> None:
+    assert shard_of(f"{shard_name('orders', 2, 4)}/{'5e5f'}") == (2, 4)
+    assert shard_of("orders/5e5f") is None
+    assert shard_of("1-of-2/5e5f") is None
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Thirty versions: with a change feed and without one, updates, moved keys, vectors, rewritten files."""
+    history = History(tmp_path_factory.mktemp("history") / "table", seed=11, length=30, large=300)
+    history.publish(history.length)
+    return history
+
+
+async def plans(history: History) -> list[ChangePlan]:
+    table = DeltaTableLog(LocalStore(history.path))
+    pages = [page async for page in table.snapshot_plans(history.last // 2)]
+    await table.seek(0)
+    while (plan := await table.next_plan()) is not None:
+        pages.append(plan)
+    return pages
+
+
+async def rows_of(engine: Engine, plan: ChangePlan, after: Position | None = None) -> list[Row]:
+    found: list[Row] = []
+    async with engine.run(plan, after) as batches:
+        async for batch in batches:
+            rows = (tuple(row.values()) for row in batch.rows.to_pylist())
+            found += [(batch.task, index, *row) for index, row in zip(batch.row_index.to_pylist(), rows, strict=True)]
+    return found
+
+
+def by_key(shard: int, shards: int) -> Engine:
+    return KeyShards(ChangelogEngine(LocalEngine(), KEYED), shard, shards)
+
+
+def by_task(shard: int, shards: int) -> Engine:
+    return ChangelogEngine(TaskShards(LocalEngine(), shard, shards), PairingRules())
+
+
+def by_task_of_compared(shard: int, shards: int) -> Engine:
+    return ChangelogEngine(TaskShards(LocalEngine(), shard, shards), KEYED)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("division", "rules"), [(by_key, KEYED), (by_task, PairingRules()), (by_task_of_compared, KEYED)]
+)
+async def test_every_row_is_in_one_shard_in_its_order(
+    history: History, division: Callable[[int, int], Engine], rules: PairingRules
+) -> None:
+    whole = ChangelogEngine(LocalEngine(), rules)
+    engines = [division(shard, 3) for shard in range(3)]
+    used = set()
+    for plan in await plans(history):
+        wanted = await rows_of(whole, plan)
+        found = [await rows_of(engine, plan) for engine in engines]
+        # Sorted is in position order, but for the images of an update, which have one.
+        assert sorted(row for shard in found for row in shard) == sorted(wanted)
+        for number, shard in enumerate(found):
+            mine = set(shard)
+            assert shard == [row for row in wanted if row in mine]
+            used |= {number} if shard else set()
+    assert used == {0, 1, 2}
+
+
+@pytest.mark.anyio
+async def test_a_key_has_one_shard_for_all_versions(history: History) -> None:
+    shards: dict[int, set[int]] = defaultdict(set)
+    for plan in await plans(history):
+        for number in range(2):
+            for row in await rows_of(by_key(number, 2), plan):
+                shards[row[2]].add(number)
+    assert len(shards) > 300
+    assert {len(numbers) for numbers in shards.values()} == {1}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("division", [by_key, by_task, by_task_of_compared])
+async def test_a_shard_goes_on_behind_any_of_its_rows(history: History, division: Callable[[int, int], Engine]) -> None:
+    largest = max(await plans(history), key=lambda plan: len(plan.tasks))
+    whole = await rows_of(division(1, 2), largest)
+    for index in range(0, len(whole), 7):
+        place = Position(largest.version, *whole[index][:2])
+        assert await rows_of(division(1, 2), largest, place) == [row for row in whole if row[:2] > whole[index][:2]]
+
+
+@pytest.mark.anyio
+async def test_keys_that_rows_cannot_be_divided_by(tmp_path: Path) -> None:
+    nested = {"type": "array", "elementType": "long", "containsNull": True}
+    table = pa.table({"a": [1], "id": pa.array([[1]])})
+    size = parquet(tmp_path / "one.parquet", table).stat().st_size
+    actions = [protocol(), metadata(schema_string(a="long", id=nested)), add("one.parquet", size=size)]
+    write_commit(tmp_path, 0, *actions)
+    log = DeltaTableLog(LocalStore(tmp_path))
+    await log.seek(0)
+    plan = await log.next_plan()
+    assert plan is not None
+    with pytest.raises(ConfigError, match="assigned to shards by 'id'"):
+        await rows_of(by_key(0, 2), plan)
+    absent = KeyShards(
+        ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("b",), null_keys=True)), 0, 2
+    )
+    with pytest.raises(ConfigError, match="no column 'b' at version 0"):
+        await rows_of(absent, plan)
+
+
+def settings(tmp_path: Path, kind: str, options: dict[str, Any], policy: Policy) -> PipelineSettings:
+    start = Start.parse("earliest")
+    rules = PairingRules()
+    return PipelineSettings("p", tmp_path, start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
+
+
+KAFKA = {"bootstrap_servers": "127.0.0.1:1", "sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "hush"}
+
+
+def test_work_for_executors_does_not_show_secrets(tmp_path: Path) -> None:
+    work = ShardWork(settings(tmp_path, "kafka", KAFKA, Policy()), 1, 20)
+    assert "hush" not in f"{work!r} {work}"
+    assert pickle.loads(pickle.dumps(work)) == work
+    assert work.name == "p/1-of-4"
+
+
+def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+    stdout = settings(tmp_path, "stdout", {}, Policy())
+    with pytest.raises(ConfigError, match="stdout sink is written by one process") as raised:
+        make_sink(stdout)
+    assert "kafka" in raised.value.hint
+    losing = settings(tmp_path, "kafka", KAFKA, Policy(on_data_loss=OnDataLoss.RESNAPSHOT))
+    with pytest.raises(ConfigError, match="on_data_loss"):
+        ShardedPipeline(losing, DeltaTableLog(LocalStore(tmp_path)), lambda: pytest.fail("not asked"), TimerWake())
+    assert not MemorySink("memory").distributes

@@ -1,0 +1,302 @@
+"""The client of schema registries against one in this process: ids, evolution, refusals, failover, credentials, TLS."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
+from sinks.encoding.debezium.messages import Source
+from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
+from tailer.plan import output_schema
+from tests.support.kafka.secure import Certificates, make_certificates
+from tests.support.servers.ports import free_ports
+from tests.support.servers.schema_registry import RegistryServer, serving_registry
+
+SECRET = "open-sesame-4711"
+LOOK_UP, CHECK, LATEST, REGISTER = (
+    "POST /subjects/t-value",
+    "POST /compatibility/subjects/t-value/versions/latest?verbose=true",
+    "GET /subjects/t-value/versions/latest",
+    "POST /subjects/t-value/versions",
+)
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    with serving_registry() as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def client(server: RegistryServer, auto_register: bool = True, **access: Any) -> SchemaRegistry:
+    return SchemaRegistry("kafka", RegistryAccess(server.uris, **access), auto_register)
+
+
+def record(*fields: pa.Field, debezium: bool = False) -> str:
+    """The schema of rows with these columns."""
+    found: dict[str, str] = {}
+
+    def register(subject: str, schema: str) -> int:
+        found[subject] = schema
+        return 1
+
+    schema = output_schema(pa.schema(fields))
+    if debezium:
+        DebeziumAvroEncoder("kafka", schema, Source("1", "lake", None, "t"), "t", register)
+    else:
+        FlatAvroEncoder("kafka", schema, "t", register)
+    return found["t-value"]
+
+
+ID = pa.field("id", pa.int64(), nullable=False)
+FIRST = record(ID)
+
+
+def test_a_schema_is_registered_once(server: RegistryServer) -> None:
+    registry = client(server)
+    assert registry.schema_id("t-value", FIRST) == 1
+    assert server.asked == [LOOK_UP, CHECK, REGISTER]
+    assert registry.schema_id("t-value", FIRST) == 1
+    assert registry.schema_id("t-key", FIRST) == 1
+    assert registry.schema_id("t-value", record(ID, pa.field("a", pa.int32()))) == 2
+    server.asked.clear()
+    assert client(server).schema_id("t-value", FIRST) == 1
+    assert server.asked == [LOOK_UP]
+    assert {subject: len(versions) for subject, versions in server.subjects.items()} == {"t-value": 2, "t-key": 1}
+
+
+def test_many_threads_ask_once(server: RegistryServer) -> None:
+    registry, found = client(server), []
+    threads = [threading.Thread(target=lambda: found.append(registry.schema_id("t-value", FIRST))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 8
+    assert server.asked == [LOOK_UP, CHECK, REGISTER]
+
+
+@pytest.mark.parametrize("debezium", [False, True])
+def test_columns_that_come_and_go_are_new_versions(server: RegistryServer, debezium: bool) -> None:
+    a, b = pa.field("a", pa.int32()), pa.field("b", pa.struct([("c", pa.string())]))
+    wider = pa.field("a", pa.int64())
+    versions = [[ID, a], [ID, a, b], [ID, b], [ID], [ID, a], [ID, wider]]
+    schemas = [record(*fields, debezium=debezium) for fields in versions]
+    assert [client(server).schema_id("t-value", schema) for schema in schemas] == [1, 2, 3, 4, 1, 5]
+
+
+@pytest.mark.parametrize("debezium", [False, True])
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_changed_type_is_refused(server: RegistryServer, debezium: bool, verbose: bool) -> None:
+    server.verbose = verbose
+    price = pa.field("unit price", pa.decimal128(10, 2))
+    client(server).schema_id("t-value", record(ID, price, debezium=debezium))
+    server.asked.clear()
+    changed = record(ID, pa.field("unit price", pa.float64()), pa.field("n", pa.int8()), debezium=debezium)
+    with pytest.raises(SinkRejected) as caught:
+        client(server).schema_id("t-value", changed)
+    said = str(caught.value)
+    assert "subject t-value of the schema registry does not take the new schema: column unit price was " in said
+    assert "was decimal(10,2) or null and is double or null; column n is new: int8 or null" in said
+    assert ("it says: {path" in said) == verbose
+    assert "oldSchema" not in said
+    assert "Deliver to a new topic" in caught.value.hint
+    assert server.asked == [LOOK_UP, CHECK, LATEST]
+    server.rule = "NONE"
+    assert client(server).schema_id("t-value", changed) == 2
+
+
+def test_a_column_that_must_be_there_is_refused(server: RegistryServer) -> None:
+    client(server).schema_id("t-value", FIRST)
+    with pytest.raises(SinkRejected, match="column n is new: long"):
+        client(server).schema_id("t-value", record(ID, pa.field("n", pa.int64(), nullable=False)))
+
+
+def test_what_only_registering_finds_is_refused(server: RegistryServer) -> None:
+    client(server).schema_id("t-value", FIRST)
+    for status, code in ((409, 409), (422, 42201)):
+        body = json.dumps({"error_code": code, "message": "incompatible with version 1"}).encode()
+        server.broken["/subjects/t-value/versions"] = (status, body)
+        with pytest.raises(SinkRejected, match=f"refuses: {status} .*: incompatible with version 1") as caught:
+            client(server).schema_id("t-value", record(ID, pa.field("a", pa.int64())))
+        assert "Deliver to a new topic" in caught.value.hint
+
+
+def test_without_the_right_to_register(server: RegistryServer) -> None:
+    with pytest.raises(SinkRejected, match="subject t-value of the schema registry does not have") as caught:
+        client(server, auto_register=False).schema_id("t-value", FIRST)
+    assert FIRST in caught.value.hint
+    assert server.asked == [LOOK_UP]
+    client(server).schema_id("t-value", FIRST)
+    assert client(server, auto_register=False).schema_id("t-value", FIRST) == 1
+    with pytest.raises(SinkRejected, match="does not have"):
+        client(server, auto_register=False).schema_id("t-value", record(ID, pa.field("a", pa.int64())))
+
+
+def test_another_address_is_tried() -> None:
+    with serving_registry(ports=3) as server:
+        first, second, third = (f":{uri.rpartition(':')[2]}" for uri in server.uris)
+        registry = client(server)
+        server.broken = {first: (503, b"<html>"), second: (500, b'{"error_code":50003,"message":"no leader"}')}
+        assert registry.schema_id("t-value", FIRST) == 1
+        server.asked.clear()
+        assert registry.schema_id("t-key", FIRST) == 1
+        assert server.asked == [
+            "POST /subjects/t-key",
+            *[CHECK.replace("value", "key")],
+            "POST /subjects/t-key/versions",
+        ]
+        server.broken[third] = (429, b"")
+        with pytest.raises(SinkUnavailable) as caught:
+            client(server).schema_id("t-value", FIRST)
+        assert f"127.0.0.1{first} answers 503 Service Unavailable; " in str(caught.value)
+        assert f"127.0.0.1{second} answers 500 Internal Server Error; " in str(caught.value)
+        assert f"127.0.0.1{third} answers 429 Too Many Requests" in str(caught.value)
+
+
+def test_nobody_is_there(server: RegistryServer) -> None:
+    gone = f"http://127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(SinkUnavailable, match=r"the schema registry: 127\.0\.0\.1:\d+ cannot be reached"):
+        SchemaRegistry("kafka", RegistryAccess([gone])).schema_id("t-value", FIRST)
+    assert SchemaRegistry("kafka", RegistryAccess([gone, *server.uris])).schema_id("t-value", FIRST) == 1
+
+
+def test_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(SinkUnavailable, match=r"the schema registry: 127\.0\.0\.1:\d+ does not answer in time"):
+            SchemaRegistry("kafka", RegistryAccess([uri], timeout_s=0.2)).schema_id("t-value", FIRST)
+
+
+def test_nothing_is_kept_of_an_error(server: RegistryServer) -> None:
+    registry = client(server)
+    server.broken["/subjects/t-value/versions"] = (500, b"")
+    with pytest.raises(SinkUnavailable):
+        registry.schema_id("t-value", FIRST)
+    server.broken.clear()
+    assert registry.schema_id("t-value", FIRST) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b"<html>please log in</html>", "its answer is not that of a schema registry"),
+        (200, b'{"id":"1"}', "its answer is not that of a schema registry"),
+        (200, b'{"id":4294967296}', "it gives the id 4294967296 in subject t-value, which messages cannot have"),
+        (302, b"", "302 Found"),
+        (404, b"no such page", "404 Not Found"),
+        (404, b'{"error_code":404,"message":"HTTP 404"}', "404 Not Found: HTTP 404"),
+        (400, b'{"message":"bad\\nrequest"}', "400 Bad Request: bad request"),
+    ],
+)
+def test_answers_that_are_not_a_registrys(server: RegistryServer, status: int, body: bytes, said: str) -> None:
+    server.broken["/subjects/t-value"] = (status, body)
+    with pytest.raises(SinkRejected) as caught:
+        client(server).schema_id("t-value", FIRST)
+    assert f"the schema registry: {said}" in str(caught.value)
+    assert "registry_url" in caught.value.hint
+
+
+def test_a_subject_with_odd_letters(server: RegistryServer) -> None:
+    assert client(server).schema_id("a/b c-value", FIRST) == 1
+    assert "a/b c-value" in server.subjects
+
+
+def test_names_and_tokens(server: RegistryServer) -> None:
+    server.authorization = f"Bearer {SECRET}"
+    assert client(server, token=SECRET).schema_id("t-value", FIRST) == 1
+    server.authorization = "Basic YWRhOm9wZW4tc2VzYW1lLTQ3MTE="
+    assert client(server, username="ada", password=SECRET).schema_id("t-value", FIRST) == 1
+    for wrong in (RegistryAccess(server.uris, "bob", SECRET), RegistryAccess(server.uris, token=SECRET)):
+        with pytest.raises(SinkRejected, match="the schema registry refuses: 401 Unauthorized: Unauthorized") as caught:
+            SchemaRegistry("kafka", wrong).schema_id("t-value", FIRST)
+        assert "registry_username" in caught.value.hint
+        assert SECRET not in repr(wrong) + str(caught.value) + caught.value.hint
+    server.broken["/subjects/t-value"] = (403, b"")
+    with pytest.raises(SinkRejected, match="refuses: 403 Forbidden"):
+        client(server, username="ada", password=SECRET).schema_id("t-value", FIRST)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        (f"https://ada:{SECRET}@registry:8081", "has a name or a password in it"),
+        (f"https://{SECRET}@registry", "has a name or a password in it"),
+        ("registry:8081", "is not an address"),
+        ("ftp://registry", "is not an address"),
+        ("https://", "is not an address"),
+        ("https://registry:port", "is not an address"),
+        (f"https://registry/?token={SECRET}", "is not an address"),
+        ("", "is not an address"),
+    ],
+)
+def test_addresses_that_are_none(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SchemaRegistry("kafka", RegistryAccess([url]))
+    assert str(caught.value) == f"kafka.registry_url: {reason}"
+    assert SECRET not in caught.value.hint
+
+
+def test_addresses_that_are_some() -> None:
+    for url in ("http://registry", "https://registry:8081/", "http://[::1]:8081/apis/ccompat/v7"):
+        check_address("kafka.registry_url", url)
+    with pytest.raises(ConfigError, match="is not an address"):
+        SchemaRegistry("kafka", RegistryAccess([]))
+    with pytest.raises(ConfigError, match="registry_token: is given beside a username"):
+        SchemaRegistry("kafka", RegistryAccess(["http://registry"], "ada", SECRET, SECRET))
+
+
+def test_certificates(certificates: Certificates, tmp_path: Path) -> None:
+    shown: dict[str, Any] = {
+        "certificate_file": str(certificates.certificate_file),
+        "key_file": str(certificates.key_file),
+    }
+    ca_file = str(certificates.ca_file)
+    with serving_registry(certificates=certificates) as server:
+        assert client(server, ca_file=ca_file, **shown).schema_id("t-value", FIRST) == 1
+        with pytest.raises(SinkUnavailable, match=r"cannot be reached: .*certificate verify failed"):
+            client(server).schema_id("t-value", FIRST)
+        with pytest.raises(SinkUnavailable, match="cannot be reached"):
+            client(server, ca_file=ca_file).schema_id("t-value", FIRST)
+        missing, broken = tmp_path / "missing.pem", tmp_path / "broken.pem"
+        broken.write_text("no certificate")
+        wrong: list[tuple[dict[str, Any], Path]] = [
+            ({"ca_file": str(missing)}, missing),
+            ({"ca_file": str(broken)}, broken),
+            ({"ca_file": ca_file, **shown, "certificate_file": str(broken)}, broken),
+        ]
+        for access, file in wrong:
+            with pytest.raises(SinkRejected, match=f"{file} cannot be read"):
+                client(server, **access).schema_id("t-value", FIRST)
+
+
+def test_differences_in_words() -> None:
+    item = pa.struct([("n", pa.int32())])
+    old = record(
+        *(pa.field("s", pa.struct([("a", pa.int32()), ("b", pa.string())])), pa.field("l", pa.list_(pa.int32()))),
+        *(pa.field("m", pa.map_(pa.string(), item)), pa.field("d", pa.date32()), pa.field("x", pa.int64())),
+    )
+    new = record(
+        *(pa.field("s", pa.struct([("a", pa.string())])), pa.field("l", pa.list_(pa.float64()))),
+        *(pa.field("m", pa.map_(pa.string(), pa.bool_())), pa.field("d", pa.timestamp("us"))),
+    )
+    assert differences(old, new) == [
+        "column s.a was int or null and is string or null",
+        "column l was array of (int or null) or null and is array of (double or null) or null",
+        "column m was map of (record (n int or null) or null) or null and is map of (boolean or null) or null",
+        "column d was date or null and is local-timestamp-micros or null",
+        "column s.b is gone",
+        "column x is gone",
+    ]
+    assert differences(old, "{}") == differences('"string"', new) == differences("no JSON", new) == []
