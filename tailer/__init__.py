@@ -6,20 +6,17 @@ The flow
 
     _delta_log                                                                    destination
         |                                                                              ^
-     storage -> LogSegment -> Commit -> Snapshot.advance -> ChangePlan[ChangeTask]     |
+    stores -> delta: LogSegment -> Commit -> Snapshot.advance -> ChangePlan[ChangeTask]    |
                  (async I/O at the edge, pure in the middle)         |                 |
-                                                        execute(task): sync, pyarrow   |
-                                        ChangelogEngine around LocalEngine: threads | SparkEngine: executors
+                                                   read.execute(task): sync, pyarrow   |
+                                      engine: threads | changelog around it | Spark    |
                                                                      |                 |
                                                                ChangeBatch -> SinkTransaction.commit(progress)
-    wake-up (watch) -> pipeline <---------------------------------------- Sink.progress(app_id)
+    wake-up -> pipeline <------------------------------------------------ Sink.progress(app_id)
 
-Nothing flows back except progress. A wake-up carries no data: the timer is the truth, a notification only shortens
-the wait. Planning a version is cheap, deterministic and does no row I/O; it yields self-contained tasks that survive
-pickle and JSON; `execute` is one synchronous function that every engine runs, so engines cannot disagree.
+Only progress flows back. A wake-up carries no data and only shortens the wait for the timer. Planning a version reads
+no rows and always gives the same tasks. Every engine runs the same function, `execute`, so engines cannot disagree.
 
-The parts
-=========
 `storage`, `delta/`     where a log lies, and how it becomes plans; `table_log` is the port between them
 `unity`                 a catalog that hands out the commits of a table
 `execute`, `columns`, `calendars`   a task's file becomes change rows
@@ -70,6 +67,8 @@ the same in every run. *Progress* is ours: what a sink has of one stream, under 
 *sink transaction* is a span of positions made visible at once. A *tombstone* is a message with a key and no value. Who
 *takes over* a stream writes it from then on; the one before is *fenced*.
 `after_*` is exclusive, other versions are inclusive; units come last in names (`timestamp_ms`, `size_bytes`).
+=======
+`docs/architecture.md` describes the folders, the layers, the invariants that comments cite by number, and the words.
 
 To read changes from Python, call `tailer.changes`; to write a sink, read `sinks` and `sinks.testing`.
 """

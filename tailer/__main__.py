@@ -1,17 +1,17 @@
-"""The command `tailer`: runs a verb and turns whatever ended it into an exit code and a line to act on.
+"""The command `tailer`: run a verb, and report an error as an exit code, a line and a hint.
 
 ====  ====================================================================================
 code  meaning
 ====  ====================================================================================
-0     done; also after Ctrl-C or SIGTERM, and when whoever read our output has had enough
-1     a bug of ours: a traceback, and a line asking for a report
+0     done; also after Ctrl-C or SIGTERM, or when the reader of our output has gone
+1     a bug in lake-tailer: a traceback, and a request to report it
 2     the command line or the configuration is wrong
 3     the table cannot be followed: a person has to act
 4     the source or the sink is unavailable, or standard output cannot be written
-130   interrupted before there was anything to finish
+130   interrupted before any work began
 ====  ====================================================================================
 
-Where several pipelines ended in errors, the code is that of the gravest: 1, then 3, 2, 4.
+If several pipelines ended with errors, the code is that of the most severe one: 1, then 3, 2, 4.
 """
 
 import os
@@ -31,7 +31,7 @@ from tailer.errors import SinkError, TailerError
 __all__ = ["main"]
 
 GRAVITY: Final = (1, 3, 2, 4)
-COMPLETE: Final = "_TAILER_COMPLETE"  # set by the shell that wants the words that may follow
+COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     except OutputRefused as error:
         abandon_output()
         _say("error", f"standard output: {error.reason}", "red")
-        _say("hint", "Start again where it can be written; what was printed may be incomplete.", "yellow")
+        _say("hint", "Run it again with a writable output; what was printed may be incomplete.", "yellow")
         code = SinkError.exit_code
     sys.exit(code)
 
@@ -55,7 +55,7 @@ def _run() -> int:
     if instruction := os.environ.get(COMPLETE):
         return shell_complete(tailer, {}, "tailer", COMPLETE, instruction)
     try:
-        # Not `tailer.main`: it has an exit code of its own for a closed pipe.
+        # `tailer.main` has its own exit code for a closed pipe.
         with tailer.make_context("tailer", sys.argv[1:]) as context:
             result = tailer.invoke(context)
     except click.exceptions.Exit as end:
@@ -73,7 +73,7 @@ def _run() -> int:
         return 130
     except (BrokenPipeError, OutputRefused):
         raise
-    except Exception as error:  # noqa: BLE001 - nothing is above us; what is not ours to name is printed whole
+    except Exception as error:  # noqa: BLE001 - the outermost frame; unknown errors are printed with a traceback
         codes = [_report(leaf) for leaf in _leaves(error)]
         _forget(error)
         return min(codes, key=GRAVITY.index)
@@ -89,7 +89,7 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 
 def _report(error: Exception) -> int:
-    """Say what ended us; the exit code it stands for. Notes on the exception say what it is about."""
+    """Print the error and its hint, and return its exit code. Notes on the exception name the pipeline."""
     about = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if isinstance(error, TailerError):
         _say("error", f"{about}{error}", "red")
@@ -104,7 +104,7 @@ def _report(error: Exception) -> int:
 
 
 def _forget(error: BaseException) -> None:
-    """Let go of what the error's frames hold: a library that is still in use at the very end may complain of it."""
+    """Clear the frames of the error: some libraries warn about objects that are still referenced at exit."""
     while_handling = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -113,7 +113,7 @@ def _forget(error: BaseException) -> None:
 
 
 def _say(label: str, text: str, color: str) -> None:
-    with suppress(OSError):  # nobody reads standard error: the exit code is left
+    with suppress(OSError):  # standard error is closed: the exit code remains
         click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {text}", err=True)
 
 

@@ -66,9 +66,9 @@ def changes(
 
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
     deletes before inserts. `start`: also `snapshot`, all rows as inserts and then the changes after them. `end`: None
-    follows the table for ever. `columns`: the ones to read; all by default. `row_ids`: add `_row_id` and
+    follows the table without an end. `columns`: the ones to read; all by default. `row_ids`: add `_row_id` and
     `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
-    `net`: only what became of each row between `start` and `end`.
+    `net`: only the net change of each row between `start` and `end`.
 
     Raises `ConfigError` for options that do not go together.
     """
@@ -81,7 +81,9 @@ def changes(
     rules = PairingRules(choice, compute_updates, _names("key", key), skip_unchanged)
     until = None if end is None else _place(end, "end")
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        raise ConfigError("end", f"{end!r} is not an end", "Give 'latest', a version or a moment; None follows.")
+        raise ConfigError(
+            "end", f"{end!r} is not a place to end", "Give 'latest', a version or a moment; None follows."
+        )
     wanted = Changes(folder, _place(start, "start"), until, policy, rules, net)
     _check(wanted)
     return wanted
@@ -114,7 +116,9 @@ def _check(wanted: "Changes") -> None:
         raise ConfigError("net", "needs a range of versions", remedy)
     if rules.carryovers is Carryovers.KEEP or rules.skip_unchanged:
         option = "skip_unchanged" if rules.skip_unchanged else "carryovers"
-        raise ConfigError(option, "has no effect on net changes", "Leave it out: what cancels out is never yielded.")
+        raise ConfigError(
+            option, "has no effect on net changes", "Leave it out: net changes never yield rows that cancel out."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,7 @@ def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
 
 
 def _metadata_last(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> list[pa.Schema]:
-    """Put the columns of all batches, or of the table, in one order in which the metadata columns stay the last."""
+    """Put the columns of all batches, or of the table, in one order with the metadata columns last."""
     metadata = output_schema(pa.schema([]))
     found = [batch.schema for batch in reversed(batches)] or list(schemas)
     own = [[column for column in schema if column.name not in metadata.names] for schema in found]

@@ -1,4 +1,4 @@
-"""The verbs of the command line, one module each, imported when used: `tailer --help` is there at once."""
+"""The verbs of the command line, one module each, imported when used: `tailer --help` stays fast."""
 
 from importlib import import_module
 from typing import Final
@@ -15,7 +15,7 @@ VERBS: Final = {
     "run": "Run the pipelines of a configuration.",
     "check": "Check a configuration without touching any table.",
     "plan": "Print what one version changed, as a plan in JSON.",
-    "progress": "Show how far the pipelines are, or set them elsewhere.",
+    "progress": "Show or set the progress of pipelines.",
     "demo": "Follow a live Delta table into another, and prove it.",
 }
 # Verbs that read a configuration, which takes an extra.
@@ -23,14 +23,14 @@ _OF_THE_DAEMON: Final = frozenset({"run", "check", "progress"})
 
 
 class _Verbs(click.Group):
-    """A group that knows its verbs by name and loads one when it is asked for."""
+    """A group that knows its verbs by name and imports one when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order an operator meets them."""
+        """Return the names of the verbs, in the order of the help."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command `cmd_name`, imported now. Raises `ConfigError` where the extra that it needs is missing."""
+        """Import and return the command `cmd_name`. Raises `ConfigError` if the extra that it needs is missing."""
         if cmd_name not in VERBS:
             return None
         try:
@@ -47,18 +47,18 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that `args` begin with. Raises `click.UsageError` with the verb that was probably meant."""
+        """Return the command that `args` begin with. Raises `click.UsageError` with a similar verb."""
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. {did_you_mean(args[0], VERBS)}".rstrip())
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The verbs and options that begin with `incomplete`, without importing a verb."""
+        """Return the verbs and options that begin with `incomplete`, without importing a verb."""
         verbs = [CompletionItem(verb, help=purpose) for verb, purpose in VERBS.items() if verb.startswith(incomplete)]
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The overview, without importing a verb."""
+        """Write the overview of verbs without importing one."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 

@@ -1,4 +1,4 @@
-"""`tailer check`: everything that can be wrong with a configuration, found before the first byte of I/O."""
+"""`tailer check`: report every fault of a configuration without touching a table."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +17,9 @@ __all__ = ["command"]
 def command(config: Path) -> int:
     """Check a configuration without touching any table.
 
-    Reads CONFIG and the TAILER_ variables of the environment, and looks where links lead: keys, values, sinks and their
-    options, folders in each other's way, and a state table where a sink needs one. Says all that is wrong; the last
-    line is the verdict. Ends with 2 if anything is wrong.
+    Reads CONFIG and the TAILER_ variables of the environment, and follows links. Checks keys, values, sinks and their
+    options, overlapping folders, and the state table if a sink needs one. Prints every fault; the last line is the
+    verdict. The exit code is 2 if there is a fault.
     """
     findings = examine(config)
     for problem in findings.problems:

@@ -1,4 +1,4 @@
-"""Values that a shell may complete: folders, and places in a table's history."""
+"""Completion of values in a shell: folders, and places in a table's history."""
 
 from collections.abc import Callable
 

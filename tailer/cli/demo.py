@@ -1,4 +1,4 @@
-"""`tailer demo`: the whole product on one screen, in two minutes, with a proof at the end."""
+"""`tailer demo`: follow a live table, survive a kill, and compare the copy with Spark's change feed."""
 
 import signal
 
@@ -14,10 +14,10 @@ __all__ = ["command"]
 def command() -> int:
     """Follow a live Delta table into another, and prove it.
 
-    Starts a local Spark (PySpark, Delta and Java 17 are needed) that creates a table and goes on inserting,
-    updating, deleting and merging, while the daemon shows the events and copies them into a Delta table. The
-    daemon is killed once in the middle. In the end Spark compares: was every change delivered once, and is
-    their fold the table? Ends with 0 if so, with 1 if not. It all happens in a folder that is removed then.
+    Starts a local Spark (requires PySpark, Delta and Java 17) that creates a table and then inserts, updates,
+    deletes and merges rows, while the daemon prints the events and copies them into a Delta table. The daemon is
+    killed once in the middle. At the end Spark compares: was every change delivered once, and is their fold the
+    table? The exit code is 0 if so, otherwise 1. All files are in a folder that is removed at the end.
     """
     try:
         from tailer.demo.stage import play  # noqa: PLC0415 - Spark need not be there for the help

@@ -1,4 +1,4 @@
-"""`tailer plan`: what one version changed, before any row is read."""
+"""`tailer plan`: print the plan of one version without reading rows."""
 
 import json
 import sys
@@ -26,8 +26,8 @@ __all__ = ["command"]
 def command(table: str, version: int) -> None:
     """Print what one version changed, as a plan in JSON.
 
-    TABLE is the folder that contains _delta_log. The JSON is what `ChangePlan.from_json` reads; its schemas
-    are in Arrow's own form. On a terminal a summary for people follows.
+    TABLE is the folder that contains _delta_log. `ChangePlan.from_json` reads the JSON; its schemas are in
+    Arrow's serialized form. On a terminal a readable summary follows.
     """
     plan = anyio.run(_plan, local_folder(table, Path.cwd(), "TABLE"), version)
     terminal = sys.stdout.isatty()

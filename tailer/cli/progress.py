@@ -1,4 +1,4 @@
-"""`tailer progress`: what the sinks say they have, and the operator's way to say otherwise."""
+"""`tailer progress`: show the progress that sinks have recorded, or set it."""
 
 import sys
 from pathlib import Path
@@ -26,16 +26,16 @@ COLUMNS: Final = ("pipeline", "table", "app_id", "delivered", "latest", "lag")
 
 @click.group("progress")
 def command() -> None:
-    """Show how far the pipelines are, or set them elsewhere."""
+    """Show or set the progress of pipelines."""
 
 
 @command.command("show")
 @click.argument("config", type=click.Path(path_type=Path))
 def show(config: Path) -> None:
-    """Show how far each pipeline of CONFIG is, as its sink tells it.
+    """Show the progress of each pipeline of CONFIG, as its sink reports it.
 
-    Delivered is the last version the sink has, latest the newest of the table, lag the versions between. On a
-    terminal a table; else lines, with tabs between the columns.
+    Delivered is the last version the sink has, latest the newest version of the table, lag the number of versions
+    between. The output is a table on a terminal, otherwise lines with tabs between the columns.
     """
     standings, errors = anyio.run(survey, load(config))
     rows = [_row(standing) for standing in standings]
@@ -50,26 +50,26 @@ def show(config: Path) -> None:
         for row in (COLUMNS, *rows):
             click.echo("\t".join(row))
     if errors:
-        raise ExceptionGroup("not all pipelines could be asked", errors)
+        raise ExceptionGroup("some pipelines could not be queried", errors)
 
 
 @command.command("reset")
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--pipeline", "name", help="Which pipeline; needed where CONFIG has several.")
+@click.option("--pipeline", "name", help="The pipeline. Required if CONFIG has several.")
 @click.option(
     "--to",
     "version",
     type=click.IntRange(min=-1),
     required=True,
-    help="The version that counts as delivered: the next one is delivered next. -1: deliver from version 0.",
+    help="The version that counts as delivered; delivery goes on after it. -1: deliver from version 0.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would happen and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would happen and change nothing.")
 def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
-    """Make a pipeline go on behind another version.
+    """Make a pipeline go on after another version.
 
-    The sink's record is set, its rows stay as they are: going back delivers versions again, going forward
-    leaves versions out. A sink that still has rows of versions to be delivered again refuses, and says how to
-    remove them. A daemon that runs the pipeline meanwhile is stopped by its sink.
+    Sets the progress in the sink; rows stay as they are. Going back delivers versions again, going forward skips
+    versions. A sink that still has rows of versions to be delivered again refuses, and names how to remove them.
+    A daemon that runs the pipeline at the same time is stopped by its sink.
     """
     settings = load(config)
     pipeline = _choose(settings, name)
@@ -80,7 +80,7 @@ def _choose(settings: Settings, name: str | None) -> PipelineSettings:
     known = [pipeline.name for pipeline in settings.pipelines]
     if name is None and len(known) > 1:
         remedy = f"Name one with --pipeline: {', '.join(known)}."
-        raise ConfigError(str(settings.path), "there are several pipelines", remedy)
+        raise ConfigError(str(settings.path), "the configuration has several pipelines", remedy)
     for pipeline in settings.pipelines:
         if name in (None, pipeline.name):
             return pipeline
@@ -106,7 +106,7 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
     consequence = _consequence(before.position, version)
     click.echo(f"{pipeline.name}: next version to be delivered: {version + 1}{consequence}")
     if dry_run:
-        click.echo("dry run: nothing was set, and the sink was not asked whether it agrees")
+        click.echo("dry run: nothing was changed, and the sink was not asked whether it accepts the change")
 
 
 def _consequence(before: Position | None, version: int) -> str:

@@ -1,7 +1,7 @@
-"""Progress of `tailer tail` on standard error: one line on where it begins and, on a terminal, what it is busy with.
+"""Progress of `tailer tail` on standard error: a line with the first version and, on a terminal, the current step.
 
-Rows are the best progress there is: where they appear on a terminal, the display is away while they come, and returns
-when nothing came for `QUIET_S`. Where they go to a file or a pipe, it stays.
+If rows appear on a terminal, the display is hidden while they come, and returns when none came for `QUIET_S`. If rows
+go to a file or a pipe, it stays.
 """
 
 import sys
@@ -31,7 +31,7 @@ _LOOK_S: Final = 0.1
 
 
 class Display:
-    """What `tail` is busy with, if standard error is a terminal."""
+    """A display of the current step of `tail`, if standard error is a terminal."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -42,13 +42,13 @@ class Display:
         self._progress: Progress | None = None
 
     def say(self, text: str) -> None:
-        """Print a line, also where standard error is no terminal."""
+        """Print a line, also if standard error is not a terminal."""
         self.idle()
         with suppress(OSError):  # nobody reads standard error
             click.echo(text, err=True)
 
     def busy(self, text: str) -> None:
-        """Something that may take long has begun, or has got on."""
+        """Show a step that may take long, or its progress."""
         if self._text is None:
             self._since = time.monotonic()
         self._text = text
@@ -56,12 +56,12 @@ class Display:
             self._progress.update(self._progress.task_ids[0], description=text)
 
     def rows_come(self) -> None:
-        """Make place for rows that are about to be printed."""
+        """Hide the display before rows are printed."""
         if self._shares_terminal:
             self.idle()
 
     def idle(self) -> None:
-        """Nothing is under way."""
+        """Show that nothing is under way."""
         self._text = None
         if self._progress is not None:
             self._progress.stop()
@@ -69,7 +69,7 @@ class Display:
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        """Show it for the length of the block."""
+        """Show the display for the length of the block."""
         async with background() as group:
             if self._is_shown:
                 group.start_soon(self._look)
@@ -89,7 +89,7 @@ class Display:
 
 
 class FollowedLog(DeltaTableLog):
-    """The log of the table at the root of `store`, which says where it is read from."""
+    """The log of the table at the root of `store`; it announces the first version that is read."""
 
     def __init__(self, store: LocalStore, display: Display) -> None:
         super().__init__(store)
@@ -121,7 +121,7 @@ class FollowedLog(DeltaTableLog):
 
 
 class ShownEngine:
-    """Runs plans on `engine`; `compares`: whether it compares the rows of a plan before the first one comes."""
+    """Runs plans on `engine`; `compares`: whether it compares the rows of a plan before it yields the first one."""
 
     def __init__(self, engine: Engine, display: Display, compares: Callable[[ChangePlan], bool]) -> None:
         self._engine = engine
@@ -155,7 +155,7 @@ class ShownEngine:
 
 
 def announcement(table: str, point: StartPoint, last: int | None) -> str:
-    """The sentence that says which versions of `table` are shown; `last`: None where it is followed without an end."""
+    """Return the sentence that names the versions of `table` that are shown. `last` is None if there is no end."""
     if last is not None and point.version > last:
         return f"{table}: nothing is newer than version {last}"
     if point.snapshot:

@@ -16,11 +16,12 @@ __all__ = ["command"]
 def command(config: Path) -> None:
     """Run the pipelines of a configuration.
 
-    Each pipeline of CONFIG goes on from where its sink says it is, until SIGTERM or Ctrl-C: then the
-    transactions in flight finish or abort within `drain_s` seconds; a second signal aborts them at once.
+    Each pipeline of CONFIG goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
+    open transactions have `drain_s` seconds to finish; a second signal aborts them at once.
 
-    A pipeline that cannot go on stops alone. When none is left the exit code is that of the gravest error:
-    1 a bug of ours, 3 a table that cannot be followed, 2 the configuration, 4 source or sink unavailable.
+    A pipeline that cannot go on stops; the others go on. After the last one the exit code is that of the most
+    severe error: 1 a bug in lake-tailer, 3 a table that cannot be followed, 2 the configuration, 4 a source or sink
+    that is unavailable.
     """
     settings = load(config)
     log_to_stderr()

@@ -1,8 +1,8 @@
 """Standard output and standard error that may be closed or full.
 
-A verb writes to standard output through click, rich or `print`; whichever it is, a refusal of the operating system must
-end the command with a named error. So it is recognised at the bottom, where bytes are written (`OutputRefused`). A pipe
-whose reader has gone away stays a `BrokenPipeError`: that is a good end.
+A verb writes to standard output through click, rich or `print`. In each case a failed write must end the command with a
+named error, so it is recognised where bytes are written (`OutputRefused`). A pipe whose reader has gone stays a
+`BrokenPipeError`, which is a normal end.
 """
 
 import errno
@@ -22,7 +22,7 @@ class OutputRefused(OSError):
 
     @property
     def reason(self) -> str:
-        """The cause, in an operator's words."""
+        """The cause as the operating system names it."""
         return "is closed" if self.errno == errno.EBADF else str(self.strerror)
 
 
@@ -40,9 +40,9 @@ class _Output(io.FileIO):
 
 
 def guard_streams() -> None:
-    """Make standard output name its errors; occupy the numbers of streams that are closed.
+    """Make standard output raise `OutputRefused`; occupy the file descriptors of closed streams.
 
-    Without that, the next file to be opened would get the number of standard output, and our output.
+    Otherwise the next file that is opened would get the descriptor of standard output, and our output.
     """
     if sys.stdout is None:
         # Opened for reading: every write is refused, as it is by a closed stream.
@@ -56,7 +56,7 @@ def guard_streams() -> None:
 
 
 def abandon_output() -> None:
-    """Send what is still in standard output's buffer nowhere: flushing it at the end must not fail once more."""
+    """Discard the buffer of standard output, so that the flush at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDOUT)
     os.close(nowhere)

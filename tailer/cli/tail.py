@@ -1,4 +1,4 @@
-"""`tailer tail`: one table's changes on standard output; nothing is remembered."""
+"""`tailer tail`: print the changes of one table, without any stored progress."""
 
 import logging
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ from tailer.stores.local import LocalStore
 
 __all__ = ["command"]
 
-# Ctrl-C means now, but not in the middle of a line if that can be helped.
+# Ctrl-C ends it at once, but after the line that is being written, if possible.
 DRAIN_S: Final = 0.5
 
 
 class Unrecorded:
-    """A `ProgressStore` that ends with the process: who looks on begins anew each time."""
+    """A `ProgressStore` in memory: each run begins at its start."""
 
     def __init__(self) -> None:
         self._progress: dict[str, Progress] = {}
@@ -68,34 +68,36 @@ class Unrecorded:
     show_default=True,
     metavar="PLACE",
     shell_complete=places(StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT),
-    help="Where to begin: earliest, latest, snapshot (all rows, then changes), a version or a timestamp.",
+    help="First version: earliest, latest, snapshot (all rows, then changes), a version or a timestamp.",
 )
 @click.option(
     "--to",
     "end",
     metavar="PLACE",
     shell_complete=places(StartKind.LATEST),
-    help="Where to end: latest, a version or a timestamp. Without it, never.",
+    help="Last version: latest, a version or a timestamp. Without it, tail follows the table.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "jsonl"]),
-    help="How rows look. Default: table on a terminal, else JSON Lines.",
+    help="Output format. Default: table on a terminal, otherwise JSON Lines.",
 )
-@click.option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
-@click.option("--row-ids", is_flag=True, help="Add _row_id and _row_commit_version, where the table tracks rows.")
+@click.option("--columns", metavar="A,B", help="Show only these columns of the table, in this order.")
+@click.option("--row-ids", is_flag=True, help="Add _row_id and _row_commit_version, if the table tracks rows.")
 @click.option(
     "--carryovers",
     type=click.Choice([choice.value for choice in Carryovers]),
     default=Carryovers.DROP.value,
     show_default=True,
-    help="What to do with rows that a rewritten file holds unchanged.",
+    help="Drop or keep the rows that a rewritten file holds unchanged.",
 )
-@click.option("--compute-updates", is_flag=True, help="Make a delete and an insert of one row an update.")
-@click.option("--key", metavar="A,B", help="The columns that tell rows apart. Default: row tracking, where there is.")
+@click.option("--compute-updates", is_flag=True, help="Turn a delete and an insert of one row into an update.")
+@click.option(
+    "--key", metavar="A,B", help="The columns that identify a row. Default: row ids, if the table tracks rows."
+)
 @click.option("--skip-unchanged", is_flag=True, help="Leave out updates that change nothing.")
-@click.option("--net-changes", "net", is_flag=True, help="Only what became of each row from --from to --to.")
+@click.option("--net-changes", "net", is_flag=True, help="Show the net change of each row from --from to --to.")
 def command(
     table: str,
     start: str,
@@ -111,9 +113,9 @@ def command(
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder that contains _delta_log. Without --to it follows, like `tail -f`, until Ctrl-C.
-    A timestamp such as 2026-03-01T12:00:00Z is UTC where it has no zone. Standard error says where it begins,
-    and on a terminal what it is busy with.
+    TABLE is the folder that contains _delta_log. Without --to the table is followed, like `tail -f`, until Ctrl-C.
+    A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard error names the first version and,
+    on a terminal, the current step.
     """
     policy = Policy(_names("--columns", columns), row_ids)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
@@ -124,14 +126,14 @@ def command(
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
-    # That only the timer tells of new commits is no news to somebody who looks on.
+    # Here a warning that new commits are found by polling alone is of no use.
     logging.getLogger("tailer.pipeline.wakeup").setLevel(logging.ERROR)
     anyio.run(_follow_net if net else _follow, look)
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What somebody wants to see."""
+    """The arguments of `tail`, checked."""
 
     folder: Path
     begin: Start
@@ -146,7 +148,7 @@ def _until(text: str | None) -> Start | None:
         return None
     end = Start.parse(text, "--to")
     if end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        raise ConfigError("--to", f"{text!r} is not an end", "Give latest, a version or a timestamp.")
+        raise ConfigError("--to", f"{text!r} is not a place to end", "Give latest, a version or a timestamp.")
     return end
 
 
@@ -155,25 +157,33 @@ def _names(option: str, text: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in text.split(","))
     if "" in names or len(set(names)) < len(names):
-        raise ConfigError(option, f"{text!r} has an empty or a repeated name", "Give names with commas between.")
+        raise ConfigError(
+            option, f"{text!r} contains an empty or a repeated name", "Separate different names by commas."
+        )
     return names
 
 
 def _check_key(rules: PairingRules, policy: Policy) -> None:
     for column in rules.key:
         if policy.columns and column not in policy.columns:
-            raise ConfigError("--key", f"{column!r} is not one of --columns", "Add it there: rows are told by it.")
+            raise ConfigError(
+                "--key", f"{column!r} is not one of --columns", "Add it there: a key column must be delivered, too."
+            )
     if rules.key and not rules.compute_updates:
-        raise ConfigError("--key", "is of no use without --compute-updates", "Add --compute-updates.")
+        raise ConfigError("--key", "has no effect without --compute-updates", "Add --compute-updates.")
 
 
 def _check_range(look: _Look) -> None:
     if look.until is None or look.begin.kind in (StartKind.SNAPSHOT, StartKind.LATEST):
-        remedy = "Give --from earliest, a version or a time, and --to latest, a version or a time."
+        remedy = "Give --from earliest, a version or a timestamp, and --to latest, a version or a timestamp."
         raise ConfigError("--net-changes", "needs a range of versions", remedy)
     if look.rules.carryovers is Carryovers.KEEP or look.rules.skip_unchanged:
         option = "--skip-unchanged" if look.rules.skip_unchanged else "--carryovers keep"
-        raise ConfigError(option, "does not go with --net-changes", "Leave it out: what cancels out is never shown.")
+        raise ConfigError(
+            option,
+            "cannot be combined with --net-changes",
+            "Leave it out: net changes never show rows that cancel out.",
+        )
 
 
 async def _follow(look: _Look) -> None:
@@ -190,7 +200,7 @@ async def _follow_net(look: _Look) -> None:
 
 
 class _NetChanges:
-    """What has to be compared before there is anything to show; interrupted like everything else."""
+    """Net changes: compares a range of versions, then shows the result. `stop` interrupts both."""
 
     def __init__(self, look: _Look, display: Display) -> None:
         self._look = look
@@ -230,5 +240,5 @@ async def _run(work: Drainable, display: Display) -> None:
     async with display.shown():
         failures = await run_all({"tail": work}, DRAIN_S)
     for error in failures.values():
-        # The sink's word for a reader that went away, which to `tail | head` is a good end.
+        # The reader of the pipe has gone, which is a normal end for `tail | head`.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error

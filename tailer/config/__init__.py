@@ -1,3 +1,3 @@
-"""The configuration: TOML and the environment in, checked settings out, before the first byte of I/O."""
+"""The configuration: TOML and the environment become checked settings, without I/O on tables."""
 
 __all__: list[str] = []

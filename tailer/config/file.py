@@ -1,9 +1,9 @@
-"""A configuration as it is written: file and environment read into shapes, every fault named by its key.
+"""Read the configuration file and the environment into shapes; report every fault by its key.
 
-What the values mean is `tailer.config.settings`'s concern. Here is what pydantic knows (types, what is missing) and
-what it does not: where a value came from, which key was probably meant, and that a pipeline called `orders-eu` is
-spelled ORDERS_EU in the environment. Every table of the file is validated on its own, so that one fault does not hide
-the next. No value is part of a message: it may be a secret.
+`tailer.config.settings` interprets the values. This module finds what pydantic finds (wrong types, missing keys), and
+adds the origin of a value, the similar key, and the spelling of names in the environment: the pipeline `orders-eu` is
+ORDERS_EU there. Every table of the file is validated on its own, so that one fault does not hide the next. Messages
+never contain values, which may be secrets.
 """
 
 import os
@@ -44,7 +44,7 @@ ENV_DELIMITER: Final = "__"
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
-    "kind": 'Say which kind of sink it is, for example kind = "delta".',
+    "kind": 'Add the kind of the sink, for example kind = "delta".',
     "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
 }
 
@@ -57,24 +57,24 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong at `key`; an empty key is the configuration as a whole."""
+    """A fault at `key`. An empty key stands for the configuration as a whole."""
 
     key: Key
     error: ConfigError
 
     @classmethod
     def at(cls, path: Path, key: Key, reason: str, remedy: str = "") -> "Problem":
-        """A problem with what the file at `path`, or the environment in its stead, says under `key`."""
+        """Make the problem of `key` in the file at `path`, or in the environment that overrides it."""
         return cls(key, ConfigError(place(path, key), reason, remedy))
 
     @property
     def pipeline(self) -> str | None:
-        """The pipeline concerned; None where it is none in particular."""
+        """The pipeline concerned; None if it is no single one."""
         return self.key[1] if len(self.key) > 1 and self.key[0] == "pipelines" else None
 
 
 def _as_text(value: object) -> object:
-    # TOML has numbers and timestamps of its own; `start = 12` must mean what `start = "12"` means.
+    # TOML has its own numbers and timestamps; `start = 12` must mean the same as `start = "12"`.
     if isinstance(value, date):
         return value.isoformat()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -122,7 +122,7 @@ class PipelineShape(BaseModel):
 
 
 class SparkShape(BaseModel):
-    """The table about Spark, its settings not looked into."""
+    """The table [spark], its settings not checked yet."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -132,7 +132,7 @@ class SparkShape(BaseModel):
 
 
 class FileShape(BaseModel):
-    """The whole file, its pipelines and what it says of Spark not looked into."""
+    """The whole file; its pipelines and its table [spark] are not checked yet."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -145,23 +145,23 @@ class FileShape(BaseModel):
 
 
 class _Variables(BaseSettings):
-    """The names under which the environment has the keys of `FileShape`."""
+    """The keys of `FileShape` as variables of the environment."""
 
     state_table: str = ""
     drain_s: str = ""
     metrics: str = ""
     engine: str = ""
-    # Only for a type made of others a text that is JSON is read as such: `conf` is.
+    # A nested type makes pydantic read the text as JSON, which `conf` needs.
     spark: dict[str, dict[str, Any]] = Field(default_factory=dict)
     pipelines: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Reading:
-    """What was read: the names of the file's pipelines, the shapes, and what is wrong with them.
+    """The result of reading: the names of the file's pipelines, the shapes, and their faults.
 
-    `unsound`: keys of a table with a wrong value, by the table's key. In its shape they have their default, or no
-    meaning, so that one fault does not hide the next.
+    `unsound`: by the key of a table, its keys with a wrong value. In the shape they have their default or a stand-in,
+    so that one fault does not hide the next.
     """
 
     names: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ class Reading:
 
 
 def read_file(path: Path) -> Reading:
-    """Read the file at `path`, overridden by the environment. Nothing is raised: faults are in the result."""
+    """Read the file at `path`, overridden by the environment. Faults are in the result; nothing is raised."""
     reading = Reading()
     try:
         document = _document(path)
@@ -196,7 +196,7 @@ def read_file(path: Path) -> Reading:
 
 
 def place(path: Path, key: Key) -> str:
-    """Where an operator finds `key`: the variable that sets it, or else the file."""
+    """Return the place of `key` for an error: the variable that sets it, or else the file."""
     variable = _variable(key)
     if any(name.upper() == variable for name in os.environ):
         return f"environment {variable}"
@@ -210,14 +210,14 @@ def _document(path: Path) -> dict[str, Any]:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(str(path), f"cannot be read: {reason}", "Check the path of the configuration.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "is not TOML: not even text", "Check the path of the configuration.") from error
+        raise ConfigError(str(path), "is not TOML: not UTF-8 text", "Check the path of the configuration.") from error
     except tomllib.TOMLDecodeError as error:
-        remedy = "In TOML text needs quotes, and a key may appear once."
+        remedy = "In TOML, text needs quotes and a key may appear only once."
         raise ConfigError(str(path), f"is not TOML: {error}", remedy) from error
 
 
 def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:
-    """What the environment says, in the shape of the file, with pipelines under the names the file gives them."""
+    """Return the values of the environment in the shape of the file, with the file's names of pipelines."""
     source = EnvSettingsSource(_Variables, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER)
     try:
         values = source()
@@ -232,7 +232,7 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
     if not isinstance(pipelines, dict):
         return values
     for word in pipelines.keys() - spelled.keys():
-        remedy = did_you_mean(word, spelled) or "The environment only overrides what the file has."
+        remedy = did_you_mean(word, spelled) or "The environment can only override pipelines that the file has."
         where = f"environment {_variable(('pipelines', word))}"
         problems.append(Problem((), ConfigError(where, f"the file has no pipeline {word!r}", remedy)))
     values["pipelines"] = {spelled[word]: value for word, value in pipelines.items() if word in spelled}
@@ -240,7 +240,7 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
 
 
 def _as_number(text: str) -> object:
-    """The environment has nothing but text; what is no number is refused like any other text."""
+    """Return the number in a text of the environment; other text is returned, and refused later."""
     try:
         return float(text)
     except ValueError:
@@ -256,7 +256,7 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validate(shape: type[M], path: Path, key: Key, table: Any, reading: Reading) -> M | None:
-    """`table` as a `shape`, without the values that are wrong; None where it is no table. Faults go to `reading`."""
+    """Return `table` as a `shape` without its wrong values, or None if it is not a table. Faults go to `reading`."""
     known = shape.model_fields
     for unknown in table.keys() - known.keys() if isinstance(table, dict) else ():
         remedy = did_you_mean(unknown, known) or f"Known: {', '.join(known)}."
@@ -275,7 +275,7 @@ def _validate(shape: type[M], path: Path, key: Key, table: Any, reading: Reading
 
 
 def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
-    """One of pydantic's errors in our words."""
+    """Return an error of pydantic as a problem."""
     key = (*key, *(str(part) for part in error["loc"]))
     match error["type"]:
         case "missing":
@@ -287,15 +287,15 @@ def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
         case "string_type":
             return Problem.at(path, key, "must be text")
         case "bool_type":
-            return Problem.at(path, key, "must be true or false", "Without quotes.")
+            return Problem.at(path, key, "must be true or false", "Write it without quotes.")
         case "enum":
             return Problem.at(path, key, f"must be {error['ctx']['expected']}")
     return Problem.at(path, key, error["msg"].replace("Input should be", "must be").partition(",")[0])
 
 
 def _misspelled_variables() -> Iterator[Problem]:
-    # Others use the prefix too (Kubernetes sets TAILER_PORT for a service named tailer): only a near miss is taken
-    # for ours.
+    # Others use the prefix too (Kubernetes sets TAILER_PORT for a service named tailer), so only a name that is
+    # similar to ours is a fault.
     for name in sorted(os.environ):
         if not name.upper().startswith(ENV_PREFIX):
             continue

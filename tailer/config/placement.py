@@ -1,6 +1,6 @@
-"""Where the work of pipelines is done: in this process, or on Spark.
+"""Settings for the place of work: this process, or Spark.
 
-Apart from `tailer.spark` because settings are read, and `tailer check` runs, where PySpark is not installed.
+They are outside `tailer.spark` because `tailer check` reads them without PySpark.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MOST_SHARDS: Final = 1024
 
 
 class EngineKind(StrEnum):
-    """Who makes a plan's rows."""
+    """The engine that reads the rows of a plan."""
 
     LOCAL = "local"  # threads of this process
     SPARK = "spark"  # executors
@@ -24,7 +24,7 @@ class EngineKind(StrEnum):
 
 
 class Writers(StrEnum):
-    """Who hands a pipeline's rows to its sink."""
+    """The process that writes a pipeline's rows to its sink."""
 
     DRIVER = "driver"  # this process
     EXECUTORS = "executors"  # Spark's, side by side
@@ -32,11 +32,11 @@ class Writers(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Which Spark, and how it is set.
+    """The address of Spark, and its settings.
 
-    `remote`: the address of a Spark Connect server (`sc://...`), of which nothing but its host may be shown: a token
-    can be part of it. `master`: the cluster to start a driver for, of no meaning where there is a `remote`. `conf`: any
-    of Spark's settings, in Spark's own text; they may hold secrets and are never shown.
+    `remote`: the address of a Spark Connect server (`sc://...`). It may contain a token, so only its host is shown.
+    `master`: the cluster to start a driver for; ignored if there is a `remote`. `conf`: any of Spark's settings as
+    text; they may hold secrets and are never shown.
     """
 
     master: str = LOCAL_MASTER

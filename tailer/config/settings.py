@@ -1,12 +1,12 @@
-"""The configuration: TOML and the environment in, checked settings out, before the first byte of I/O.
+"""The configuration: TOML and the environment become checked settings, without I/O on tables.
 
 ::
 
     state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
-    drain_s = 30                  # after SIGTERM or Ctrl-C: how long a transaction may take to finish
-    metrics = "127.0.0.1:9464"    # where to serve metrics to Prometheus; default: nowhere
-    engine = "local"              # who makes the rows: this process; "spark": its executors; "auto": they, where a
-                                  # version is large
+    drain_s = 30                  # seconds for open transactions to finish after SIGTERM or Ctrl-C
+    metrics = "127.0.0.1:9464"    # address of the metrics for Prometheus; default: none
+    engine = "local"              # this process reads the rows; "spark": executors; "auto": executors for large
+                                  # versions
 
     [spark]                       # for the other engines
     master = "local[*]"           # the cluster to start a driver for
@@ -21,28 +21,28 @@
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all
     carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
-    compute_updates = false       # make a delete and an insert of one row the two images of an update
-    key = ["id"]                  # what tells rows apart for that; default: row tracking, where the table has it
+    compute_updates = false       # turn a delete and an insert of one row into the two images of an update
+    key = ["id"]                  # the columns that identify a row for that; default: row ids, if rows are tracked
     skip_unchanged = false        # leave out updates that change nothing
     row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
-    on_schema_change = "evolve"   # tell the sink and go on; or "fail": stop before the version
-    on_data_loss = "fail"         # stop; or go on behind what is lost, the sink being told of the gap:
+    on_schema_change = "evolve"   # report it to the sink and go on; or "fail": stop before the version
+    on_data_loss = "fail"         # stop; or go on after the loss, with the gap reported to the sink:
                                   # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
-    poll_interval_s = 1.0         # how long a new version may go unnoticed at most
-    write = "driver"              # who writes to the sink: this process; with engine = "spark" also "executors", to
-                                  # kafka and delta
-    shards = 4                    # into how many streams executors divide what they write to kafka, at most 1024
+    poll_interval_s = 1.0         # the longest time until a new version is noticed
+    write = "driver"              # this process writes to the sink; or "executors", with engine = "spark" and
+                                  # a kafka or delta sink
+    shards = 4                    # number of streams that executors write to kafka, at most 1024
 
     [pipelines.orders.catalog]    # only where a catalog hands out the table's commits (catalogManaged)
     kind = "unity"                # Unity Catalog; its options:
     uri = "http://127.0.0.1:8080" # the server
-    table = "main.sales.orders"   # what the catalog calls the table
-    token_file = "token"          # or `token`, in the environment; default: none is sent
+    table = "main.sales.orders"   # the name of the table in the catalog
+    token_file = "token"          # or `token`, in the environment; default: no token
 
     [pipelines.orders.sink]
     kind = "delta"                # an installed kind; the other keys are that sink's options
     path = "/data/orders_changes"
-    adopt = false                 # true: also a table or folder that is not ours; delta and files
+    adopt = false                 # true: accept a table or folder that is not ours; delta and files
 
 Paths are relative to the file's folder; `~` is the home folder. `TAILER_DRAIN_S=5` or
 `TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to
@@ -51,7 +51,7 @@ taken as JSON, so a sink option that is text but looks like a number needs quote
 have dots and capitals and come as one object: `TAILER_SPARK__CONF='{"spark.hadoop.fs.s3a.secret.key": "..."}'`, each of
 them over the file's.
 
-`examine` finds all that is wrong at once, as `tailer check` prints it; `load` gives settings or fails.
+`examine` reports all faults at once, as `tailer check` prints them; `load` returns settings or raises.
 """
 
 import re
@@ -91,9 +91,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What there is to say about a configuration: its pipelines' names; `settings`, or all that is wrong.
+    """The result of `examine`: the names of the pipelines, and either `settings` or all faults.
 
-    `sound`: the pipelines with which nothing is wrong.
+    `sound`: the pipelines without a fault.
     """
 
     path: Path
@@ -104,7 +104,7 @@ class Findings:
 
 
 def load(path: Path) -> Settings:
-    """The checked settings of the file at `path`.
+    """Return the checked settings of the file at `path`.
 
     Raises an `ExceptionGroup` with a `ConfigError` for every problem.
     """
@@ -125,14 +125,14 @@ def examine(path: Path) -> Findings:
 
 
 class _Checks:
-    """From shape to settings; collects what is wrong, so that one problem does not hide the next."""
+    """The checks that turn shapes into settings. They collect faults, so that one does not hide the next."""
 
     def __init__(self, path: Path, problems: list[Problem]) -> None:
         self.path = path
         self.problems = problems
 
     def settings(self, reading: Reading) -> Settings:
-        """The settings that were read, without the pipelines that cannot be."""
+        """Return the settings, without the pipelines that have faults."""
         file, unsound = reading.file or FileShape(), reading.unsound.get((), frozenset())
         state_table = None
         if file.state_table is not None:
@@ -155,15 +155,15 @@ class _Checks:
     def _pipeline(
         self, name: str, shape: PipelineShape, unsound: Collection[str], stateless: bool, engine: EngineKind | None
     ) -> PipelineSettings | None:
-        """The settings of a pipeline, as far as they are sound; None without a table or a sink."""
+        """Return the sound settings of a pipeline; None without a table or a sink."""
         key = ("pipelines", name)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
-            self._problem(key, "is not a name for a pipeline", remedy)
+            self._problem(key, "is not a valid name of a pipeline", remedy)
         if len(set(shape.columns)) < len(shape.columns):
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
         if "columns" in shape.model_fields_set and not shape.columns:
-            self._problem((*key, "columns"), "is empty", "Leave it out to have all columns.")
+            self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._folder(shape.table))
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
         made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
@@ -191,21 +191,21 @@ class _Checks:
         )
 
     def _pairing(self, key: Key, shape: PipelineShape, demanded: tuple[str, ...]) -> PairingRules:
-        """The rules; a sink that tells rows apart by `demanded` has the pipeline do so, too."""
+        """Return the rules. A sink that identifies rows by `demanded` sets the key of the pipeline."""
         if len(set(shape.key)) < len(shape.key):
             self._problem((*key, "key"), "names a column twice", "Name each column once.")
         for where, column in [(("key",), each) for each in shape.key] + [(("sink", "key"), each) for each in demanded]:
             if shape.columns and column not in shape.columns:
-                remedy = "Add it there: rows are told by it."
+                remedy = "Add it there: a key column must be delivered, too."
                 self._problem((*key, *where), f"{column!r} is not one of columns", remedy)
         if shape.key and not (shape.compute_updates or demanded):
-            self._problem((*key, "key"), "is of no use without compute_updates", "Add compute_updates = true.")
+            self._problem((*key, "key"), "has no effect without compute_updates", "Add compute_updates = true.")
         if demanded and shape.key and tuple(shape.key) != demanded:
-            reason = f"is another one than the sink's: {', '.join(demanded)}"
-            self._problem((*key, "key"), reason, "Leave it out here: the sink's is taken for both.")
+            reason = f"differs from the key of the sink: {', '.join(demanded)}"
+            self._problem((*key, "key"), reason, "Leave it out here: the key of the sink applies to both.")
         if demanded and "compute_updates" in shape.model_fields_set and not shape.compute_updates:
-            reason = "is false, and the sink has a key: its readers need to know which images are of one row"
-            self._problem((*key, "compute_updates"), reason, "Leave it out, or leave out the sink's key.")
+            reason = "is false, but the sink has a key: its readers need the two images of an update"
+            self._problem((*key, "compute_updates"), reason, "Leave it out, or remove the key of the sink.")
         updates = shape.compute_updates or bool(demanded)
         key = demanded or tuple(shape.key)
         return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
@@ -213,7 +213,7 @@ class _Checks:
     def _sink(
         self, name: str, shape: SinkShape, stateless: bool
     ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
-        """The sink, None where it does not take its options; and these, made absolute, if all paths can be."""
+        """Return the sink, or None if its options are wrong, and the options with absolute paths."""
         key, options = ("pipelines", name, "sink"), shape.options
         refused: set[str] = set()
         for option, file in options.items():
@@ -242,7 +242,7 @@ class _Checks:
         return sink, options
 
     def _catalog(self, name: str, shape: CatalogShape) -> dict[str, Any]:
-        """The catalog's options, made absolute."""
+        """Return the options of the catalog with absolute paths."""
         key, options = ("pipelines", name, "catalog"), shape.options
         if shape.kind != "unity":
             self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
@@ -256,10 +256,10 @@ class _Checks:
         return options
 
     def _overlaps(self, settings: Settings) -> None:
-        """A written folder must not be, contain or lie in another: a VACUUM of the outer deletes the inner.
+        """Refuse a written folder that is, contains or lies in another: a VACUUM of the outer deletes the inner.
 
-        Links are followed: what counts is the folder, not how its path is spelled. One pipeline may follow what another
-        writes, and several may follow one table.
+        Folders are compared after links are followed. One pipeline may follow the target of another, and several may
+        follow one table.
         """
         read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
         written = list(_written(settings))
@@ -274,32 +274,32 @@ class _Checks:
                     self._problem(key, reason, "Give it a folder of its own.")
                     break
                 if inside != around:
-                    reason = f"{path} and {'.'.join(other_key)} ({other}) lie one inside the other"
+                    reason = f"{path} and {'.'.join(other_key)} ({other}) are nested in each other"
                     self._problem(key, reason, "Give it a folder of its own.")
                     break
 
     def _check_state_folder(self, settings: Settings) -> None:
-        """Where there is no state table yet, one must not be made among what is somebody else's."""
+        """Refuse to create a state table in a folder with other content."""
         path = settings.state_table
         if path is None or holds_table(path):
             return
-        remedy = "Give it a folder of its own, which may be one that does not exist yet."
+        remedy = "Give it a folder of its own. The folder need not exist."
         try:
             entry = foreign_entry(path)
         except OSError as error:
             self._problem(("state_table",), f"{path} cannot be used: {error.strerror}", remedy)
             return
         if entry is not None:
-            self._problem(("state_table",), f"{path} holds {entry!r}, and no state table", remedy)
+            self._problem(("state_table",), f"{path} holds {entry!r}, but no state table", remedy)
         elif table := table_around(path):
-            reason = f"{path} lies in that of the Delta table {table}, whose VACUUM deletes what is there"
+            reason = f"{path} lies inside the Delta table {table}, whose VACUUM would delete it"
             self._problem(("state_table",), reason, remedy)
 
     def _folder(self, text: str) -> Callable[[], Path]:
         return lambda: local_folder(text, self.path.parent, "")
 
     def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
-        """What `work` gives; its `ConfigError` becomes a problem at `key`."""
+        """Return the result of `work`; its `ConfigError` becomes a problem at `key`."""
         try:
             return work()
         except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Sinks by kind, found through the entry-point group `tailer.sinks`, ours and third parties' alike."""
+"""Sinks by kind, found through the entry-point group `tailer.sinks`: ours and those of third parties."""
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -13,12 +13,12 @@ ENTRY_POINTS: Final = "tailer.sinks"
 
 
 def sink_kinds() -> list[str]:
-    """The kinds of sinks that are installed."""
+    """Return the installed kinds of sinks."""
     return sorted(entry_points(group=ENTRY_POINTS).names)
 
 
 def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | AtLeastOnceSink:
-    """The sink of `kind`, configured as `name`; no I/O.
+    """Make the sink of `kind`, configured as `name`; no I/O.
 
     Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of them for
     several bad options.

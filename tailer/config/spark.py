@@ -1,7 +1,7 @@
-"""What a configuration says about Spark, checked before Spark is started, and in Spark's own words.
+"""Check the configuration of Spark before Spark is started.
 
-Knows what Spark calls its settings, which extra brings what, and which pipelines executors can write. PySpark is looked
-for, not imported.
+Covers the names of Spark's settings, the extras that install its libraries, and the pipelines that executors can write.
+PySpark is looked up, not imported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ Report = Callable[[Key, str, str], None]
 
 
 def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> SparkSettings:
-    """The settings of Spark. What is wrong with them, or cannot be had here, goes to `report`."""
+    """Return the settings of Spark. Faults and missing libraries go to `report`."""
     key = ("spark",)
     if shape.master is not None and shape.remote is not None:
         report((*key, "remote"), "excludes master", "Keep one: a Connect server has its own master.")
@@ -43,26 +43,26 @@ def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> Spa
 def check_writers(
     engine: EngineKind, key: Key, shape: PipelineShape, sink: Sink | AtLeastOnceSink | None, report: Report
 ) -> None:
-    """Whether what a pipeline says of its writers can be done; what cannot goes to `report`.
+    """Check whether the writers of a pipeline are possible. Faults go to `report`.
 
-    `sink`: the pipeline's, None where it could not be configured.
+    `sink`: the sink of the pipeline; None if it could not be configured.
     """
     names_shards = "shards" in shape.model_fields_set
     if shape.write is Writers.DRIVER:
         if names_shards:
-            report((*key, "shards"), "is of no use where the driver writes", 'Add write = "executors".')
+            report((*key, "shards"), "has no effect if the driver writes", 'Add write = "executors".')
         return
     if shape.on_data_loss is not OnDataLoss.FAIL:
-        reason = f'is "{shape.on_data_loss}", and where executors write nobody can tell a gap at its place'
+        reason = f'is "{shape.on_data_loss}", but executors cannot report a gap between rows'
         report((*key, "on_data_loss"), reason, 'Leave it out, or set write = "driver".')
     if engine is not EngineKind.SPARK:
-        report((*key, "write"), f'is "executors", and engine is "{engine}"', 'Set engine = "spark" at the top.')
+        report((*key, "write"), f'is "executors", but engine is "{engine}"', 'Set engine = "spark" at the top.')
     if shape.sink.kind == SPARK_WRITES:
         if names_shards:
-            reason = f"is of no use for a {SPARK_WRITES} sink: Spark commits what all executors wrote at once"
+            reason = f"has no effect for a {SPARK_WRITES} sink: Spark commits the rows of all executors together"
             report((*key, "shards"), reason, "Leave it out.")
     elif sink is not None and not (isinstance(sink, Sink) and sink.distributes):
-        reason = f'is "executors", and a {shape.sink.kind} sink is written by one process'
+        reason = f'is "executors", but a {shape.sink.kind} sink is written by one process'
         remedy = 'Leave it out; executors write to sinks of kind = "delta" and kind = "kafka".'
         report((*key, "write"), reason, remedy)
 
@@ -77,7 +77,7 @@ def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]
         key = ("spark", "conf", name)
         text = _text(value)
         if not name.startswith("spark."):
-            report(key, "is not a setting of Spark", "Their names begin with 'spark.' and have capitals.")
+            report(key, "is not a setting of Spark", "Spark's settings begin with 'spark.' and are case-sensitive.")
         elif name in OWN_KEYS:
             report(key, "has a key of its own", f"Set {OWN_KEYS[name]} in the table [spark].")
         elif text is None:

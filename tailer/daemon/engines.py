@@ -1,11 +1,10 @@
-"""The engines of a process: what a configuration says about where rows are made.
+"""The engines of a process, as configured.
 
-With `engine = "auto"` only large versions go to executors, and Spark is not even started before there is one. What the
-bound is worth was measured once, on a busy machine (`tests/bench/test_spark.py`): a job takes 0.4 s before its first
-row, and the driver spends 3.8 ms of its processor on each MB that executors send it, where one thread reads a MB of
-local files in 5.5 ms. So below 256 MB threads were always sooner; above it executors should be, where the daemon has
-one core, or where reading takes longer than from a local disk. With `write = "executors"` rows do not come to the
-driver at all.
+With `engine = "auto"` only large versions go to executors, and Spark starts with the first one. The threshold was
+measured on a busy machine (`tests/bench/test_spark.py`): a job takes 0.4 s before its first row, and the driver spends
+3.8 ms of processor time on each MB from executors, while one thread reads a MB of local files in 5.5 ms. Below 256 MB
+threads were always faster. Above it executors should be faster if the daemon has one core, or if reading is slower than
+from a local disk. With `write = "executors"` no rows come to the driver.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +34,7 @@ Report = Callable[[ChangePlan, ChangelogCounts], None]
 
 
 class SizedEngine:
-    """Runs plans that read fewer than `from_bytes` of files on `small`, all others on `large`."""
+    """An engine that runs plans of fewer than `from_bytes` bytes on `small`, and all others on `large`."""
 
     def __init__(self, small: Engine, large: Engine, from_bytes: int = SPARK_BYTES) -> None:
         self._small = small
@@ -55,7 +54,7 @@ class SizedEngine:
 
 
 class Engines:
-    """What pipelines of one process share. `spark`: None where there is no need of it."""
+    """The engines that the pipelines of a process share. `spark`: None if it is not needed."""
 
     def __init__(self, kind: EngineKind, spark: "SharedSpark | None") -> None:
         self._kind = kind
@@ -63,7 +62,7 @@ class Engines:
         self.spark: Final = spark
 
     def for_pipeline(self, rules: PairingRules, report: Report) -> Engine:
-        """The engine of one pipeline."""
+        """Return the engine of one pipeline."""
         local = ChangelogEngine(self._local, rules, report)
         if self.spark is None:
             return local
@@ -75,7 +74,7 @@ class Engines:
 
 @asynccontextmanager
 async def open_engines(kind: EngineKind, settings: SparkSettings, *, delta: bool = False) -> AsyncIterator[Engines]:
-    """The engines, closed when the block is left. `delta`: whether Spark is to write to Delta tables.
+    """Open the engines, and close them when the block is left. `delta`: whether Spark writes to Delta tables.
 
     Raises `ConfigError` where PySpark is needed and not installed.
     """

@@ -1,15 +1,14 @@
-"""What the daemon tells monitoring over HTTP.
+"""Metrics and health checks of the daemon over HTTP.
 
 =========== =====================================================================================================
 path        answer
 =========== =====================================================================================================
 `/metrics`  metrics for Prometheus
-`/livez`    200 while the event loop turns; 503 where it is stuck, and only a restart helps
+`/livez`    200 while the event loop runs; 503 if it is blocked, and only a restart helps
 `/readyz`   200 while every pipeline runs and its last attempt succeeded; else 503. A line for each pipeline
 =========== =====================================================================================================
 
-Every other path is 404. The server is the standard library's, the metrics are prometheus_client's; what they have in
-common is WSGI.
+Every other path is 404. The server is the standard library's, the metrics are prometheus_client's; WSGI connects them.
 """
 
 import logging
@@ -46,7 +45,7 @@ _METHODS: Final = ("GET", "HEAD")
 
 
 class Monitor:
-    """Answers for `pipelines`; `beat` runs in the event loop that `/livez` is about."""
+    """The server for `pipelines`; `beat` runs in the event loop that `/livez` checks."""
 
     def __init__(self, pipelines: Sequence[PipelineStatus]) -> None:
         self._pipelines = pipelines
@@ -54,15 +53,15 @@ class Monitor:
         self._beaten_s = time.monotonic()
 
     async def beat(self) -> None:
-        """Show that the event loop turns, until cancelled."""
+        """Record that the event loop runs, until cancelled."""
         while True:
             self._beaten_s = time.monotonic()
             await anyio.sleep(BEAT_S)
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
-        """Serve on an address of this machine, in a thread, until the function that is returned is called.
+        """Serve on an address of this machine, in a thread; return the port and a function that ends it.
 
-        `port` 0 stands for a free one; the port is returned too. Raises `OSError`.
+        `port` 0 stands for any free port. Raises `OSError`.
         """
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server_class = _Server6 if family is socket.AF_INET6 else _Server
@@ -78,7 +77,7 @@ class Monitor:
         return server.server_port, stop
 
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """The WSGI application."""
+        """Answer a request, as a WSGI application."""
         match environ["PATH_INFO"]:
             case "/metrics":
                 metrics: Iterable[bytes] = self._metrics(environ, start_response)
@@ -102,7 +101,7 @@ class Monitor:
         silent_s = time.monotonic() - self._beaten_s
         if silent_s < STUCK_S:
             return HTTPStatus.OK, "live\n"
-        return HTTPStatus.SERVICE_UNAVAILABLE, f"the event loop has not turned for {silent_s:.0f} s\n"
+        return HTTPStatus.SERVICE_UNAVAILABLE, f"the event loop has been blocked for {silent_s:.0f} s\n"
 
     def _ready(self) -> tuple[HTTPStatus, str]:
         text = "".join(f"{pipeline.name}: {pipeline.state}\n" for pipeline in self._pipelines)
@@ -140,7 +139,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Note that a client said nothing, or went away; it is no concern of the pipelines."""
+        """Log a client that sent nothing or went away; pipelines are not affected."""
         _log.debug("monitoring: %s", client_address, exc_info=True)
 
 

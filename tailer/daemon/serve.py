@@ -1,11 +1,11 @@
-"""Pipelines in one task group, and signals turned into a drain: what `tailer run` and `tailer tail` share.
+"""Run pipelines in one task group, and drain them on a signal; `tailer run` and `tailer tail` share this.
 
-A pipeline that stops with an error takes nobody else with it: the others go on, and when the last has ended
-the errors are raised together. SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that
-are not done after `drain_s` are cancelled, and so they are at once by a second signal; either way nothing is
-half committed (invariant 1), and the next run delivers what was not (invariant 2).
+A pipeline that stops with an error does not stop the others. After the last one has ended the errors are raised
+together. SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that are not done after `drain_s`,
+or at a second signal, are cancelled. Nothing is half committed (invariant 1), and the next run delivers the rest
+(invariant 2).
 
-Messages go to standard error, since standard output belongs to the stdout sink.
+Messages go to standard error, because standard output belongs to the stdout sink.
 """
 
 import logging
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Drainable(Protocol):
-    """What can be run and asked to stop: a pipeline."""
+    """A pipeline, as far as it is run and stopped."""
 
     async def run(self) -> None:
         """Work until the end, an error, or `stop`."""
@@ -58,9 +58,9 @@ class Drainable(Protocol):
 
 
 async def serve(settings: Settings) -> None:
-    """Run every pipeline of `settings` until all have ended or a signal came and they are drained.
+    """Run every pipeline of `settings` until all have ended, or are drained after a signal.
 
-    Raises an `ExceptionGroup` of what stopped pipelines, each with a note that names its pipeline.
+    Raises an `ExceptionGroup` of the errors, each with a note that names its pipeline.
     """
     sinks: list[Sink] = []
     statuses = {each.name: PipelineStatus(each.name, not _is_written_by_spark(each)) for each in settings.pipelines}
@@ -83,7 +83,7 @@ async def serve(settings: Settings) -> None:
 
 
 def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
-    """The pipeline's sink, with its progress in the state table if it cannot keep it; no I/O yet."""
+    """Make the pipeline's sink, with progress in the state table if the sink cannot keep it; no I/O."""
     sink = pipeline.make_sink()
     if isinstance(sink, Sink):
         return sink
@@ -92,17 +92,17 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
 
 
 def open_table(settings: PipelineSettings) -> DeltaTableLog:
-    """The log of the pipeline's table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
+    """Make the log of the pipeline's table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
     return DeltaTableLog(LocalStore(settings.table), catalog=settings.make_catalog())
 
 
 def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:
-    """Who keeps the number of the pipeline's shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
+    """Make the layout that keeps the number of shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
     return Layout(settings.name, open_table(settings), sink, lambda: make_sink(settings))
 
 
 async def close_sinks(sinks: Sequence[Sink]) -> None:
-    """Close every sink, also while being cancelled; one that does not answer is left after `CLOSE_S`."""
+    """Close every sink, also during a cancellation; give up on sinks that do not answer within `CLOSE_S`."""
     with anyio.move_on_after(CLOSE_S, shield=True):
         for sink in sinks:
             try:
@@ -112,7 +112,7 @@ async def close_sinks(sinks: Sequence[Sink]) -> None:
 
 
 async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[str, Exception]:
-    """Run pipelines, given by name, until all have ended; what stopped those that failed, by name.
+    """Run pipelines, given by name, until all have ended; return the errors by name.
 
     After SIGTERM or SIGINT they have `drain_s` seconds to finish; a second signal cancels them.
     """
@@ -140,7 +140,7 @@ class _Runs:
             _log.info("cancelled %s; the next run delivers what was not committed", self._names())
 
     async def obey_signals(self, *, task_status: TaskStatus[None]) -> None:
-        """The first signal starts the drain and its deadline, the second ends it."""
+        """Start the drain and its deadline at the first signal; cancel at the second."""
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
             task_status.started()
@@ -159,7 +159,7 @@ class _Runs:
     async def _run_one(self, name: str, pipeline: Drainable) -> None:
         try:
             await pipeline.run()
-        except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised when all have ended
+        except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised after the last pipeline
             self.failures[name] = error
             if len(self._running) > 1:
                 bug = None if isinstance(error, TailerError) else error
@@ -171,7 +171,7 @@ class _Runs:
 
 
 class _Reporting:
-    """A pipeline whose status says whether it runs."""
+    """A pipeline that records in its status whether it runs."""
 
     def __init__(self, pipeline: Drainable, status: PipelineStatus) -> None:
         self._pipeline = pipeline
@@ -190,7 +190,7 @@ class _Reporting:
 
 @asynccontextmanager
 async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> AsyncIterator[None]:
-    """Answer monitoring where the settings say. Raises `ConfigError` where that is not possible."""
+    """Serve metrics at the configured address, if any. Raises `ConfigError` if that fails."""
     if settings.metrics is None:
         yield
         return
@@ -205,7 +205,7 @@ async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> 
         port, stop = await to_thread.run_sync(monitor.serve, host, port)
     except OSError as error:
         reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        remedy = "Give an address of this machine that is free."
+        remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
     _log.info("metrics on http://%s:%d/metrics and health on its /livez and /readyz", host, port)
     try:
@@ -262,7 +262,7 @@ def _appending(
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """One line an event, as plain text with UTC time: ours from `level` on, those of libraries if they are warnings."""
+    """Log one line for each event with UTC time: ours from `level` on, those of libraries from warnings on."""
     formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     stream = logging.StreamHandler()

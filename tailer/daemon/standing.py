@@ -1,4 +1,4 @@
-"""How far the pipelines of a configuration are, as their sinks tell it."""
+"""The progress of the pipelines of a configuration, as their sinks report it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ __all__ = ["Standing", "standing_of", "survey"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far one pipeline is: what its sink has (None: nothing yet), and the newest version of its table."""
+    """The progress of one pipeline: its position in the sink (None: nothing yet), and the table's newest version."""
 
     pipeline: str
     table: Path
@@ -27,16 +27,16 @@ class Standing:
 
     @property
     def lag(self) -> int | None:
-        """Versions that are not delivered completely; None before the first delivery."""
+        """The number of versions that are not completely delivered; None before the first delivery."""
         if self.position is None:
             return None
         return self.latest - self.position.version + (not self.position.closes_version)
 
 
 async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
-    """Ask every table and sink of `settings`: where pipelines are, and what stood in the way of knowing.
+    """Query every table and sink of `settings`; return the progress of pipelines, and the errors.
 
-    An error bears a note that names its pipeline.
+    Each error has a note that names its pipeline.
     """
     standings: list[Standing] = []
     errors: list[Exception] = []
@@ -50,7 +50,7 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
 
 
 async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standing:
-    """Ask the table and the sink of one pipeline. Raises what the two raise."""
+    """Query the table and the sink of one pipeline. Raises their errors."""
     log = open_table(pipeline)
     table_id = await log.table_id()
     sink = open_sink(settings, pipeline)
@@ -65,7 +65,7 @@ async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standin
 
 
 async def _progress(pipeline: PipelineSettings, log: DeltaTableLog, table_id: str, sink: Sink) -> Progress | None:
-    """What `sink` has; of a pipeline that is divided into shards, that of the one that is furthest behind."""
+    """Return the progress in `sink`; of a pipeline with shards, that of the slowest shard."""
     shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
     found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
     return min(found, key=_place)

@@ -1,4 +1,4 @@
-"""The daemon of the demonstration: `tailer run` in a process of its own, to be killed like any other."""
+"""The daemon of the demonstration: `tailer run` in its own process, which is killed."""
 
 import json
 import os
@@ -19,13 +19,13 @@ Event = dict[str, Any]
 
 
 class DaemonDied(Exception):
-    """The daemon ended though nobody asked it to."""
+    """The daemon ended unexpectedly."""
 
 
 class Follower:
     """Runs the daemon for the configuration at `config`; calls `show` for every event it prints.
 
-    What the daemon says on standard error is kept in `log`. Leaving the block ends it.
+    Its standard error goes to `log`. Leaving the block ends it.
     """
 
     def __init__(self, config: Path, log: Path, show: Callable[[Event], None]) -> None:
@@ -45,9 +45,9 @@ class Follower:
         self._end(signal.SIGKILL)
 
     def start(self) -> int:
-        """Start the daemon; its process id."""
+        """Start the daemon; return its process id."""
         with self._log.open("ab") as log:
-            # A session of its own: Ctrl-C is for us, and we decide what the daemon is told.
+            # Its own session: Ctrl-C reaches only us, and we signal the daemon.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tailer", "run", str(self._config)],
                 stdin=subprocess.DEVNULL,
@@ -61,19 +61,19 @@ class Follower:
         return self._process.pid
 
     def kill(self) -> None:
-        """kill -9: no goodbye."""
+        """Kill the daemon with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def finish(self) -> None:
-        """SIGTERM, as an operator ends it. Raises `DaemonDied` unless it ends well."""
+        """End the daemon with SIGTERM. Raises `DaemonDied` unless its exit code is 0."""
         code = self._end(signal.SIGTERM)
         if code != 0:
-            raise DaemonDied(self._obituary(code))
+            raise DaemonDied(self._report(code))
 
     def check(self) -> None:
         """Raise `DaemonDied` if it is not running."""
         if self._process is not None and (code := self._process.poll()) is not None:
-            raise DaemonDied(self._obituary(code))
+            raise DaemonDied(self._report(code))
 
     def _end(self, how: signal.Signals) -> int | None:
         process, self._process = self._process, None
@@ -95,6 +95,6 @@ class Follower:
                 if line.endswith(b"\n"):  # the last line of a killed process may be cut
                     self._show(json.loads(line))
 
-    def _obituary(self, code: int | None) -> str:
+    def _report(self, code: int | None) -> str:
         last = self._log.read_text(errors="replace").splitlines()[-12:]
         return os.linesep.join([f"the daemon ended with {code}; the end of its log:", *last])

@@ -1,7 +1,7 @@
-"""Spark's verdict on what was delivered, by two independent questions.
+"""Compare the delivered events with Spark, in two independent ways.
 
-Are the delivered events, each as often, those of Spark's own change feed? And does folding them (an insert or
-an image after an update adds a row, a delete or an image before an update takes one away) give the table?
+The delivered events must be those of Spark's own change feed, each as often. Their fold must be the table: an insert or
+a postimage adds a row, a delete or a preimage removes one.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ def _counted(rows: DataFrame, n: int) -> DataFrame:
 
 
 def _difference(wanted: DataFrame, found: DataFrame) -> tuple[int, int]:
-    """How many rows are wanted and not found, and found and not wanted; `found` is counted negatively."""
+    """Return the number of missing and of unexpected rows; rows in `found` are counted negatively."""
     columns = [column for column in wanted.columns if column != "n"]
     sums = wanted.unionByName(found).groupBy(*columns).agg(f.sum("n").alias("n"))
     more = f.coalesce(f.sum(f.greatest(f.col("n"), f.lit(0))), f.lit(0))

@@ -1,4 +1,4 @@
-"""What happens in the demonstration: a shop whose orders come in, are paid, corrected and struck off."""
+"""The writer of the demonstration: a shop whose orders are placed, paid, corrected and cancelled."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _ORDER: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that was made: the version it became, what it was, and how many rows it touched."""
+    """A commit: its version, its operation, and the number of rows it touched."""
 
     version: int
     operation: str
@@ -29,7 +29,7 @@ class Commit:
 
 
 class Shop:
-    """The table at `path`, with change feed and deletion vectors, and what is done to it in `rounds` of commits."""
+    """A writer of the table at `path`, with change feed and deletion vectors, in `rounds` of commits."""
 
     def __init__(self, spark: SparkSession, path: Path, rounds: int) -> None:
         self._spark = spark
@@ -40,11 +40,11 @@ class Shop:
 
     @property
     def commits(self) -> int:
-        """How many commits `trade` makes."""
+        """The number of commits that `trade` makes."""
         return 2 + 5 * self._rounds
 
     def open(self) -> Commit:
-        """Create the table, empty."""
+        """Create the empty table."""
         return self._commit(
             "create",
             f"""CREATE TABLE {self._table}
@@ -53,7 +53,7 @@ class Shop:
         )
 
     def trade(self) -> Iterator[Commit]:
-        """Everything that follows, a commit at a time."""
+        """Make all other commits, and yield each."""
         yield self._insert(0, 400)
         for number in range(self._rounds):
             yield self._insert(400 + 100 * number, 500 + 100 * number)
@@ -64,7 +64,7 @@ class Shop:
             yield self._merge(350 + 100 * number, 520 + 100 * number)
             yield self._commit("delete", f"DELETE FROM {self._table} WHERE id % 29 = {number}")
             if number % 2:
-                # The same rows once more: a table is a multiset, and its copy must be one too.
+                # Insert the same rows again: a table is a multiset, and so must be its copy.
                 yield self._insert(400 + 100 * number, 410 + 100 * number)
             else:
                 moved = f"UPDATE {self._table} SET country = 'NL' WHERE id % 13 = {number}"

@@ -1,4 +1,4 @@
-"""A local Spark with Delta for the demonstration: every file under one folder, nothing on the screen."""
+"""A local Spark with Delta for the demonstration, with all files in one folder and no output."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ __all__ = ["local_spark"]
 
 END_S: Final = 15.0
 JARS_VARIABLE: Final = "LAKE_TAILER_JARS"
-# A minute of small work: starting, planning and compiling are what takes time, not data.
+# A minute of small queries: the time goes into starting, planning and compiling.
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -46,8 +46,8 @@ SETTINGS: Final = {
 def local_spark(scratch: Path) -> Iterator[SparkSession]:
     """A Spark session with Delta that keeps its files and its log under `scratch`.
 
-    Delta's jars come from the folder LAKE_TAILER_JARS names, or else from where Spark's resolver finds them.
-    Raises `ConfigError` where Java or the jars are missing, or Spark does not start.
+    Delta's jars come from the folder that LAKE_TAILER_JARS names, or else through Spark's resolver.
+    Raises `ConfigError` if Java or the jars are missing, or if Spark does not start.
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise ConfigError("tailer demo", "Java is not installed", "Install Java 17 or newer, or set JAVA_HOME.")
@@ -67,7 +67,7 @@ def _start(builder: SparkSession.Builder, log: Path) -> SparkSession:
         said = [line for line in log.read_text().splitlines() if line and not line.startswith("\tat ")]
         telling = [line for line in said if "Exception" in line] or said
         reason = f"Spark does not start: {' '.join(telling[-1:])}"
-        remedy = f"It needs Java 17 or newer, and Delta's jars in {JARS_VARIABLE} or a way to Maven Central."
+        remedy = f"It needs Java 17 or newer, and Delta's jars in {JARS_VARIABLE} or access to Maven Central."
         raise ConfigError("tailer demo", reason, remedy) from error
 
 
@@ -94,7 +94,7 @@ def _builder(scratch: Path) -> SparkSession.Builder:
 
 
 def _end() -> None:
-    """Stop Spark and its JVM, which PySpark would leave to the end of this process."""
+    """Stop Spark and its JVM, which PySpark would keep until this process ends."""
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to the JVM
     with suppress(Exception):
         if spark := SparkSession.getActiveSession():
@@ -111,7 +111,7 @@ def _end() -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C and SIGTERM off: PySpark would forget a JVM that it is just starting."""
+    """Defer Ctrl-C and SIGTERM: PySpark would lose track of a JVM that is starting."""
     came: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
@@ -130,7 +130,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log: py4j has much to say about connections that an interrupt broke."""
+    """Disable logging: py4j reports every connection that an interrupt breaks."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -140,7 +140,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Send what child processes say on standard error to a file: the JVM inherits it, and keeps it."""
+    """Redirect standard error to a file while the JVM starts, which inherits it."""
     kept = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)

@@ -1,4 +1,4 @@
-"""The order of events of the demonstration, and what is shown of them while they happen."""
+"""The order of events of the demonstration, and their display."""
 
 import random
 import time
@@ -55,11 +55,11 @@ SIGNS: Final = {
 
 
 def play(console: Console, rounds: int = ROUNDS) -> bool:
-    """Perform the demonstration in `rounds` of five commits; whether it proved what it claims.
+    """Run the demonstration in `rounds` of five commits; return whether the comparison succeeded.
 
-    Everything it made is gone afterwards.
+    All its files are removed at the end.
 
-    Raises `ConfigError` where something must be installed first.
+    Raises `ConfigError` if something must be installed first.
     """
     show = _Show(console)
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def play(console: Console, rounds: int = ROUNDS) -> bool:
         config = folder / "demo.toml"
         config.write_text(CONFIG)
         settings = load(config)
-        show.say("demo", f"in {folder}, which is removed at the end; Ctrl-C ends it earlier")
+        show.say("demo", f"in {folder}, which is removed at the end; Ctrl-C stops the demonstration")
         with show.waiting("starting Spark"):
             spark = stack.enter_context(local_spark(folder))
         shop = Shop(spark, folder / "orders", rounds)
@@ -83,14 +83,14 @@ def play(console: Console, rounds: int = ROUNDS) -> bool:
         except DaemonDied as death:
             show.say("demo", str(death), "red")
             return False
-        with show.waiting("asking Spark whether the events are right"):
+        with show.waiting("comparing the events with Spark's change feed"):
             verdict = judge(spark, folder / "orders", folder / "orders_changes")
         show.verdict(verdict, shop)
         return verdict.proved
 
 
 def _trade(shop: Shop, follower: Follower, show: "_Show") -> None:
-    """Let the shop make its commits while the daemon follows, is killed, and comes back."""
+    """Make the commits while the daemon follows, is killed, and is started again."""
     show.say("tailer", "the daemon runs: orders -> a Delta table (exactly once), orders -> this screen")
     kill_at = shop.commits * 2 // 5
     for number, commit in enumerate(shop.trade(), start=1):
@@ -118,7 +118,7 @@ def _catch_up(settings: Settings, follower: Follower) -> None:
 
 
 class _Show:
-    """Lines on the screen: what Spark did, what arrived, what it came to."""
+    """The lines on the screen: commits, events, and the result."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -126,23 +126,23 @@ class _Show:
         self._shown: Counter[int] = Counter()
 
     def say(self, who: str, what: str, style: str = "") -> None:
-        """A line with the seconds since the beginning and who it is about."""
+        """Print a line with the seconds since the beginning and its subject."""
         elapsed = time.monotonic() - self._began
         line = Text.assemble((f"{elapsed:6.1f} s  ", "dim"), (f"{who:<7}", "bold"), (what, style))
         self._print(line)
 
     def waiting(self, what: str) -> Status:
-        """Say what takes a while, and on a terminal show that it is being done."""
+        """Print a step that takes a while; on a terminal show a spinner."""
         self.say("demo", what)
         return self._console.status(what)
 
     def commit(self, commit: Commit) -> None:
-        """A commit that Spark made."""
+        """Print a commit of Spark."""
         rows = "" if commit.rows is None else f" of {commit.rows} rows"
         self.say("Spark", f"v{commit.version:<3} {commit.operation}{rows}", "cyan")
 
     def event(self, event: Event) -> None:
-        """An event that arrived: the first few of a version. Called from the thread that reads the daemon."""
+        """Print an event, if it is one of the first of its version. Called from the thread that reads the daemon."""
         version, kind = event.pop("_commit_version"), event.pop("_change_type")
         del event["_commit_timestamp"]
         self._shown[version] += 1
@@ -154,7 +154,7 @@ class _Show:
         self.say("tailer", f"v{version:<3} {sign:<2} {values}{more}", style)
 
     def verdict(self, verdict: Verdict, shop: Shop) -> None:
-        """What it all came to."""
+        """Print the result."""
         commits = ", ".join(f"{count} {operation}" for operation, count in shop.operations.items())
         events = ", ".join(f"{verdict.events.get(kind, 0)} {kind}" for kind in EFFECTS)
         lines = (
@@ -165,7 +165,7 @@ class _Show:
                 f"{verdict.missing} missing, {verdict.unexpected} too many",
             ),
             ("rows of the table", str(verdict.rows)),
-            ("compared to the events' fold", f"{verdict.lacking} missing, {verdict.left_over} too many"),
+            ("compared to the fold of the events", f"{verdict.lacking} missing, {verdict.left_over} too many"),
         )
         self._console.print()
         for name, value in lines:

@@ -82,7 +82,11 @@ def test_net_changes(orders: Path) -> None:
         (("--net-changes", "--to", "latest"), 2, "needs a range of versions"),
         (("--net-changes", "--from", "snapshot", "--to", "latest"), 2, "needs a range of versions"),
         (("--net-changes", "--from", "1", "--to", "9"), 2, "version 9 does not exist yet"),
-        (("--net-changes", "--from", "1", "--to", "5", "--carryovers", "keep"), 2, "does not go with --net-changes"),
+        (
+            ("--net-changes", "--from", "1", "--to", "5", "--carryovers", "keep"),
+            2,
+            "cannot be combined with --net-changes",
+        ),
         (("--from", "0", "--to", "5", "--key", "id"), 2, "without --compute-updates"),
         (("--from", "0", "--to", "5", "--compute-updates", "--key", "id,,x"), 2, "empty or a repeated name"),
         (("--from", "0", "--to", "5", "--compute-updates", "--key", "ID"), 2, "Did you mean 'id'?"),

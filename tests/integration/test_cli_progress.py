@@ -119,7 +119,10 @@ def test_a_dry_run_sets_nothing(orders: Orders) -> None:
     config = configured(orders, ONE)
     done = tailer("progress", "reset", config, "--to", 1, "--dry-run")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == "dry run: nothing was set, and the sink was not asked whether it agrees"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "dry run: nothing was changed, and the sink was not asked whether it accepts the change"
+    )
     assert shown(config) == {"copy": ("nothing", "2", "-")}
     assert not (orders.path.parent / "copy").exists()
 
@@ -127,7 +130,7 @@ def test_a_dry_run_sets_nothing(orders: Orders) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "error", "hint"),
     [
-        (("--to", "1"), 2, "there are several pipelines", "--pipeline: copy, screen"),
+        (("--to", "1"), 2, "the configuration has several pipelines", "--pipeline: copy, screen"),
         (("--to", "1", "--pipeline", "cpoy"), 2, "no pipeline 'cpoy'", "copy, screen"),
         (("--to", "7", "--pipeline", "copy"), 3, "version 7 does not exist yet", "up to 2"),
         (("--to", "-2", "--pipeline", "copy"), 2, "-2 is not in the range", "--help"),

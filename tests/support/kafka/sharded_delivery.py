@@ -10,8 +10,8 @@ from anyio import to_thread
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.placement import Writers
 from tailer.config.pipelines import PipelineSettings
+from tailer.config.placement import Writers
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.loop import Pipeline

@@ -445,7 +445,7 @@ def test_a_folder_is_the_same_however_it_is_spelled(tmp_path: Path, spelling: st
     sink = {kind = "files", path = "%s"}
     """
     assert "is pipelines.a.sink.path" in one_problem(tmp_path, two % spelling)[1]
-    assert "lie one inside the other" in one_problem(tmp_path, two % f"{spelling}/below")[1]
+    assert "are nested in each other" in one_problem(tmp_path, two % f"{spelling}/below")[1]
     source = PIPELINE.replace('"orders"', '"out"').replace('"copy"', f'"{spelling}"')
     assert "is pipelines.orders.table" in one_problem(tmp_path, source)[1]
     state = f'state_table = "{spelling}"' + PIPELINE.replace('"copy"', '"out"')
@@ -474,7 +474,7 @@ def test_a_state_table_is_not_begun_among_what_is_somebody_elses(tmp_path: Path)
         assert problems(tmp_path, text) == []
     (state / "part-0.parquet").touch()
     key, reason, remedy = one_problem(tmp_path, text)
-    assert (key, reason) == ("state_table", f"{state} holds 'part-0.parquet', and no state table")
+    assert (key, reason) == ("state_table", f"{state} holds 'part-0.parquet', but no state table")
     assert "folder of its own" in remedy
     (state / "_delta_log" / f"{0:020d}.json").touch()  # whose table it is shows when it is read
     assert problems(tmp_path, text) == []
