@@ -138,7 +138,7 @@ def errors_page() -> str:
     parts = [
         NOTE,
         "# Errors",
-        "Every error names the thing and the next step. The exit code of a command is that of the gravest error.",
+        "Every error names the thing and the next step. The exit code of a command is that of the most severe error.",
         f"```text\n{tree[tree.index('TailerError') :].partition(chr(10) * 2)[0].rstrip()}\n```",
     ]
     for kind in error_classes(TailerError):

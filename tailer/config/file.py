@@ -117,7 +117,7 @@ class PipelineShape(BaseModel):
     poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False, strict=True)
     write: Writers = Writers.DRIVER  # who writes to the sink: this process, or Spark's executors
     shards: int = Field(default=DEFAULT_SHARDS, ge=1, le=MOST_SHARDS, strict=True)  # writers, with write = "executors"
-    catalog: CatalogShape | None = None  # the catalog that hands out the table's commits: a table with kind
+    catalog: CatalogShape | None = None  # the catalog that manages the table's commits: a table with kind
     sink: SinkShape  # where changes go: a table with kind, and the options of that kind
 
 

@@ -33,7 +33,7 @@
                                   # a kafka or delta sink
     shards = 4                    # number of streams that executors write to kafka, at most 1024
 
-    [pipelines.orders.catalog]    # only where a catalog hands out the table's commits (catalogManaged)
+    [pipelines.orders.catalog]    # only if a catalog manages the table's commits (catalogManaged)
     kind = "unity"                # Unity Catalog; its options:
     uri = "http://127.0.0.1:8080" # the server
     table = "main.sales.orders"   # the name of the table in the catalog

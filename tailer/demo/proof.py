@@ -32,7 +32,7 @@ class Verdict:
 
     @property
     def proved(self) -> bool:
-        """Whether every event was delivered once, and their fold is the table."""
+        """Return whether every event was delivered once, and their fold is the table."""
         wrong = self.missing or self.unexpected or self.lacking or self.left_over
         return not wrong and self.events.keys() <= EFFECTS.keys()
 

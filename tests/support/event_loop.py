@@ -65,14 +65,14 @@ class _Running:
     seen: Counter[str] = field(default_factory=Counter)
 
     def blocked_s(self, burnt_s: float) -> float:
-        """How long this callback demonstrably held its thread, what is excused and garbage collection aside."""
+        """The time this callback provably held its thread, without excused calls and garbage collection."""
         queued_s = (self.queued_s or 0.0) - (self.first_queued_s or 0.0)
         watched_s = self.looks * INTERVAL_S - queued_s
         return max(burnt_s - self.burnt_s, watched_s) - self.excused * INTERVAL_S - self.collected_s
 
 
 def _queued_s(native_id: int) -> float:
-    """How long a thread has waited for a processor so far; 0 where the kernel does not tell."""
+    """Return how long a thread has waited for a processor so far; 0 if the kernel does not report it."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text().split()[1]) / 1e9
     return 0.0

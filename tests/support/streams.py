@@ -71,7 +71,7 @@ class Growing(HandwrittenTable):
             self.inserted.extend((version, each) for each in ids)
 
     def rows(self, first: int = 0, last: int | None = None) -> Delivered:
-        """What versions `first` to `last` (None: the newest) insert."""
+        """Return the rows that versions `first` to `last` (None: the newest) insert."""
         return [row for row in self.inserted if first <= row[0] and (last is None or row[0] <= last)]
 
 

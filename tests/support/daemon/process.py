@@ -38,7 +38,7 @@ Delivered = list[tuple[int, str, int, int]]  # version, change type, id, time of
 
 
 class Destination(Protocol):
-    """Where the daemon delivers, read without it."""
+    """A destination of the daemon, read without it."""
 
     @property
     def sink(self) -> str:

@@ -64,7 +64,7 @@ _PARTITION: Final = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What kind of table a history is about."""
+    """The kind of table that a history writes."""
 
     feed: bool
     vectors: bool
@@ -84,7 +84,7 @@ class Shape:
 
     @property
     def partition_columns(self) -> list[str]:
-        """Where the partition columns lie in the middle of the table, on purpose."""
+        """The partition columns; they are in the middle of the table on purpose."""
         return [name for name in ("day", "p") if self.partitioned and name in self.columns]
 
 
@@ -154,7 +154,7 @@ class History:
         return latest_version(self.path)
 
     def describe(self, version: int | None = None) -> str:
-        """What a failure says: how to repeat it, and what had been done up to `version`."""
+        """Return the text of a failure: how to repeat it, and the operations up to `version`."""
         story = self.story if version is None else self.story[: version + 1]
         told = "\n".join(f"  {at}: {what}" for at, what in enumerate(story))
         return f"seed {self.seed}, shape {self.shape}, version {version}, {self.path}\n{told}"

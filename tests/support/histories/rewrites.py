@@ -190,7 +190,7 @@ class Event:
 
     @property
     def gone(self) -> bool:
-        """Whether the row is there before, not after."""
+        """Return whether the row is there before the version and not after it."""
         return self.kind in GONE
 
 
@@ -210,7 +210,7 @@ def _event(position: Position, row: Row) -> Event:
 
 
 def changes(raw: Sequence[Event]) -> list[Event]:
-    """What is left of a version's events when rows that are deleted and inserted unchanged are left out.
+    """Return the events of a version without rows that are deleted and inserted unchanged.
 
     Rows with ids are first told by these, where one is deleted and one inserted; all others by what they hold. Of equal
     rows the first that are deleted are left, or the last that are inserted.

@@ -99,7 +99,7 @@ EVOLVING: Final = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What Spark says of a version: all its rows, and its change rows (None: it refuses, and `refusal` says how)."""
+    """Spark's answer for a version: all its rows, and its change rows (None: it refuses, with the text `refusal`)."""
 
     snapshot: pa.Table
     feed: pa.Table | None
@@ -107,7 +107,7 @@ class Answer:
 
     @classmethod
     def of(cls, snapshot: pa.Table, feed: pa.Table | None, asked: bool = True) -> "Answer":
-        """What Spark said: where it was `asked` for changes, none is no rows."""
+        """Return the answer of Spark. If it was `asked` for changes, no changes means no rows."""
         if asked and feed is None:
             return cls(snapshot, output_schema(snapshot.schema).empty_table())
         return cls(snapshot, feed)

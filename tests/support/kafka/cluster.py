@@ -127,7 +127,7 @@ class KafkaCluster:
         return self.bootstrap(_INTERNAL)
 
     def bootstrap(self, listener: str) -> str:
-        """What a client is configured with to come by a listener: `host:port` separated by commas."""
+        """Return the bootstrap servers of a listener: `host:port` separated by commas."""
         return ",".join(f"127.0.0.1:{self._advertised(listener, node)}" for node in self.nodes)
 
     def port(self, listener: str, node: int = 1) -> int:
@@ -143,7 +143,7 @@ class KafkaCluster:
         return self._path(node, "log").read_text(errors="replace")
 
     def metadata(self, node: int = 1) -> Metadata:
-        """What a node knows of the cluster. Raises `OSError` where it does not answer."""
+        """Ask a node for its metadata of the cluster. Raises `OSError` if it does not answer."""
         return ask_metadata(self.port(_INTERNAL, node))
 
     def start(self, node: int = 1) -> None:

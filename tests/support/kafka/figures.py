@@ -37,13 +37,13 @@ class Figures:
 
     @property
     def all_zero(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether all figures are 0."""
         return not any(astuple(self)[:5])
 
 
 @dataclass(frozen=True)
 class Read:
-    """What was read of a stream's topics, each partition's records in their order."""
+    """The records read from a stream's topics, each partition's in order."""
 
     events: Sequence[Record]
     ends: Sequence[Record]

@@ -110,7 +110,7 @@ class History:
             self.published = version + 1
 
     def net_changes(self) -> Counter[NetChange]:
-        """What the published versions change, key by key."""
+        """Return the changes of the published versions, key by key."""
         return Counter(change for changes in self._net_changes[: self.published] for change in changes)
 
     def changes(self) -> Counter[RowChange]:

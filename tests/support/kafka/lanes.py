@@ -113,7 +113,7 @@ class Lane:
 
     @property
     def topics(self) -> list[str]:
-        """Where it writes, without the topic for progress: rows, ENDs and dead letters."""
+        """The topics for rows, END records and dead letters, without the progress topic."""
         letters = [f"{self.topic}-letters"] if "large_records" in self.options else []
         return [self.topic, f"{self.topic}-ends", *letters]
 
@@ -190,7 +190,7 @@ class Lanes:
         self._stack.close()
 
     def seen(self) -> dict[str, int]:
-        """How many records the readers beside the daemon saw of each lane so far."""
+        """Return the number of records that the concurrent readers have seen of each lane."""
         return {name: len(follower.records()) for name, follower in self._followers.items()}
 
     def reached(self, lane: Lane) -> int:
@@ -259,7 +259,7 @@ class Lanes:
         return [record for topic in lane.topics for record in read_topic(self._bootstrap_servers, topic)]
 
     def torn(self) -> int:
-        """How many records lie in the topics that readers of what is committed do not get to see."""
+        """Return the number of records in the topics that `read_committed` readers do not see."""
         found = 0
         for lane in self.lanes:
             everything = read_topic(self._bootstrap_servers, lane.topic, "read_uncommitted")
@@ -268,7 +268,7 @@ class Lanes:
 
 
 def _ends(client: KafkaAdminClient, lane: Lane, isolation: IsolationLevel) -> list[int]:
-    """Where the partitions of a lane's rows end for a reader; for one of what is committed before what is open."""
+    """Return the end of each partition of a lane's rows; for `read_committed`, before open transactions."""
     asked = {TopicPartition(lane.topic, partition): OffsetSpec.LATEST for partition in range(lane.partitions)}
     return [found.offset for _, found in sorted(client.list_partition_offsets(asked, isolation).items())]
 

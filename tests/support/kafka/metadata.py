@@ -1,7 +1,7 @@
-"""What one broker knows of its cluster, asked over a plain socket.
+"""Ask one broker for its metadata of the cluster, over a plain socket.
 
-A client library asks whichever broker it likes, in the background, and tries again by itself. To tell whether a certain
-broker is up, it must be that one that answers.
+A client library asks whichever broker it likes, in the background, and tries again by itself. A test that
+asks whether a certain broker is up needs the answer of that broker.
 """
 
 import socket

@@ -102,7 +102,7 @@ class Pipe:
         self.with_sink(lambda sink: self._layout(sink).force(shards, version))
 
     def with_sink(self, work: Callable[[KafkaSink], Awaitable[T]], **options: Any) -> T:
-        """What `work` gives with a fresh instance of the sink."""
+        """Return the result of `work` with a new instance of the sink."""
 
         async def run() -> T:
             sink = KafkaSink.configure("sink", self.options | options)
@@ -114,7 +114,7 @@ class Pipe:
         return anyio.run(run)
 
     def exists(self) -> bool:
-        """Whether there is the topic for rows."""
+        """Return whether the topic for rows exists."""
         with admin(self.servers) as client:
             return self.topic in client.list_topics()
 
@@ -123,7 +123,7 @@ class Pipe:
         return sorted(json.loads(record.value or b"")["v"] for record in read_topic(self.servers, self.topic))
 
     def entry(self) -> Entry | None:
-        """What the progress topic has of the pipeline, undivided."""
+        """Return the progress record of the undivided pipeline."""
         records = {record.key: record.value for record in read_topic(self.servers, self.progress_topic)}
         return decode("sink", self.progress_topic, records).get(self.app_id)
 

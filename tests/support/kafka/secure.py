@@ -1,4 +1,4 @@
-"""What a guarded cluster takes: an authority with certificates, users, and listeners that ask for them.
+"""A secured cluster: a certificate authority, users, and listeners that require them.
 
 Needs Java and nothing else: `keytool` makes the keys. It gives no private key away, and clients want theirs as PEM; but
 the old store format can be read with a few lines, for it hides keys by a hash of the password only.

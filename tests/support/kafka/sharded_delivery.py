@@ -102,7 +102,7 @@ class ShardedDelivery:
         self.with_sink(lambda sink: self.layout(sink).settle(shards, Start.parse(start)))
 
     def places(self, shards: int) -> list[Position]:
-        """Where the shards are."""
+        """Return the position of each shard."""
         return self.with_sink(lambda sink: self.layout(sink).places(shards))
 
     async def until_ended(self, shards: int, version: int) -> None:
@@ -114,7 +114,7 @@ class ShardedDelivery:
         return Layout(self.lane.name, self.table(), sink, lambda: make_sink(self.settings(1)))
 
     def with_sink(self, work: Callable[[Sink], Awaitable[T]]) -> T:
-        """What `work` gives with an instance of the sink."""
+        """Return the result of `work` with an instance of the sink."""
 
         async def run() -> T:
             sink = make_sink(self.settings(1))
@@ -139,7 +139,7 @@ class ShardedDelivery:
         return self.lane.figures(self.history, [*by_key(self.read("rows")), *together(self.read("ends"), shards)])
 
     def figures_without_ends(self) -> tuple[int, int, int, int]:
-        """What is missing, doubled, out of order, and not what the table holds: where the number of shards changed."""
+        """Return the figures without those of END records, for runs in which the number of shards changed."""
         assert isinstance(self.history, History)
         figures = self.lane.figures(self.history, by_key(self.read("rows")))
         return figures.missing, figures.doubled, figures.disordered, figures.unfolded

@@ -1,6 +1,6 @@
-"""What became of a topic: everything in it at the end, or everything a reader saw as it came.
+"""Read a topic: all its records at the end, or all that a concurrent reader saw.
 
-By kafka-python and without a group: what is read does not depend on what anybody read before.
+Uses kafka-python without a consumer group, so a read does not depend on earlier ones.
 """
 
 import threading
@@ -79,7 +79,7 @@ def create_topic(
 
 
 def end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[TopicPartition, int]:
-    """Where the next record of each partition will go, open transactions counted.
+    """Return the next offset of each partition, with open transactions included.
 
     Waits while brokers come and go.
     """
@@ -131,13 +131,13 @@ class Follower:
         self._reading: Future[None] = Future()
 
     def records(self) -> list[Record]:
-        """What was seen so far, in the order in which it was seen."""
+        """The records seen so far, in the order of arrival."""
         self._raise_if_broken()
         with self._changed:
             return list(self._records)
 
     def by_partition(self) -> dict[TopicPartition, list[Record]]:
-        """What was seen so far of each partition."""
+        """The records seen so far, by partition."""
         found: dict[TopicPartition, list[Record]] = {}
         for record in self.records():
             found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)

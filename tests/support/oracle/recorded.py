@@ -42,7 +42,7 @@ class RecordedTable:
 
     @classmethod
     def of(cls, history: EvolvingHistory) -> "RecordedTable":
-        """What a history that was just made knows."""
+        """Return the record of a history that was just made."""
         schemas = {version: history.schema_at(version) for version in history.metadata}
         title = f"seed {history.seed}, shape {history.shape}"
         return cls(history.path, title, history.story, schemas, history.answers)
@@ -73,7 +73,7 @@ class RecordedTable:
         return set()
 
     def where(self, version: int, what: str) -> str:
-        """What a failure says."""
+        """Return the text that identifies the table in a failure."""
         told = "\n".join(f"  {at}: {did}" for at, did in enumerate(self.story[: version + 1]))
         return f"{what}, version {version} of {self.title}, {self.path}\n{told}"
 

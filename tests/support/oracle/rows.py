@@ -1,4 +1,4 @@
-"""What is right: the means by which every suite judges change rows.
+"""The oracle: snapshots, folds and comparisons by which every suite judges change rows.
 
 Rows are compared as multisets of plain Python values, so that two readers agree exactly when they give the same rows,
 however they batch, order or lay them out in memory. A row leaves its null columns out, as Spark's own JSON form does:
@@ -125,7 +125,7 @@ def _plain(array: pa.Array) -> list[Any]:
 
 
 def difference(found: Rows, expected: Rows, limit: int = 4) -> str:
-    """What is wrong with `found`, in a few lines; empty when nothing is."""
+    """Return the differences of `found` in a few lines; empty if there are none."""
     lines: list[str] = []
     for title, rows in (("missing", expected - found), ("unexpected", found - expected)):
         if rows:

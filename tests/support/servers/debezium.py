@@ -44,7 +44,7 @@ class DebeziumLibrary:
         return json.loads(bytes(self._converter.fromConnectData(_TOPIC, read.schema(), read.value())))
 
     def written(self, value: float) -> Any:
-        """What Connect writes for a double."""
+        """Return the text that Connect writes for a double."""
         schema = self._java.org.apache.kafka.connect.data.Schema.FLOAT64_SCHEMA
         return json.loads(bytes(self._converter.fromConnectData(_TOPIC, schema, value)))["payload"]
 
@@ -61,7 +61,7 @@ class DebeziumLibrary:
         return self._described(self._factory().sourceInfoSchemaBuilder().build())
 
     def is_envelope(self, text: bytes) -> bool:
-        """Whether Debezium takes a message for one of its own."""
+        """Return whether Debezium accepts a message as its own."""
         schema = self._converter.toConnectData(_TOPIC, text).schema()
         return bool(self._java.io.debezium.data.Envelope.isEnvelopeSchema(schema))
 

@@ -85,12 +85,12 @@ class ConnectWorker:
         self.close()
 
     def _offsets(self, topic: str) -> dict[int, int]:
-        """Where the connector goes on, by partition."""
+        """Return the next offset of the connector, by partition."""
         offsets = self._ask("GET", f"/connectors/{topic}/offsets")["offsets"]
         return {each["partition"]["kafka_partition"]: each["offset"]["kafka_offset"] for each in offsets}
 
     def _failed(self, topic: str) -> str:
-        """What the connector stopped with; empty if it did not."""
+        """Return the error that stopped the connector; empty if it runs."""
         status = self._ask("GET", f"/connectors/{topic}/status")
         return "".join(part.get("trace", "") for part in [status["connector"], *status["tasks"]])
 

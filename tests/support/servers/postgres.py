@@ -53,7 +53,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """What JDBC calls the database."""
+        """The JDBC address of the database."""
         return f"jdbc:postgresql://127.0.0.1:{self._port}/postgres"
 
     def query(self, statement: str) -> list[tuple[str | None, ...]]:

@@ -71,7 +71,7 @@ class RegistryServer:
             raise Refused(401, "Unauthorized")
 
     def answer(self, method: str, path: str, body: Json) -> Any:
-        """What a request is answered. Raises `Refused`."""
+        """Return the answer to a request. Raises `Refused`."""
         match method, [unquote(part) for part in path.strip("/").split("/")]:
             case "GET", ["schemas", "ids", number]:
                 return {"schema": self.schemas[int(number) - 1]}

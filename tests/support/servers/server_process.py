@@ -35,7 +35,7 @@ class ServerDownError(RuntimeError):
 
 
 def unprivileged() -> int | None:
-    """Who runs a server that refuses to be run by root; None if we are not root ourselves."""
+    """Return the user for a server that refuses to run as root; None if we are not root."""
     return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
 
 

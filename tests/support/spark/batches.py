@@ -46,7 +46,7 @@ class PlainView:
 
 @dataclass
 class Fed:
-    """What came out of a feed: rows with their places, schema changes, and where each batch ended."""
+    """The output of the source: rows with their positions, schema changes, and the end of each batch."""
 
     rows: Counter[Placed] = field(default_factory=Counter)
     changes: list[SchemaChange] = field(default_factory=list)
@@ -66,7 +66,7 @@ def placed(batches: Iterable[ChangeBatch]) -> Iterator[Placed]:
 
 
 def places_of(path: Path, rules: PairingRules = KEEP, first: int = 0) -> Counter[Placed]:
-    """What `LocalEngine` makes of the versions from `first` on."""
+    """Return the rows of `LocalEngine` for the versions from `first` on."""
     found: Counter[Placed] = Counter()
     versions: list[Followed] = follow(path, first, engine=ChangelogEngine(LocalEngine(), rules))
     for version in versions:

@@ -95,7 +95,7 @@ class _Servers:
 
     @property
     def java_options(self) -> str:
-        """What executors and drivers of tests are started with."""
+        """Return the Java options of executors and drivers in tests."""
         return f"-Dlog4j2.configurationFile={self._log4j.as_uri()} {' '.join(_SMALL_WORK)}"
 
     def log(self, name: str) -> str:
@@ -187,7 +187,7 @@ class StandaloneCluster(_Servers):
             raise
 
     def settings(self, conf: Mapping[str, str] | None = None) -> SparkSettings:
-        """How to be a driver of this cluster, with `conf` over what tests need."""
+        """Return the settings of a driver of this cluster, with `conf` over those of the tests."""
         ours = {
             "spark.driver.host": _HOST,
             "spark.driver.bindAddress": _HOST,
@@ -253,7 +253,7 @@ class ConnectServer(_Servers):
             raise
 
     def settings(self, conf: Mapping[str, str] | None = None) -> SparkSettings:
-        """How to be a client of this server."""
+        """Return the settings of a client of this server."""
         return SparkSettings(remote=self.remote, conf=conf or {})
 
 

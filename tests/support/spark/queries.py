@@ -24,7 +24,7 @@ __all__ = ["Checkpoint", "Crash", "Query", "Trigger", "read_batch", "rows_of_all
 
 
 class Trigger(Enum):
-    """How a query goes on."""
+    """The trigger of a query."""
 
     AVAILABLE_NOW = "up to what is there when it starts, in batches"
     ONCE = "all there is, in one batch"
@@ -37,7 +37,7 @@ class Crash(Exception):
 
 @dataclass
 class Checkpoint:
-    """What a query left behind: the offsets that were written down, the batches that reached the sink."""
+    """The checkpoint of a query: its recorded offsets, and the batches that reached the sink."""
 
     offsets: list[str] = field(default_factory=list)
     batches: dict[int, pa.Table] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def _travelled(reader: Any) -> Any:
 
 
 def _rows_read(reader: BatchReader | StreamReader, schema: StructType, work: list[Any]) -> pa.Table:
-    """What executors read of partitions, in any order."""
+    """Return the rows that executors read from partitions, in any order."""
     expected = to_arrow_schema(schema, timezone="UTC")
     batches = []
     for partition in _shuffled(work):

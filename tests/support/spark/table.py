@@ -79,7 +79,7 @@ class Table:
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def told(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> RecordedTable:
-        """What Spark says: the rows of every version, and its feed from `feed_from` to `feed_to` (None: no feed).
+        """Return Spark's answers: all rows of each version, and the feed from `feed_from` to `feed_to` (None: none).
 
         Its feed says how Spark comes from one version to the next: of the versions between which it does, Spark is
         asked for the rows of the newest one, unless `by_spark` wants all of them. That is for values delta-rs has not.
@@ -131,7 +131,7 @@ def schemas_in(path: Path) -> dict[int, Schema]:
 
 
 def kinds(version: Followed) -> dict[str, int]:
-    """How many rows a version has of each change type."""
+    """Return the number of rows of a version by change type."""
     counted: dict[str, int] = {}
     for table in version.tables:
         for row in table.group_by("_change_type").aggregate([([], "count_all")]).to_pylist():

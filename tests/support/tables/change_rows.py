@@ -42,7 +42,7 @@ class Row:
 
 
 def rank(one: Row, other: Row) -> int:
-    """How sure it is that two rows which follow each other are one update; -1: they are of one kind."""
+    """Return how certainly two consecutive rows are one update; -1: both have the same kind."""
     if {one.kind, other.kind} - {PRE, POST} or other.index - one.index > 1:
         return 0
     if one.kind == other.kind:
@@ -109,7 +109,7 @@ def histories(draw: st.DrawFn) -> ChangeBatch:
 
 @dataclass(frozen=True)
 class KeyedHistory:
-    """What a pipeline that puts images together by `id` delivers, a task after the other, and the rows in the end."""
+    """The batches of a pipeline that pairs images by `id`, task by task, and the final rows."""
 
     batches: list[ChangeBatch]
     table: dict[int, str]

@@ -44,7 +44,7 @@ def golden_delta(name: str) -> Path:
 
 
 def expected_feed(name: str) -> ExpectedFeed:
-    """What the change feed of a Delta table must be."""
+    """Return the expected change feed of a Delta table."""
     answer = json.loads(golden("delta", f"{name}.expected.json").read_bytes())
     return ExpectedFeed(answer["startingVersion"], answer["endingVersion"], answer["schema"], answer["rows"])
 

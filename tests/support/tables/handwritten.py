@@ -80,7 +80,7 @@ class HandwrittenTable:
         }
 
     def vector_file(self, number: int) -> Path:
-        """Where the vector called `number` lies."""
+        """Return the path of the vector called `number`."""
         return self.path / f"deletion_vector_{UUID(int=number)}.bin"
 
     def add(self, name: str, vector: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Rewriting:
         self.states.append({k: v for file in files for k, v in zip(file["k"], file["v"], strict=True)})
 
     def changes(self, before: int, after: int, updates: bool = True) -> Counter[tuple[str, int, str]]:
-        """How one version differs from another."""
+        """Return the difference between two versions."""
         old, new = self.states[before], self.states[after]
         found: Counter[tuple[str, int, str]] = Counter()
         for key in old.keys() | new.keys():

@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Change:
-    """What a version did: the rows that it deletes and inserts, and the columns and all rows behind it."""
+    """A version: the rows that it deletes and inserts, and the columns and all rows after it."""
 
     gone: Counter[Canonical]
     come: Counter[Canonical]
@@ -201,7 +201,7 @@ class Reshaped:
         return "unmap"
 
     def _unmap_and_add(self) -> str:
-        """What had another physical name is not known again."""
+        """End the column mapping and add a column. Columns whose physical name differed become other columns."""
         self._mode = "none"
         self._known.clear()
         self._columns = [self._again(each, ()) for each in self._columns]
