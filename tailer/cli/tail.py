@@ -68,14 +68,14 @@ class Unrecorded:
     show_default=True,
     metavar="PLACE",
     shell_complete=places(StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT),
-    help="First version: earliest, latest, snapshot (all rows, then changes), a version or a timestamp.",
+    help="Start: earliest, latest (new changes only), snapshot (all rows, then changes), a version or a timestamp.",
 )
 @click.option(
     "--to",
     "end",
     metavar="PLACE",
     shell_complete=places(StartKind.LATEST),
-    help="Last version: latest, a version or a timestamp. Without it, tail follows the table.",
+    help="End: latest, a version or a timestamp. Without it, tail follows the table.",
 )
 @click.option(
     "--format",
