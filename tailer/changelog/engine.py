@@ -57,7 +57,7 @@ class ChangelogEngine:
         self._warn(plan)
         compared = concerns(plan, self._rules)
         if compared:
-            plan = renumbered(plan, self._rules)
+            plan = renumbered(plan, self._rules, after)
         check_reading(plan, after)
         if not compared:
             async with self._engine.run(plan, after) as batches:

@@ -1,11 +1,22 @@
-"""By which rules a version is read: the numbers of its tasks tell.
+"""Task numbers that say by which rules, and in which columns, a version is compared.
 
-By other rules (`tailer.changelog.carryovers`) other rows come before a position. So each way to read a version has
-numbers of its own for the tasks, `tailer.plan.TASKS` of them, and what was begun in one way goes on in this way only.
+By other rules (`tailer.changelog.carryovers`) other rows come before a position. So each way to read a version has task
+numbers of its own, `tailer.plan.TASKS` of them, and a version begun in one way is finished in that way only.
+
+The numbers are in positions and event ids, so they are a persisted format. A task's number is its index in the plan
+plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in which format the text is:
+
+    1 to 2**28              format 1: a Python `repr`, spelled out in `_old_text`. Read, no longer given to new versions
+    2**28 + 1 to 2**29      format 2: JSON of the columns, and of those rules that are not `_USUAL`
+
+A new rule must get an entry in `_USUAL`: the value with which versions were read before there was such a rule. Numbers
+of pipelines without it then stay what they are. A format 3 would begin at 2**29 + 1 and must end before 2**30, where
+snapshots begin (`tailer.plan.SNAPSHOT_TASKS`).
 """
 
+import json
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from tailer.changelog.rules import PairingRules
@@ -14,12 +25,30 @@ from tailer.plan import TASKS, ChangePlan, Position
 
 __all__ = ["check_reading", "renumbered"]
 
-_READINGS: Final = 2**28
+_READINGS: Final = 2**28  # of each format
+
+# Part of the format, whatever the defaults of `PairingRules` become.
+_USUAL: Final = {
+    "carryovers": "drop",
+    "compute_updates": False,
+    "key": [],
+    "skip_unchanged": False,
+    "null_keys": False,
+}
+_OLD_CARRYOVERS: Final = {"drop": "<Carryovers.DROP: 'drop'>", "keep": "<Carryovers.KEEP: 'keep'>"}
 
 
-def renumbered(plan: ChangePlan, rules: PairingRules) -> ChangePlan:
-    """The plan with the numbers that tasks have where rows are compared by `rules`, in the columns of the plan."""
-    reading = 1 + crc32(repr((rules, plan.schema.names)).encode()) % _READINGS
+def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = None) -> ChangePlan:
+    """Give the tasks the numbers for rows that are compared by `rules`, in the columns of the plan.
+
+    Where `after` is a place inside the version and has a number of format 1 for the same rules and columns, the tasks
+    keep the numbers of that format. A version that changes columns gets those of format 2 all the same: with format 1,
+    its rows were compared in fewer columns, and other rows came before the position.
+    """
+    reading = _reading(plan, rules)
+    if _is_inside(plan, after) and not _changes_columns(plan):
+        old = _old_reading(plan, rules)
+        reading = old if after is not None and after.task // TASKS == old else reading
     tasks = tuple(replace(task, index=task.index + reading * TASKS) for task in plan.tasks)
     return replace(plan, tasks=tasks)
 
@@ -27,9 +56,9 @@ def renumbered(plan: ChangePlan, rules: PairingRules) -> ChangePlan:
 def check_reading(plan: ChangePlan, after: Position | None) -> None:
     """Raise `ConfigError` where `after` is a place inside the version that was reached in another way.
 
-    Other rules deliver other rows before a position: behind one of theirs, rows would be lost or doubled.
+    Other rules deliver other rows before a position: after one of theirs, rows would be lost or doubled.
     """
-    inside = after is not None and after.version == plan.version and not after.closes_version
+    inside = after is not None and _is_inside(plan, after)
     if after is None or not inside or not plan.tasks or after.task // TASKS == plan.tasks[0].index // TASKS:
         return
     reason = f"version {plan.version} was delivered in part, with other choices of what to deliver or how"
@@ -38,3 +67,40 @@ def check_reading(plan: ChangePlan, after: Position | None) -> None:
         "past that version, stop it with SIGTERM, then change them."
     )
     raise ConfigError("pipeline", reason, remedy)
+
+
+def _is_inside(plan: ChangePlan, after: Position | None) -> bool:
+    return after is not None and after.version == plan.version and not after.closes_version
+
+
+def _changes_columns(plan: ChangePlan) -> bool:
+    """Whether rows of the version have other columns than the table has after it."""
+    schemas = {id(each): each for task in plan.tasks for each in (task.schema, task.compared) if each is not None}
+    return not all(schema.equals(plan.schema, check_metadata=True) for schema in schemas.values())
+
+
+def _reading(plan: ChangePlan, rules: PairingRules) -> int:
+    values: dict[str, Any] = {
+        "carryovers": rules.carryovers.value,
+        "compute_updates": rules.compute_updates,
+        "key": list(rules.key),
+        "skip_unchanged": rules.skip_unchanged,
+        "null_keys": rules.null_keys,
+    }
+    chosen = {name: value for name, value in values.items() if value != _USUAL[name]}
+    text = {"columns": plan.schema.names, "rules": chosen}
+    canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS
+
+
+def _old_reading(plan: ChangePlan, rules: PairingRules) -> int:
+    return 1 + crc32(_old_text(plan.schema.names, rules).encode()) % _READINGS
+
+
+def _old_text(columns: list[str], rules: PairingRules) -> str:
+    """Format 1, in which only names of columns, and true and false, are still as Python shows them."""
+    return (
+        f"(PairingRules(carryovers={_OLD_CARRYOVERS[rules.carryovers.value]}, "
+        f"compute_updates={rules.compute_updates!r}, key={tuple(rules.key)!r}, "
+        f"skip_unchanged={rules.skip_unchanged!r}, null_keys={rules.null_keys!r}), {columns!r})"
+    )

@@ -1,0 +1,514 @@
+"""Everything that outlives a process, as literal values: a test that fails here says that old records are not read.
+
+Do not change a value to make a test pass. A format changes by a new version of it, beside the old one, which is read
+for ever. What former code left behind, and today's must finish, is in `tests/integration/test_old_targets.py`.
+"""
+
+import base64
+import json
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from sinks.delta.sink import DeltaSink
+from sinks.encoding.cloudevents import CloudEventsEncoder
+from sinks.encoding.debezium.messages import DebeziumEncoder
+from sinks.files.sink import FilesSink
+from sinks.kafka import link as kafka_link
+from sinks.kafka.encoders import key_form, source_of
+from sinks.kafka.link import Link
+from sinks.kafka.options import read
+from sinks.kafka.progress import Count, Entry, decode, encode
+from sinks.testing.rows import change_batch, numbered
+from sinks.testing.snapshots import inside, part
+from sinks.testing.suite import APP, SCHEMA, deliver, up_to
+from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.task_ids import check_reading, renumbered
+from tailer.errors import ConfigError
+from tailer.plan import (
+    END,
+    SNAPSHOT_TASKS,
+    TASKS,
+    ChangePlan,
+    ChangeTask,
+    DeletionVectorRef,
+    Position,
+    Refinement,
+    Regime,
+    RowTracking,
+    TaskKind,
+)
+from tailer.progress.lookup import app_id_of
+from tailer.progress.state_table import StateTable
+from tailer.shards.assignment import shard_numbers
+from tailer.shards.resharding import layout_id, stream_names
+from tailer.sink import Progress, is_layout, pipeline_of, shard_name, shard_of, table_of
+from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
+from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
+from tailer.spark.source.plan_cache import Place
+from tailer.stores.local import LocalStore
+
+# App ids.
+
+
+def test_app_ids() -> None:
+    """They have no version: a pipeline whose app id changed would begin anew, and name the progress it does not know
+    (`Sink.has_delivered`).
+    """
+    assert app_id_of("orders", "5f0c") == "orders/5f0c"
+    assert shard_name("orders", 2, 4) == "orders/2-of-4"
+    assert stream_names("orders", 3) == ["orders/0-of-3", "orders/1-of-3", "orders/2-of-3"]
+    assert stream_names("orders", 0) == ["orders"]
+    assert layout_id("orders") == "orders/shards/layout"
+    app_id = "orders/2-of-4/5f0c"
+    assert (pipeline_of(app_id), table_of(app_id), shard_of(app_id)) == ("orders/2-of-4", "5f0c", (2, 4))
+    assert is_layout("orders/shards/layout")
+    assert not is_layout(app_id)
+
+
+def test_rows_of_shards() -> None:
+    """Which shard has a key's rows, and a task's, is not written down: it must be the same for ever."""
+    keys = [pa.array([1, 2, 3, 10**12, None], pa.int64()), pa.array(["a", None, "ü", "", None])]
+    assert shard_numbers(keys, 16).to_pylist() == [5, 3, 8, 10, 9]
+    assert shard_numbers(keys[:1], 4).to_pylist() == [1, 3, 1, 2, 2]
+
+
+# Kafka.
+
+
+def options(**given: Any) -> Any:
+    return read("sink", {"bootstrap_servers": "one:9092", "topic": "orders", "progress_topic": "progress", **given})
+
+
+def test_transactional_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app id itself. Another one would not fence an instance of former code; the progress topic would show it."""
+    taken: list[str] = []
+    monkeypatch.setattr(kafka_link, "producer_factory", lambda *_: lambda *settings: taken.append(settings[-1]))
+    Link("sink", options()).producer("orders/2-of-4/5f0c")
+    assert taken == ["orders/2-of-4/5f0c"]
+
+
+ENTRIES: Final = [
+    (
+        b'{"instance":"me","topic":"orders","partitions":6}',
+        b'{"instance":"me","topic":"orders","partitions":6,"format":2}',
+        Entry(None, "me", "orders", 6),
+    ),
+    (
+        b'{"instance":"me","topic":"orders","partitions":6,"key":"json, decimals as string: id integer","version":7}',
+        (
+            b'{"instance":"me","topic":"orders","partitions":6,"key":"json, decimals as string: id integer",'
+            b'"version":7,"format":2}'
+        ),
+        Entry(Position.end(7), "me", "orders", 6, "json, decimals as string: id integer"),
+    ),
+    (
+        (
+            b'{"instance":"me","topic":"orders","partitions":6,"version":7,"task":35455599273574404,"row":99,"events":120,'
+            b'"dead_letters":1}'
+        ),
+        (
+            b'{"instance":"me","topic":"orders","partitions":6,"version":7,"task":35455599273574404,"row":99,"events":120,'
+            b'"dead_letters":1,"format":2}'
+        ),
+        Entry(Position(7, 35455599273574404, 99), "me", "orders", 6, count=Count(120, 1)),
+    ),
+    (
+        b'{"instance":"me","topic":"orders","partitions":6,"version":0,"task":4611686018427387906,"row":9,"events":20}',
+        (
+            b'{"instance":"me","topic":"orders","partitions":6,"version":0,"task":4611686018427387906,"row":9,"events":20,'
+            b'"format":2}'
+        ),
+        Entry(Position(0, 4611686018427387906, 9), "me", "orders", 6, count=Count(20)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "entry"), ENTRIES)
+def test_kafka_progress(old: bytes, new: bytes, entry: Entry) -> None:
+    """`format` is its version; a record without one is of format 1."""
+    assert decode("sink", "progress", {b"orders/5f0c": old}) == {"orders/5f0c": entry}
+    assert decode("sink", "progress", {b"orders/5f0c": new}) == {"orders/5f0c": entry}
+    assert encode(entry) == new
+
+
+def test_kafka_progress_with_an_id_of_its_topic() -> None:
+    value = b'{"instance":"me","topic":"orders","partitions":6,"version":7,"topic_id":"226281ba-0a32","format":2}'
+    entry = Entry(Position.end(7), "me", "orders", 6, topic_id="226281ba-0a32")
+    assert encode(entry) == value
+    assert decode("sink", "progress", {b"orders/5f0c": value}) == {"orders/5f0c": entry}
+
+
+def test_keys_of_progress_records() -> None:
+    sent: list[tuple[str, Any, int]] = []
+
+    class Producer:
+        def send(self, topic: str, messages: Any, partition: int) -> None:
+            sent.append((topic, messages, partition))
+
+    app_id = "orders/2-of-4/5f0c"
+    Link("sink", options()).record_progress(Producer(), app_id, Entry(None, "me", "orders", 6))  # type: ignore[arg-type]
+    [(topic, messages, partition)] = sent
+    assert (topic, partition, messages.keys.to_pylist()) == ("progress", 0, [b"orders/2-of-4/5f0c"])
+
+
+def test_layout_records() -> None:
+    """The number of shards as a version; the place before that version's first row while it is being left.
+
+    They are progress records, and have their `format`.
+    """
+    in_force = b'{"instance":"me","topic":"orders","partitions":6,"version":4,"format":2}'
+    being_left = (
+        b'{"instance":"me","topic":"orders","partitions":6,"version":4,"task":-1,"row":-1,"events":0,"dead_letters":0,'
+        b'"format":2}'
+    )
+    for position, value in ((Position.end(4), in_force), (Position.opening(4), being_left)):
+        found = decode("sink", "progress", {b"orders/shards/layout": value})
+        assert found == {"orders/shards/layout": Entry(position, "me", "orders", 6)}
+    assert encode(Entry(Position.end(4), "me", "orders", 6)) == in_force
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (pa.int32(), "json, decimals as string: id integer"),
+        (pa.int64(), "json, decimals as string: id integer"),
+        (pa.string(), "json, decimals as string: id string"),
+        (pa.binary(), "json, decimals as string: id binary"),
+        (pa.bool_(), "json, decimals as string: id bool"),
+        (pa.float64(), "json, decimals as string: id double"),
+        (pa.decimal128(10, 2), "json, decimals as string: id decimal128(10, 2)"),
+        (pa.date32(), "json, decimals as string: id date32[day]"),
+        (pa.timestamp("us", "UTC"), "json, decimals as string: id timestamp[us, tz=UTC]"),
+        (pa.timestamp("us"), "json, decimals as string: id timestamp[us]"),
+    ],
+)
+def test_forms_of_keys(kind: pa.DataType, form: str) -> None:
+    """In progress records. Names of types are pyarrow's: should it rename one, pipelines with such a key would stop
+    with `SinkRejected`, and the name must be translated back.
+    """
+    assert key_form(options(key=["id"]), pa.schema([("id", kind)])) == form
+
+
+def test_forms_of_keys_with_schemas() -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    embedded = options(key=["id", "name"], envelope="debezium", embed_schemas=True)
+    assert key_form(embedded, schema) == "json with schemas, decimals as string: id int64, name string"
+    assert key_form(options(), schema) is None
+
+
+# Delta tables.
+
+
+def txns(table: Path) -> list[dict[str, int]]:
+    """The `txn` actions of each commit that has any."""
+    found = []
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        found.append({each["txn"]["appId"]: each["txn"]["version"] for each in actions if "txn" in each})
+    return [each for each in found if each]
+
+
+@pytest.mark.anyio
+async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
+    """They have no version: a reader of former code would take a place in a snapshot for the version before it. So new
+    meanings need new names of txns, beside these.
+    """
+    sink = DeltaSink("target", str(tmp_path / "target"))
+    first, second = part(7, 0, 3), part(7, 1, 3)
+    await deliver(sink, first, app_id="orders/5f0c", progress=replace(inside(first), app_id="orders/5f0c"))
+    await deliver(sink, second, app_id="orders/5f0c", progress=replace(inside(second), app_id="orders/5f0c"))
+    await deliver(sink, numbered(7), app_id="orders/5f0c")
+    await deliver(sink, numbered(8), app_id="orders/5f0c")
+    assert txns(tmp_path / "target") == [
+        {"orders/5f0c": 6, "orders/5f0c#task": 2**62, "orders/5f0c#row": 2, "orders/#delivered": 1},
+        {"orders/5f0c": 6, "orders/5f0c#task": 2**62 + 1, "orders/5f0c#row": 2},
+        {"orders/5f0c": 7, "orders/5f0c#task": 2**63 - 1, "orders/5f0c#row": 2**63 - 1},
+        {"orders/5f0c": 8},
+    ]
+
+
+@pytest.mark.anyio
+async def test_the_state_table(tmp_path: Path) -> None:
+    """`lakeTailer.progress` in its metadata is its version."""
+    table = StateTable(LocalStore(tmp_path))
+    positions = [Position.end(7), Position(8, 35455599273574404, 2), Position(0, SNAPSHOT_TASKS + 3, 99)]
+    for position in positions:
+        await table.record(Progress("orders/5f0c", position))
+    found = [{name: value for name, value in each.items() if "#writer" not in name} for each in txns(tmp_path)]
+    assert found == [
+        {"orders/5f0c": 7, "orders/5f0c#task": 2**63 - 1, "orders/5f0c#row": 2**63 - 1},
+        {"orders/5f0c": 7, "orders/5f0c#task": 35455599273574404, "orders/5f0c#row": 2},
+        {"orders/5f0c": -1, "orders/5f0c#task": 4611686018427387907, "orders/5f0c#row": 99},
+    ]
+    assert all("orders/5f0c#writer" in each for each in txns(tmp_path))
+    created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
+    metadata = next(action for line in created.splitlines() if (action := json.loads(line).get("metaData")))
+    assert metadata["configuration"] == {"lakeTailer.progress": "1"}
+
+
+# Folders of files.
+
+
+@pytest.mark.anyio
+async def test_names_of_files(tmp_path: Path) -> None:
+    """They have no version: names that are none of ours say nothing, so another form of name would be a gap, which
+    stops with `SinkRejected`.
+    """
+    sink = FilesSink("files", tmp_path)
+    first, second = part(7, 0, 3), part(7, 11, 3)
+    await sink.reset(Progress(APP, Position.end(6)))
+    await deliver(sink, first, progress=inside(first))
+    await deliver(sink, second, progress=inside(second))
+    await deliver(sink, numbered(7), numbered(8), progress=up_to(APP, 8))
+    await deliver(sink, numbered(9))
+    await sink.aclose()
+    folder = tmp_path / "orders" / "5f0c6a1e-77aa-4f3b-9d0e-6a3c1b2d4e5f"
+    seven, row = f"{7:020d}", f"{2:020d}"
+    assert sorted(file.name for file in folder.iterdir()) == [
+        ".lock",
+        f"{seven}-{seven}.{0:020d}.{row}.jsonl",
+        f"{seven}.{0:020d}.{row}-{seven}.{11:020d}.{row}.jsonl",
+        f"{seven}.{11:020d}.{row}-00000000000000000008.jsonl",
+        "00000000000000000007.reset",
+        "00000000000000000009-00000000000000000009.jsonl",
+    ]
+
+
+# Spark.
+
+PLACE: Final = StreamPlace(Place("5e5f", Position(12, 3, 99)), Position.end(2))
+OFFSET: Final = '{"tableId":"5e5f","version":12,"task":3,"row":99,"startVersion":2,"startTask":9223372036854775807}'
+SNAPSHOT: Final = StreamPlace(Place("5e5f", Position.end(12)), Position.opening(3, snapshot=True))
+NAMED: Final = (
+    '{"appId":"orders","tableId":"5e5f","version":12,"task":9223372036854775807,"row":9223372036854775807,'
+    '"startVersion":3,"startTask":4611686018427387904}'
+)
+
+
+@pytest.mark.parametrize(("place", "app_id", "offset"), [(PLACE, None, OFFSET), (SNAPSHOT, "orders", NAMED)])
+def test_offsets_of_spark(place: StreamPlace, app_id: str | None, offset: str) -> None:
+    """They have no version, and Spark compares them as text: a new field is an offset of its own to it. One that lacks
+    a field stops with `ConfigError`, so a new field must be optional.
+    """
+    assert json.dumps(offset_of(place, app_id), separators=(",", ":")) == offset
+    assert place_of(json.loads(offset), app_id) == place
+
+
+# Task numbers.
+
+BY_KEY: Final = PairingRules(compute_updates=True, key=("id",))
+ODD: Final = 'it\'s "é"'
+# Columns, rules, and the task numbers of formats 1 and 2 divided by 2**32.
+READINGS: Final = [
+    (["id", "amount"], PairingRules(), 174565636, 501154184),
+    (["id", "amount"], PairingRules(Carryovers.KEEP), 126192812, 513166445),
+    (["id", "amount"], BY_KEY, 131444930, 528253013),
+    (["id", "amount"], replace(BY_KEY, null_keys=True), 58815269, 338515641),
+    (["id", ODD], PairingRules(Carryovers.KEEP, True, ("id", ODD), True, True), 117013693, 405698864),
+    (["id"], PairingRules(skip_unchanged=True), 44592599, 277062126),
+]
+
+
+def planned(columns: list[str], deleted: pa.Schema | None = None) -> ChangePlan:
+    """Version 7, which rewrites a file."""
+    schema = pa.schema([pa.field(name, pa.int64()) for name in columns])
+    tasks = (
+        ChangeTask("/t", "id", 7, 1000, 0, TaskKind.DELETE, "/t/0.parquet", 1, deleted or schema),
+        ChangeTask("/t", "id", 7, 1000, 1, TaskKind.INSERT, "/t/1.parquet", 1, schema),
+    )
+    return ChangePlan("/t", "id", 7, 1000, "UPDATE", Regime.FILES, schema, tasks)
+
+
+def numbers(plan: ChangePlan) -> list[int]:
+    return [task.index for task in plan.tasks]
+
+
+@pytest.mark.parametrize(("columns", "rules", "old", "new"), READINGS)
+def test_task_numbers(columns: list[str], rules: PairingRules, old: int, new: int) -> None:
+    """The number itself is the version: up to 2**28 that of format 1, up to 2**29 that of format 2."""
+    plan = planned(columns)
+    assert 1 <= old <= 2**28 < new <= 2**29
+    assert (2**29 + 1) * TASKS < SNAPSHOT_TASKS
+    for after in (None, Position.end(6), Position.end(7), Position(6, old * 2**32, 9), Position(7, new * 2**32, 9)):
+        assert numbers(renumbered(plan, rules, after)) == [new * 2**32, new * 2**32 + 1]
+    inside = Position(7, old * 2**32 + 1, 9)
+    goes_on = renumbered(plan, rules, inside)
+    assert numbers(goes_on) == [old * 2**32, old * 2**32 + 1]
+    check_reading(goes_on, inside)
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_old_numbers_of_other_rules_are_refused(number: int) -> None:
+    columns, rules, _, new = READINGS[0]
+    inside = Position(7, READINGS[number][2] * 2**32, 9)
+    plan = renumbered(planned(columns), rules, inside)
+    assert numbers(plan)[0] == new * 2**32
+    with pytest.raises(ConfigError, match="version 7 was delivered in part"):
+        check_reading(plan, inside)
+
+
+def test_old_numbers_of_a_version_that_changes_columns_are_refused() -> None:
+    """Its rows are compared in more columns than with format 1: other ones came before the position."""
+    columns, rules, old, new = READINGS[0]
+    inside = Position(7, old * 2**32 + 1, 9)
+    plain = planned(columns)
+    added = planned(columns, pa.schema([("id", pa.int64())]))
+    widened = planned(columns, pa.schema([("id", pa.int32()), ("amount", pa.int64())]))
+    mapped = planned(
+        columns, pa.schema([pa.field("id", pa.int64(), metadata={"a": "b"}), plain.schema.field("amount")])
+    )
+    compared = replace(plain, tasks=(replace(plain.tasks[0], compared=added.tasks[0].schema), plain.tasks[1]))
+    for plan in (added, widened, mapped, compared):
+        found = renumbered(plan, rules, inside)
+        assert numbers(found)[0] == new * 2**32
+        with pytest.raises(ConfigError, match="version 7 was delivered in part"):
+            check_reading(found, inside)
+
+
+def test_every_rule_is_in_task_numbers() -> None:
+    """A rule that is missing there would be one by which a version can be resumed wrongly."""
+    others: dict[str, Any] = {
+        "carryovers": Carryovers.KEEP,
+        "compute_updates": True,
+        "key": ("id",),
+        "skip_unchanged": True,
+        "null_keys": True,
+    }
+    assert set(others) == {field.name for field in fields(PairingRules)}
+    changed = [replace(PairingRules(), **{name: value}) for name, value in others.items()]
+    plan = planned(["id", "amount"])
+    assert len({numbers(renumbered(plan, rules))[0] for rules in (PairingRules(), *changed)}) == 1 + len(changed)
+
+
+# Event ids. They have no version: consumers compare them. A task number in them says its own format.
+
+
+def test_ids_of_cloudevents() -> None:
+    encoder = CloudEventsEncoder("sink", SCHEMA, "orders")
+    [value] = encoder.encode(replace(numbered(5, rows=1), task=501154184 * 2**32 + 3), 0).values.to_pylist()
+    assert json.loads(value)["id"] == "orders;table;5;2152440830533566467;0;c"
+
+
+@pytest.mark.parametrize(("task", "snapshot"), [(3, "false"), (SNAPSHOT_TASKS + 3, "true")])
+def test_positions_in_debezium_s_source_block(task: int, snapshot: str) -> None:
+    source = replace(source_of("orders", "lake.sales.orders"), version="1")
+    encoder = DebeziumEncoder("sink", SCHEMA, source)
+    [value] = encoder.encode(replace(numbered(5, rows=1, first_row=9), task=task), 0).values.to_pylist()
+    assert json.loads(value)["source"] == {
+        "version": "1",
+        "connector": "delta",
+        "name": "lake",
+        "ts_ms": 1772366400000,
+        "snapshot": snapshot,
+        "db": "",
+        "sequence": f'["5","{task}","9"]',
+        "ts_us": 1772366400000005,
+        "ts_ns": 1772366400000005000,
+        "schema": "sales",
+        "table": "orders",
+        "table_id": "table",
+        "table_uri": None,
+        "commit_version": 5,
+        "operation": None,
+        "txn_id": None,
+        "file": None,
+        "row_index": 9,
+        "row_id": None,
+        "row_commit_version": None,
+    }
+
+
+def test_columns_of_the_envelope() -> None:
+    assert ENVELOPE.simpleString() == (
+        "struct<_event_id:string,_change_type:string,_commit_version:bigint,_commit_timestamp:timestamp,"
+        "_table_id:string,_task:bigint,_row:bigint,value:string>"
+    )
+    [rows] = EnvelopeRows().batches(change_batch(5, {"id": pa.array([1])}, task=501154184 * 2**32 + 3, first_row=9))
+    [row] = rows.drop_columns(["_commit_timestamp"]).to_pylist()
+    assert row == {
+        "_event_id": "table/5/2152440830533566467/9/insert",
+        "_change_type": "insert",
+        "_commit_version": 5,
+        "_table_id": "table",
+        "_task": 2152440830533566467,
+        "_row": 9,
+        "value": '{"id":1}',
+    }
+
+
+# Plans.
+
+# Arrow's own format, which has a version and is read for ever: one column, `id: int64`, with metadata.
+SCHEMA_TEXT: Final = (
+    "/////7AAAAAQAAAAAAAKAAwABgAFAAgACgAAAAABBAAMAAAACAAIAAAABAAIAAAABAAAAAEAAAAYAAAAAAASABgACAAGAAcADAAAABAAFAASAAAA"
+    "AAABAhQAAABMAAAACAAAABAAAAAAAAAAAgAAAGlkAAABAAAADAAAAAgADAAEAAgACAAAABAAAAAEAAAAAQAAAGIAAAABAAAAYQAAAAgADAAIAAcA"
+    "CAAAAAAAAAFAAAAAAAAAAA=="
+)
+VECTOR: Final = {"uri": "/t/dv.bin", "inline": None, "offset": 1, "size_bytes": 34, "cardinality": 2}
+TASK: Final = {
+    "table": "/t",
+    "table_id": "id",
+    "version": 7,
+    "timestamp_ms": 1000,
+    "index": 3,
+    "kind": "insert",
+    "uri": "/t/x.parquet",
+    "size_bytes": 10,
+    "schema": SCHEMA_TEXT,
+    "partition_values": {"p": "a", "q": None},
+    "include": VECTOR,
+    "exclude": None,
+    "storage": None,
+    "tracking": {"base_row_id": 5, "default_row_commit_version": 6, "id_column": None, "version_column": None},
+    "refinement": {"dropped": VECTOR, "updated": None, "exactly": True},
+    "compared": None,
+}
+PLAN: Final = {
+    "table": "/t",
+    "table_id": "id",
+    "version": 7,
+    "timestamp_ms": 1000,
+    "operation": "WRITE",
+    "regime": "files",
+    "schema": SCHEMA_TEXT,
+    "tasks": [TASK],
+    "feed": True,
+}
+
+
+def test_plans_as_json() -> None:
+    """It has no version: it goes from one process to another of the same version. A field that is not known, and one
+    that is missing, is an error; fields that came later (`compared`, `feed`) may be missing.
+    """
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={"a": "b"})])
+    vector = DeletionVectorRef(**VECTOR)  # type: ignore[arg-type]
+    values = (("p", "a"), ("q", None))
+    task = ChangeTask("/t", "id", 7, 1000, 3, TaskKind.INSERT, "/t/x.parquet", 10, schema, values, vector)
+    task = replace(task, tracking=RowTracking(5, 6), refinement=Refinement(vector, None, exactly=True))
+    plan = ChangePlan("/t", "id", 7, 1000, "WRITE", Regime.FILES, schema, (task,), feed=True)
+    assert ChangePlan.from_json(json.dumps(PLAN)) == plan
+    assert ChangeTask.from_dict(TASK) == task
+    told = json.loads(plan.to_json())
+    for part_of in (told, told["tasks"][0]):
+        text = part_of["schema"]
+        assert pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).equals(schema, check_metadata=True)
+        part_of["schema"] = SCHEMA_TEXT
+    assert told == PLAN
+    former = {name: value for name, value in PLAN.items() if name != "feed"}
+    former["tasks"] = [{name: value for name, value in TASK.items() if name != "compared"}]
+    assert ChangePlan.from_json(json.dumps(former)) == replace(plan, feed=False)
+
+
+def test_names_of_kinds() -> None:
+    assert [kind.value for kind in TaskKind] == ["insert", "delete", "cdc_deletes", "cdc_others"]
+    assert [regime.value for regime in Regime] == ["cdc", "files", "snapshot", "none"]
+    assert [asdict(Position.end(7)), asdict(Position.opening(7)), asdict(Position.opening(7, snapshot=True))] == [
+        {"version": 7, "task": 9223372036854775807, "row": 9223372036854775807},
+        {"version": 7, "task": -1, "row": -1},
+        {"version": 7, "task": 4611686018427387904, "row": -1},
+    ]
+    assert (END, SNAPSHOT_TASKS, TASKS) == (9223372036854775807, 4611686018427387904, 4294967296)
