@@ -59,7 +59,7 @@ def arrow_schema(
     except _NOT_A_SCHEMA as error:
         reason = f"not a schema: {error!r}"
         if isinstance(error, RecursionError):
-            reason = "the schema is nested too deeply"
+            reason = "not a schema: it is nested too deeply"
         elif isinstance(error, UnicodeEncodeError):
             reason = f"not a schema: {error.object!r} contains an unpaired surrogate, which is not a character"
         raise LogCorrupt(table, "metaData.schemaString", reason, version) from error

@@ -638,7 +638,7 @@ def full_disk(free_bytes: int) -> Iterator[None]:
 def test_a_full_disk_while_rows_come() -> None:
     matches = RowIndex(SPILLING_BYTES // 2)
     matches.begin()
-    with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot be kept there: comparing rows"):
+    with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot write temporary files: comparing rows"):
         matches.add(0, many(2_000_000), ALL)
     matches.begin()
     matches.add(0, numbers([1]), ALL)
@@ -653,7 +653,7 @@ def test_a_full_disk_while_answers_are_made(question: Callable[[RowIndex], objec
     matches.begin()
     for source, kind in enumerate(["delete", "insert", "insert"]):
         matches.add(source, many(200_000, kind), ALL)
-    with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot be kept there: comparing rows"):
+    with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot write temporary files: comparing rows"):
         question(matches)
     matches.begin()
     matches.add(0, numbers([1]), ALL)
@@ -663,7 +663,7 @@ def test_a_full_disk_while_answers_are_made(question: Callable[[RowIndex], objec
 @pytest.mark.usefixtures("folder")
 def test_less_memory_than_it_takes() -> None:
     matches = RowIndex(2**20)
-    with pytest.raises(StorageUnavailable, match="cannot be kept there: comparing rows"):
+    with pytest.raises(StorageUnavailable, match="cannot write temporary files: comparing rows"):
         ask_much(matches)
 
 

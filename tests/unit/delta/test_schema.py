@@ -363,7 +363,7 @@ def test_values_mean_in_the_same_columns_what_they_are(kind: pa.DataType) -> Non
     [
         (
             '{"type":"array","containsNull":true,"elementType":' * 3000 + '"long"' + "}" * 3000,
-            "the schema is nested too deeply",
+            "it is nested too deeply",
         ),
         ('{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}', "an unpaired surrogate"),
     ],

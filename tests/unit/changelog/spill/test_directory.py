@@ -96,7 +96,7 @@ def test_a_folder_that_somebody_took_away_is_made_anew() -> None:
 
 def test_no_place_for_it(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(parent / "missing"))
-    with pytest.raises(ScratchUnavailable, match=r"missing: temporary files cannot be kept there") as raised:
+    with pytest.raises(ScratchUnavailable, match=r"missing: cannot write temporary files") as raised:
         scratch_folder()
     assert "TMPDIR" in raised.value.hint
 
@@ -132,6 +132,6 @@ def test_a_full_disk_is_named_whoever_fills_it(
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(ScratchUnavailable) as raised:
         spill()
-    assert str(raised.value) == f"{parent}: temporary files cannot be kept there: No space left on device"
+    assert str(raised.value) == f"{parent}: cannot write temporary files: No space left on device"
     assert raised.value.hint == "Free space there, or set TMPDIR to a folder on a disk with free space."
     assert raised.value.retry is Retry.TIMED

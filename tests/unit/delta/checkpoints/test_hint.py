@@ -95,7 +95,7 @@ async def test_a_broken_hint_is_no_hint(name: str, caplog: pytest.LogCaptureFixt
     await store.put(LAST_CHECKPOINT, BROKEN[name])
     with caplog.at_level(logging.WARNING):
         assert await read_last_checkpoint(store) is None
-    assert "_last_checkpoint is not used" in caplog.text
+    assert "ignoring _delta_log/_last_checkpoint" in caplog.text
 
 
 @pytest.mark.anyio
