@@ -83,6 +83,11 @@ class Position:
         return self.task == END
 
     @property
+    def is_inside(self) -> bool:
+        """Return whether some rows of the version, or of its snapshot, come before this position and some after it."""
+        return not self.opens_version and not self.closes_version
+
+    @property
     def in_snapshot(self) -> bool:
         """Whether the position is inside a snapshot."""
         return SNAPSHOT_TASKS <= self.task < END

@@ -6,7 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tailer.errors import TailerError
-from tailer.plan import ChangePlan
+from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartPoint
 
 __all__ = ["TableLog"]
@@ -66,11 +66,12 @@ class TableLog(Protocol):
         """Return the plan of the next version; None where it does not exist yet. Costs one request to the store."""
         ...
 
-    async def confirm(self) -> None:
+    async def confirm(self, delivered: Position | None) -> None:
         """Raise `StorageUnavailable` if the last planned commit has changed since: it was read incompletely.
 
-        Call it before rows of the commit become visible. Costs one request to the store, which may not detect every
-        change.
+        `delivered`: what the sink has. If that ends inside the version, reading it again would give other rows before
+        that position, so `LogRewritten` is raised. Call it before rows of the commit become visible. Costs one request
+        to the store, which may not detect every change.
         """
         ...
 

@@ -104,8 +104,7 @@ class Anchor:
 class TargetTable:
     """The table at `path`, which may not exist yet; `name`: the sink's name in errors.
 
-    `partition_by`: the columns by which it is, or will be, partitioned; None: any. `adopt`: accept tables that are not
-    ours.
+    `partition_by`: the columns it is, or will be, partitioned by; None: any. `adopt`: accept what is not ours.
     """
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
@@ -115,16 +114,13 @@ class TargetTable:
         self._adopt = adopt
 
     def position(self, app_id: str) -> Position | None:
-        """Read the position committed for `app_id`. None: no progress, or no table.
-
-        Raises `SinkRejected` for a table that could forget it or is not ours, `SinkUnavailable` for an unreadable one.
-        """
+        """Read the position committed for `app_id`. None: no progress, or no table. Raises `SinkError`."""
         table = self._open()
-        if table is None:
-            self._check_folder()
-            return None
-        self._check_target(table, app_id)
-        return _position(table, app_id)
+        if table is not None:
+            self._check_target(table, app_id)
+            return _position(table, app_id)
+        self._check_folder()
+        return None
 
     def has_delivered(self, pipeline: str) -> bool:
         """Return whether anything was ever committed for `pipeline`. Raises as `position` does."""

@@ -20,7 +20,7 @@ from sinks.kafka.progress import Count, Entry
 from sinks.kafka.topics import TopicState, check_id
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import LAYOUT, is_layout, shard_of
+from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of
 
 __all__ = ["Stream"]
 
@@ -161,10 +161,12 @@ class Stream:
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         producer = self._connect()
         try:
-            found = self._found()
+            entries = self._entries()
+            found = entries.get(self.app_id)
             self._check_claim(found)
-            if found is not None and reset_to is None:
-                self._check_place(found, self._topic)
+            former = found or self._predecessor(entries)  # rows before REPLACE TABLE are in the same topic
+            if former is not None and reset_to is None:
+                self._check_place(former, self._topic)
             asked, seen = self._asked, self._seen
             self._claim(producer, found if reset_to is None else self.entry(reset_to))
         except BaseException:
@@ -181,8 +183,8 @@ class Stream:
         except SinkFenced as error:
             raise self._gave_up(error) from error
 
-    def _found(self) -> Entry | None:
-        """Read the progress of the stream, which no other instance can change any more."""
+    def _entries(self) -> Mapping[str, Entry]:
+        """Read the progress of all streams; that of this one cannot be changed by another instance any more."""
         found = self.link.entries(TAKE_OVER_S)
         if found is None:
             # It exists, for topics were checked. Taking it for empty would deliver everything again.
@@ -190,14 +192,25 @@ class Stream:
         entries, complete = found
         if not complete:
             raise self._hidden()
-        return entries.get(self.app_id)
+        return entries
+
+    def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
+        """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
+        pipeline = pipeline_of(self.app_id)
+        found = [
+            (entry.position, entry)
+            for app_id, entry in entries.items()
+            if app_id != self.app_id and pipeline_of(app_id) == pipeline and entry.position is not None
+        ]
+        return max(found, key=lambda each: each[0], default=(None, None))[1]
 
     def _delivered(self) -> Position | None:
         """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
         found = [self._seen]
-        if is_layout(self.app_id) or not self._asked:
+        if is_layout(self.app_id) or self._seen is None:
             entries = (self.link.entries(LOOK_S) or ({}, True))[0]
-            found = _shards_of(self.app_id, entries) if is_layout(self.app_id) else [entries.get(self.app_id)]
+            own = entries.get(self.app_id) or self._predecessor(entries)
+            found = _shards_of(self.app_id, entries) if is_layout(self.app_id) else [own]
         there = [each for each in found if each is not None and each.topic == self.link.options.topic]
         return min((each.position for each in there if each.position is not None), default=None)
 

@@ -31,17 +31,17 @@ from tailer.delta.log.listing import LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import (
     ChangesUnavailable,
+    CommitIncomplete,
     FileVacuumed,
     LogCorrupt,
     LogRewritten,
     ObjectNotFound,
-    StorageUnavailable,
     TableReplaced,
     TailerError,
     VersionAhead,
     VersionGone,
 )
-from tailer.plan import ChangePlan
+from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import ObjectMeta, ObjectStore, OpenObject, in_thread, stays
 
@@ -167,15 +167,17 @@ class DeltaTableLog:
         self._misses = 0
         return plan
 
-    async def confirm(self) -> None:
+    async def confirm(self, delivered: Position | None) -> None:
         """See `TableLog.confirm`. Checks the last file read: a commit that has a successor is complete."""
         read = self._newest
         if read is None or self._managed:
             return
         with suppress(ObjectNotFound):  # cleaned up
-            if not await read.is_still(self._store):
-                reason = "it grew while its rows were read: its writer does not write commits atomically"
-                raise StorageUnavailable(f"{self.uri}/{read.meta.name}", reason)
+            if await read.is_still(self._store):
+                return
+            if delivered is not None and delivered.is_inside and commit_name(delivered.version) == read.meta.name:
+                raise LogRewritten(self.uri, delivered.version, read.meta.name)
+            raise CommitIncomplete(f"{self.uri}/{read.meta.name}")
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files are ordered by modification time, then path."""

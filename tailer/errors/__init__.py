@@ -7,6 +7,7 @@ defines what the pipeline does next; only the pipeline retries::
     ├── ConfigError                 the configuration or the command line is wrong            exit 2
     ├── StorageError                                                                          exit 4
     │   ├── StorageUnavailable      the store did not answer; it may later           TIMED
+    │   │   ├── CommitIncomplete    a commit file grew while it was read                 TIMED
     │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later
     │   ├── StorageRefused          the store refuses the request; an operator must act
     │   ├── ObjectNotFound          the object does not exist
@@ -58,6 +59,7 @@ from tailer.errors.log import (
 from tailer.errors.sink import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.errors.spelling import did_you_mean
 from tailer.errors.storage import (
+    CommitIncomplete,
     ObjectAlreadyExists,
     ObjectNotFound,
     ScratchUnavailable,
@@ -69,6 +71,7 @@ from tailer.errors.storage import (
 __all__ = [
     "ChangeError",
     "ChangesUnavailable",
+    "CommitIncomplete",
     "CommitUnknown",
     "ConfigError",
     "DataCorrupt",

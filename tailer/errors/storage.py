@@ -6,6 +6,7 @@ from typing import ClassVar
 from tailer.errors.general import Retry, TailerError
 
 __all__ = [
+    "CommitIncomplete",
     "ObjectAlreadyExists",
     "ObjectNotFound",
     "ScratchUnavailable",
@@ -32,6 +33,14 @@ class StorageUnavailable(StorageError):
     retry: ClassVar[Retry] = Retry.TIMED
     sentence: ClassVar[str] = "{path}: the store does not answer: {reason}"
     next_step: ClassVar[str] = "Check that the location is reachable and readable from this machine."
+
+
+@dataclass(eq=False)
+class CommitIncomplete(StorageUnavailable):
+    """The commit file at `path` grew while its rows were read; it is read again."""
+
+    sentence: ClassVar[str] = "{path}: the commit file grew while its rows were read: it is not written atomically"
+    next_step: ClassVar[str] = "Check which program writes this table: Delta requires commit files that appear whole."
 
 
 @dataclass(eq=False)

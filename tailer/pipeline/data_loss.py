@@ -137,7 +137,8 @@ class DataLoss:
         if self._policy.on_data_loss is OnDataLoss.RESNAPSHOT or replaced:
             first = 0 if replaced else version
             least = version + 1 if in_snapshot and after is not None else first  # never the same files again
-            found: int | None = await self._resnapshot(writer, first, least, undeliverable)
+            may_return = not replaced and not in_snapshot
+            found = await self._resnapshot(writer, first, least, undeliverable, may_return)
         elif in_snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
@@ -158,9 +159,12 @@ class DataLoss:
         return True
 
     async def _resnapshot(
-        self, writer: SinkWriter, first: int, least: int, undeliverable: "UndeliverableVersion"
-    ) -> int:
-        """Deliver all rows of the newest readable version, `least` or later. Return the version after it."""
+        self, writer: SinkWriter, first: int, least: int, undeliverable: "UndeliverableVersion", may_return: bool
+    ) -> int | None:
+        """Deliver all rows of the newest readable version, `least` or later. Return the version after it.
+
+        `may_return`: check once more that `first` is not back, now that the snapshot is planned; None if it is.
+        """
         version = await self._table.latest()
         while version >= least:
             async with aclosing(self._table.snapshot_plans(version)) as pages:
@@ -171,6 +175,8 @@ class DataLoss:
                         raise
                     version = error.version - 1
                     continue
+                if may_return and await self._is_restored(first):
+                    return None
                 gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
                 plan = self._policy.shape(page)
                 self._versions.check_schema(writer.schema, plan)

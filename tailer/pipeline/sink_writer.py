@@ -73,7 +73,7 @@ class SinkWriter:
         sink: Sink,
         progress: Progress | None,
         limits: Limits,
-        confirm: Callable[[], Awaitable[None]],
+        confirm: Callable[[Position | None], Awaitable[None]],
         committed: Callable[[int], None],
     ) -> None:
         self._name = name
@@ -81,6 +81,7 @@ class SinkWriter:
         self._limits = limits
         self._confirm = confirm
         self._committed = committed
+        self._delivered = None if progress is None else progress.position
         self.table_id = None if progress is None else progress.app_id.removeprefix(f"{name}/")
         self._stack = AsyncExitStack()
         self._transaction: SinkTransaction | None = None
@@ -162,7 +163,7 @@ class SinkWriter:
         """Commit the open transaction with its progress. Not cancelled once begun; a late outcome counts as unknown."""
         if self._transaction is None or self._position is None or self.table_id is None:
             return
-        await self._confirm()
+        await self._confirm(self._delivered)
         progress = Progress(app_id_of(self._name, self.table_id), self._position)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(self._limits.commit_deadline_s):
@@ -171,6 +172,7 @@ class SinkWriter:
             reason = f"no answer within {self._limits.commit_deadline_s:g} s"
             raise CommitUnknown(self._sink.name, reason) from error
         self._transaction = None
+        self._delivered = self._position
         self._committed(self._rows)
         await self._stack.aclose()
         _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)

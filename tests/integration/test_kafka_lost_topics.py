@@ -237,6 +237,28 @@ def test_a_topic_that_was_created_again_stops(pipe: Pipe, client: str, shards: i
     assert pipe.delivered() == list(range(6))
 
 
+@pytest.mark.parametrize("how", ["deleted", "recreated"])
+def test_a_topic_that_was_created_again_before_the_table_was_replaced_stops(pipe: Pipe, how: str) -> None:
+    """A new table id has no progress of its own yet: that of the table before it names the topic."""
+    pipe.deliver()
+    (pipe.delete if how == "deleted" else pipe.recreate)(pipe.topic)
+    pipe.replace_table()
+    with pytest.raises(SinkRejected, match="was deleted: rows up to version 4 were delivered") as refused:
+        pipe.deliver()
+    assert named_version(refused.value) == 4
+    pipe.reset(4)
+    pipe.deliver()
+    assert pipe.delivered() == [5]
+
+
+def test_a_replaced_table_goes_on_in_the_same_topic(pipe: Pipe) -> None:
+    pipe.deliver()
+    pipe.replace_table()
+    pipe.publish()
+    pipe.deliver()
+    assert pipe.delivered() == list(range(7))
+
+
 @every_client
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
 def test_a_topic_is_created_again_while_it_runs(pipe: Pipe, client: str, how: str) -> None:

@@ -302,7 +302,7 @@ class DeltaPipeline:
 
     async def _append(self, write: RangeAppend, append: Append, position: Position) -> None:
         """Run the append; raises unless our commit took place."""
-        await self._table.confirm()
+        await self._table.confirm(None)  # the target has whole versions only
         failure: TailerError | None = None
         try:
             await _run(write)

@@ -80,6 +80,13 @@ class Pipe:
             write_commit(self.table_path, version, *actions)
         self.versions += count
 
+    def replace_table(self) -> None:
+        """Add a version that makes the table another one, as REPLACE TABLE does."""
+        self.publish()
+        commit = self.table_path / "_delta_log" / f"{self.versions - 1:020d}.json"
+        replaced = metadata(schema_string(v="long"), table_id=unique_name("table"))
+        commit.write_text(commit.read_text() + json.dumps(replaced) + "\n")
+
     def deliver(self, shards: int = 0, start: str = "earliest", **options: Any) -> None:
         """Deliver up to the newest version, by a fresh instance, as the daemon does it. `shards` 0: undivided."""
         settings = self._settings(shards, start, options)

@@ -12,7 +12,7 @@ import tailer.delta.table
 from sinks.memory import MemorySink
 from tailer.delta.log.listing import commit_name
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import LogCorrupt, LogRewritten, StorageUnavailable, TailerError
+from tailer.errors import CommitIncomplete, LogCorrupt, LogRewritten, TailerError
 from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
 from tailer.stores.local import LocalStore, ObjectMeta, OpenObject
@@ -120,10 +120,31 @@ async def test_what_grew_before_its_commit_is_not_committed(table: Growing) -> N
     await log.seek(VERSION)
     plan = await log.next_plan()
     assert plan is not None
-    await log.confirm()
+    await log.confirm(None)
     table.commit_file(VERSION).write_bytes(whole)
-    with pytest.raises(StorageUnavailable, match="it grew while its rows were read"):
-        await log.confirm()
+    with pytest.raises(CommitIncomplete, match="grew while its rows were read"):
+        await log.confirm(None)
+
+
+async def test_what_grew_after_a_part_of_it_was_committed_stops(tmp_path: Path) -> None:
+    """Read again, the version has other rows before the position that was reached."""
+    table, there = Growing(tmp_path / "t"), Destination()
+    table.insert([1], [2])
+    table.insert(range(10, 16), row_group_size=2)
+    removal = json.dumps({"remove": {"path": "0-0.parquet", "dataChange": True, "partitionValues": {}}}) + "\n"
+
+    def grow() -> None:
+        position = there.position()
+        commit = table.commit_file(1)
+        if position is not None and position.version == 1 and removal not in commit.read_text():
+            assert position.is_inside
+            commit.write_text(commit.read_text() + removal)
+
+    there.then = grow
+    following = pipeline(table, there.sink(), until="1", max_rows=1)
+    with pytest.raises(LogRewritten, match="not written atomically"):
+        await following.run()
+    assert there.delivered() == table.rows()[: len(there.delivered())]
 
 
 async def test_what_grew_after_its_commit_stops_at_the_next_version(table: Growing) -> None:
@@ -143,9 +164,9 @@ async def test_a_copied_file_is_the_same(table: Growing) -> None:
     await log.seek(VERSION)
     await log.next_plan()
     table.commit_file(VERSION).touch()
-    await log.confirm()
+    await log.confirm(None)
     table.commit_file(VERSION).unlink()
-    await log.confirm()
+    await log.confirm(None)
 
 
 @pytest.mark.parametrize("waits", [True, False])
