@@ -331,11 +331,12 @@ class DeltaTableLog:
         if read is None or self._managed:  # a catalog reports a replaced table itself
             return
         with suppress(ObjectNotFound):  # cleaned up, or the whole log was replaced
-            if await read.is_still(self._store):
+            if await self._store.stat(read.meta.name) == read.meta:
                 return
-            if read.digest is not None:
+            if read.digest is not None and not await read.is_still(self._store):
                 await self._check_identity()
                 raise LogRewritten(self.uri, self._next - 1, read.meta.name)
+        # Another table's commit may have the same content.
         await self._check_identity()
 
     async def _check_identity(self) -> None:

@@ -54,7 +54,7 @@ def test_output_that_is_full_or_closed_is_a_named_error(folder: Path, arguments:
     error, hint = done.stderr.splitlines()[-2:]
     assert error.startswith("error: ")
     assert f"standard output: {reason}" in error
-    assert hint.startswith("hint: Start again")
+    assert hint.startswith("hint: Run it again")
     assert "Traceback" not in done.stderr
 
 

@@ -199,8 +199,8 @@ def test_links_in_a_circle_are_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     done = tailer("tail", tmp_path / "loop")
     assert (done.returncode, done.stdout) == (4, "")
-    assert "loop/_delta_log cannot be read: Too many levels of symbolic links" in done.stderr
-    assert "hint: Check the path, and the symbolic links" in done.stderr
+    assert "Too many levels of symbolic links" in done.stderr
+    assert "hint: Check the path, its symbolic links" in done.stderr
 
 
 def test_a_table_may_be_a_file_uri(orders: Orders) -> None:

@@ -221,8 +221,9 @@ def test_a_daemon_with_nothing_left_to_do_ends_with_the_gravest_error(orders: Or
 
 
 def test_a_sink_that_does_not_answer_is_tried_again_until_a_signal_comes(orders: Orders) -> None:
-    (orders.path.parent / "copy").write_text("in the way")
-    config = configured(orders.path.parent, "copy delta copy/below")
+    config = configured(orders.path.parent, "copy delta copy")
+    unreachable = 'kind = "kafka", bootstrap_servers = "127.0.0.1:1", topic = "orders"'
+    config.write_text(config.read_text().replace('kind = "delta", path = "copy"', unreachable))
     with background("run", config) as daemon:
         assert daemon.stderr is not None
         while "trying again" not in (line := daemon.stderr.readline()):

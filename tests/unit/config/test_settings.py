@@ -189,7 +189,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE + "columns = ['a', 'a']", "pipelines.orders.columns", "twice", ""),
     (PIPELINE + "columns = 'a'", "pipelines.orders.columns", "must be a list", ""),
     (PIPELINE + "carryovers = 'forget'", "pipelines.orders.carryovers", "must be 'drop' or 'keep'", ""),
-    (PIPELINE + "key = ['a']", "pipelines.orders.key", "of no use", "compute_updates = true"),
+    (PIPELINE + "key = ['a']", "pipelines.orders.key", "has no effect", "compute_updates = true"),
     (PIPELINE + "key = ['a', 'a']\ncompute_updates = true", "pipelines.orders.key", "twice", ""),
     (
         PIPELINE + "key = ['a']\ncolumns = ['b']\ncompute_updates = true",
@@ -202,7 +202,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE.replace('"orders"', "3"), "pipelines.orders.table", "must be text", ""),
     (PIPELINE.replace('"orders"', '"s3://x/y"'), "pipelines.orders.table", "not a local path", ""),
     (PIPELINE.replace('"orders"', '""'), "pipelines.orders.table", "is empty", ""),
-    (PIPELINE.replace("orders]", '"a/b"]'), "pipelines.a/b", "not a name for a pipeline", "letters"),
+    (PIPELINE.replace("orders]", '"a/b"]'), "pipelines.a/b", "not a valid name of a pipeline", "letters"),
     ("[pipelines.a]\ntable = 'x'", "pipelines.a.sink", "is missing", "[pipelines.NAME.sink]"),
     ("[pipelines.a]\ntable = 'x'\nsink = 'delta'", "pipelines.a.sink", "must be a table", ""),
     ("[pipelines.a]\ntable = 'x'\nsink = {}", "pipelines.a.sink.kind", "is missing", "kind"),
@@ -220,8 +220,8 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE.replace('"copy"', '""'), "pipelines.orders.sink.path", "is empty", ""),
     (PIPELINE.replace('"copy"', '"orders"'), "pipelines.orders.sink.path", "orders is pipelines.orders.table", "own"),
     (PIPELINE.replace('"copy"', '"./x/../orders/"'), "pipelines.orders.sink.path", "is pipelines.orders.table", ""),
-    (PIPELINE.replace('"copy"', '"orders/copy"'), "pipelines.orders.sink.path", "one inside the other", ""),
-    (PIPELINE.replace('"copy"', '"."'), "pipelines.orders.sink.path", "one inside the other", ""),
+    (PIPELINE.replace('"copy"', '"orders/copy"'), "pipelines.orders.sink.path", "nested in each other", ""),
+    (PIPELINE.replace('"copy"', '"."'), "pipelines.orders.sink.path", "nested in each other", ""),
     ("state_table = 'copy'" + PIPELINE, "pipelines.orders.sink.path", "is state_table too", ""),
     ("state_table = 'orders'" + PIPELINE, "state_table", "is pipelines.orders.table too", ""),
     ("[pipelines.a]\ntable='x'\nsink={kind='stdout'}", "pipelines.a.sink", "no state_table", "Add state_table"),
@@ -239,11 +239,11 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "local"', 'engine = "spark"'),
     ("engine = 'auto'" + PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "auto"', ""),
     (SPARK + "on_data_loss = 'resnapshot'", "pipelines.orders.on_data_loss", 'is "resnapshot"', 'write = "driver"'),
-    (PIPELINE + "shards = 2", "pipelines.orders.shards", "of no use where the driver writes", "executors"),
+    (PIPELINE + "shards = 2", "pipelines.orders.shards", "has no effect if the driver writes", "executors"),
     (KAFKA + "shards = 0", "pipelines.orders.shards", "greater than or equal to 1", ""),
     (KAFKA + "shards = 1025", "pipelines.orders.shards", "less than or equal to 1024", ""),
     (KAFKA + "shards = true", "pipelines.orders.shards", "must be a valid integer", ""),
-    (SPARK + "shards = 2", "pipelines.orders.shards", "of no use for a delta sink", "Leave it out"),
+    (SPARK + "shards = 2", "pipelines.orders.shards", "has no effect for a delta sink", "Leave it out"),
     (SPARK.replace("delta", "files"), "pipelines.orders.write", "a files sink is written by one", 'kind = "kafka"'),
     ("state_table = 's'\n" + STDOUT, "pipelines.orders.write", "a stdout sink is written by one", 'kind = "kafka"'),
 ]
@@ -478,7 +478,7 @@ def test_a_state_table_is_not_begun_among_what_is_somebody_elses(tmp_path: Path)
     assert "folder of its own" in remedy
     (state / "_delta_log" / f"{0:020d}.json").touch()  # whose table it is shows when it is read
     assert problems(tmp_path, text) == []
-    assert "lies in that of the Delta table" in one_problem(tmp_path, text.replace('"state"', '"state/x"'))[1]
+    assert "lies inside the Delta table" in one_problem(tmp_path, text.replace('"state"', '"state/x"'))[1]
     (tmp_path / "file").touch()
     assert "Not a directory" in one_problem(tmp_path, text.replace('"state"', '"file"'))[1]
 

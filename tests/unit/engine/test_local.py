@@ -339,8 +339,8 @@ def open_files(below: Path) -> int:
 
 
 async def test_real_files_are_closed(table: HandwrittenTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailer.engine.local, "STRETCH_BYTES", 1)
-    monkeypatch.setattr(tailer.engine.local, "PULL_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     of = (await anyio.to_thread.run_sync(plans, table.path))[1]
     async with LocalEngine(4).run(of) as batches:
         async for _ in batches:

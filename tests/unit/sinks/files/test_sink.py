@@ -143,11 +143,11 @@ async def test_progress_is_read_from_names(tmp_path: Path, folder: Path, spans: 
 @pytest.mark.parametrize(
     ("spans", "reason"),
     [
-        ([(0, 4), (6, 6)], "nothing there holds versions 5 to 5"),
+        ([(0, 4), (6, 6)], "no file holds versions 5 to 5"),
         ([(0, 4), (4, 6)], "holds versions that other files hold too"),
         ([(0, 4), (3, 4)], "holds versions that other files hold too"),
         ([(0, 4), 8, (5, 8)], "holds versions that other files hold too"),
-        ([(0, 4), 8, (9, 9)], "nothing there holds versions 8 to 8"),
+        ([(0, 4), 8, (9, 9)], "no file holds versions 8 to 8"),
         ([(4, 2)], "ends before it begins"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_topic_whose_id_is_not_known_is_not_another_one(known_id: str | None, 
 def test_a_topic_with_another_id_stops() -> None:
     with pytest.raises(SinkRejected, match=r"orders was deleted: rows up to version 6 .* another id now") as raised:
         check_id("sink", "orders", Position(7, 3, 99), "one", "other")
-    assert "with 6 it goes on" in raised.value.hint
+    assert "with 6 it continues" in raised.value.hint
 
 
 TABLES = ["one", "former"]

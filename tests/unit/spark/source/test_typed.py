@@ -372,8 +372,9 @@ def test_an_encoding_that_is_not_there_or_cannot_be_loaded(monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="no encoding of rows is called 'yaml'") as caught:
         row_encoding("yaml")
     assert "Install lake-tailer" in caught.value.hint
-    for target in ("tailer.nowhere:Json", "tailer.encodings:Nothing"):
+    for target in ("tailer.nowhere:Json", "tailer.spark.source.encodings:Nothing"):
         entry = EntryPoint("broken", target, "tailer.encodings")
-        monkeypatch.setattr(tailer.encodings, "entry_points", lambda entry=entry, **_: EntryPoints([entry]))
+        entries = EntryPoints([entry])
+        monkeypatch.setattr(tailer.spark.source.encodings, "entry_points", lambda entries=entries, **_: entries)
         with pytest.raises(ConfigError, match="'broken' cannot be loaded"):
             row_encoding("broken")

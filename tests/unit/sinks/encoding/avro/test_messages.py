@@ -204,7 +204,7 @@ def test_a_struct_without_fields() -> None:
 
 
 def test_nulls_that_must_not_be() -> None:
-    with pytest.raises(NoText, match="column v holds null, though it is said never to"):
+    with pytest.raises(NoText, match="column v holds null, but is declared without nulls"):
         encoded(pa.array([1, None]), nullable=False)
     with pytest.raises(NoText, match="column v holds null"):
         encoded(pa.array(["a", None]).dictionary_encode(), nullable=False)
