@@ -159,7 +159,7 @@ class StdoutSink:
         except BrokenPipeError as error:
             raise SinkRejected(self.name, "standard output was closed") from error
         except OSError as error:
-            remedy = "Start again when it can take more; its last line may be incomplete."
+            remedy = "Run it again with a writable output; what was printed may be incomplete."
             reason = "is closed" if error.errno == errno.EBADF else error.strerror
             raise SinkRejected(self.name, f"standard output: {reason}", remedy) from error
 

@@ -100,7 +100,7 @@ def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
             at = (
                 "is the folder of a Delta table"
                 if str(table) == os.path.realpath(root)
-                else f"lies in that of the Delta table {table}"
+                else f"is inside the Delta table {table}"
             )
             reason = f"{root} {at}, whose VACUUM would delete the files"
             raise SinkRejected(sink, reason, "Choose a path outside of that folder.")

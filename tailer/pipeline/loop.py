@@ -215,7 +215,7 @@ class Pipeline:
             await writer.commit()
         if knows_columns:
             if schema is None and version > 0:
-                reason = "it may change the schema, and what the schema was before is no longer in the log"
+                reason = "it may change the schema, and the log no longer has the schema before it"
                 raise ChangesUnavailable(self._table.uri, version, reason)
             writer.schema = self._policy.shape_schema(schema)
 

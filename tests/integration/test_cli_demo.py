@@ -81,7 +81,7 @@ def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None
     (tmp_path / "jars").mkdir()
     no_spark = tailer("demo", PYTHONPATH=str(tmp_path))
     assert no_spark.returncode == 2
-    assert "Spark is not installed" in no_spark.stderr
+    assert "No module named pyspark" in no_spark.stderr
     assert "hint: Install it: pip install 'lake-tailer[spark,delta]'" in no_spark.stderr
     no_java = tailer("demo", PATH=str(tmp_path), JAVA_HOME="")
     assert no_java.returncode == 2

@@ -17,6 +17,8 @@ from tests.support.kafka.lanes import CLIENTS, Daemon
 from tests.support.kafka.topics import admin, unique_name
 from tests.support.servers.ports import free_ports
 
+pytestmark = pytest.mark.kafka
+
 
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:

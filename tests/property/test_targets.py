@@ -214,7 +214,7 @@ def test_nothing_is_begun_inside_another_table(tmp_path: Path, options: str, kin
     before = fingerprint(tmp_path / "other")
     for below in ("inside", "inside/deeper"):
         reason = refused(tmp_path / "source", str(tmp_path / "other" / below), kind, options)
-        assert f"lies in that of the Delta table {tmp_path / 'other'}" in reason
+        assert f"is inside the Delta table {tmp_path / 'other'}" in reason
     assert fingerprint(tmp_path / "other") == before
 
 
