@@ -133,6 +133,7 @@ embed_schemas = true
 end_topic = "{end_topic}"
 progress_topic = "{topic}-progress"
 create_topics = true
+shared_topic = true
 """)
     latest = DeltaTable(table).version()
     with Follower(kafka.bootstrap_servers, [end_topic]) as ends, background("run", configuration) as daemon:
