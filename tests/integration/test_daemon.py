@@ -226,7 +226,7 @@ def test_a_sink_that_does_not_answer_is_tried_again_until_a_signal_comes(orders:
     config.write_text(config.read_text().replace('kind = "delta", path = "copy"', unreachable))
     with background("run", config) as daemon:
         assert daemon.stderr is not None
-        while "trying again" not in (line := daemon.stderr.readline()):
+        while "retrying in" not in (line := daemon.stderr.readline()):
             assert line, "the daemon ended"
         daemon.terminate()
         _, errors = daemon.communicate(timeout=30)
