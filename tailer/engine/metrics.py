@@ -23,7 +23,7 @@ class Sample:
 
 
 class Metric:
-    """What counters and gauges have in common. `meaning`: what the number says, in a sentence."""
+    """The shared part of counters and gauges. `meaning`: one sentence about the number."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self.name: Final = name

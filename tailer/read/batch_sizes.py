@@ -1,4 +1,4 @@
-"""How many rows of a Parquet file to decode at a time, so that batches stay small whatever the values are.
+"""Batch sizes: rows of a Parquet file to decode at a time, so that batches stay small whatever the values are.
 
 The bytes that a row group takes in the file say little about those it decodes to: a dictionary has a text of 300 kB
 once, and ten thousand rows refer to it. So where rows could turn out to be large, a few of them are decoded first;

@@ -134,7 +134,7 @@ def _chosen(
     stamps: Sequence[pa.Array],
     wanted: range,
 ) -> Iterator[ChangeBatch]:
-    """Those rows of a batch that are selected, if any."""
+    """Yield the selected rows of a batch, if any."""
     types = selection.change_types(batch)
     indices = selection.pick(types, position, wanted)
     if len(indices) > 0:

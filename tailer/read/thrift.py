@@ -32,7 +32,7 @@ def zigzag(value: int) -> bytes:
 
 
 def list_size(data: bytes, at: int) -> tuple[int, int]:
-    """How many elements the list has whose header is at a place, and where they begin."""
+    """Return the number of elements of the list whose header is at a place, and where they begin."""
     size = data[at] >> 4
     return (size, at + 1) if size < 15 else number(data, at + 1)
 
