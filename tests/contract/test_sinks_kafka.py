@@ -1,6 +1,7 @@
 """The contract of a sink, kept by `kafka` over a real broker, with each of the two clients."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from sinks.kafka.link import Link
 from sinks.kafka.options import read
+from sinks.kafka.progress import Entry
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
 from sinks.testing import SinkTests
@@ -23,13 +25,20 @@ class TopicPerStream(KafkaSink):
     def _stream(self, app_id: str) -> Stream:
         if app_id not in self._streams:
             options = msgspec.structs.replace(self._options, topic=topic_of(self._options.topic, app_id))
-            self._streams[app_id] = Stream(LinkOfOne(self.name, options, self._link.instance), app_id)
+            self._streams[app_id] = StreamOfItsOwn(LinkOfOne(self.name, options, self._link.instance), app_id)
         return self._streams[app_id]
 
     async def aclose(self) -> None:
         await super().aclose()
         for stream in self._streams.values():
             await to_thread.run_sync(stream.link.close)
+
+
+class StreamOfItsOwn(Stream):
+    """A stream that shares its topic with no other stream of its pipeline."""
+
+    def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
+        return None
 
 
 class LinkOfOne(Link):

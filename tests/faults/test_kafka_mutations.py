@@ -155,7 +155,7 @@ def test_progress_read_before_the_other_one_is_fenced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool
 ) -> None:
     if mistaken:
-        monkeypatch.setattr(Stream, "_found", lambda self: self.seen)
+        monkeypatch.setattr(Stream, "_entries", lambda self: {self.app_id: self._seen} if self._seen else {})
 
     def connect_late(connect: Callable[[], Producer]) -> Producer:
         scene.deliver(scene.sink())  # another instance
