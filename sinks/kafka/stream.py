@@ -48,6 +48,7 @@ class Stream:
         self._asked = False
         self._claimed = False
         self._has_moved = False
+        self._was_hidden = False
 
     @property
     def seen(self) -> Entry | None:
@@ -65,7 +66,7 @@ class Stream:
 
         After a transaction of any stream that stays open, the stream may be further than this; `take_over` finds out.
         Raises `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if it is unknown whether
-        there is any progress.
+        there is any progress. The second such call ends the stream's open transaction, if there is one.
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
@@ -80,6 +81,7 @@ class Stream:
             # The hidden records may be our own: taking over shows them.
             self.discard()
             if found is None or found.position is None:
+                self._end_former_transaction()
                 raise self._hidden()
         self._seen, self._asked, self._has_moved = found, True, False
         return None if found is None else found.position
@@ -175,6 +177,15 @@ class Stream:
         self._producer = producer
         _log.info("%s: delivers %s from here on", self.link.name, self.app_id)
         self._has_moved = asked and (seen and seen.position) != (found and found.position)
+
+    def _end_former_transaction(self) -> None:
+        """End the transaction that a killed instance left open, at the second call: the broker's timeout is a minute.
+
+        The first call waits for transactions of other streams, and for a live instance about to commit.
+        """
+        if self._was_hidden:
+            self._connect().close()
+        self._was_hidden = not self._was_hidden
 
     def _connect(self) -> Producer:
         """Make a producer, which fences the previous writer of the stream."""

@@ -160,16 +160,14 @@ class _Show:
         lines = (
             ("commits by Spark", f"{shop.operations.total()} ({commits})"),
             ("events delivered", f"{sum(verdict.events.values())} ({events}), with one kill -9"),
-            (
-                "compared to Spark's own feed",
-                f"{verdict.missing} missing, {verdict.unexpected} too many",
-            ),
+            ("compared to Spark's own feed", f"{verdict.missing} missing, {verdict.unexpected} too many"),
             ("rows of the table", str(verdict.rows)),
             ("compared to the fold of the events", f"{verdict.lacking} missing, {verdict.left_over} too many"),
         )
+        width = max(len(name) for name, _ in lines) + 2
         self._console.print()
         for name, value in lines:
-            self._console.print(Text.assemble((f"{name:<30}", "bold"), value), soft_wrap=True)
+            self._console.print(Text.assemble((f"{name:<{width}}", "bold"), value), soft_wrap=True)
         proved = Text("PROVED: every change was delivered, exactly once", "bold green")
         self._print(proved if verdict.proved else Text("FAILED: see the counts above", "bold red"))
 

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
+from anyio import to_thread
 
 from sinks.kafka.sink import KafkaSink
 from sinks.testing import change_batch
@@ -17,7 +18,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.topics import Record, admin, create_topic, read_topic, unique_name
+from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
 from tests.support.servers.schema_registry import serving_registry
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes
 
@@ -394,6 +395,37 @@ def test_to_look_disturbs_nobody(kafka: KafkaCluster) -> None:
 
     place.run(looking, delivering(numbered(2)))
     assert len(place.values()) == 6
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_a_first_transaction_left_open_by_a_killed_instance_is_ended(kafka: KafkaCluster, client: str) -> None:
+    """The next instance need not wait for the broker's timeout: half of it is longer than all looks take."""
+    place = Place(kafka, client=client, transaction_timeout_s=60.0)
+
+    async def both() -> None:
+        killed, other = place.sink(), place.sink()
+        try:
+            async with killed.begin(APP, SCHEMA) as transaction:
+                await transaction.write(numbered(1))
+                stream = killed._stream(APP)
+                entry = stream.entry(up_to(APP, 1).position)
+                topic = stream.link.options.progress_topic
+                end = end_offsets(place.servers, [topic])
+                await to_thread.run_sync(stream.link.record_progress, stream.producer, APP, entry)
+                while end_offsets(place.servers, [topic]) == end:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+                with anyio.fail_after(30):
+                    for _ in range(2):
+                        with pytest.raises(SinkUnavailable, match="a transaction is open"):
+                            await other.progress(APP)
+                    assert await other.progress(APP) is None
+                await deliver(other, numbered(1))
+        finally:
+            await killed.aclose()
+            await other.aclose()
+
+    anyio.run(both)
+    assert [value["_commit_version"] for value in place.values()] == [1] * 3
 
 
 def test_a_topic_that_is_missing_stops(kafka: KafkaCluster) -> None:
