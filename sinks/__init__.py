@@ -11,13 +11,14 @@
 The ports are in `tailer.sink`. This page explains them; `sinks.testing.SinkTests` says the same in code, and passing it
 is what "a sink" means.
 
-Writing one -----------
+Writing one
+-----------
 
 A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry point of
 the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
 (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`, `sinks`,
 `sinks.encoding` and `sinks.encoding.typed`. Import your client library at the top of your module: it is loaded only
-when somebody configures your kind.
+when a user configures your kind.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. A reader of the
    destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in the

@@ -181,4 +181,4 @@ def _send_in_pieces(handle: int, text: memoryview) -> None:
             try:
                 text = text[os.write(handle, text[:PIECE_BYTES]) :]
             except BlockingIOError:
-                continue  # somebody else made the pipe non-blocking and filled it
+                continue  # another process made the pipe non-blocking and filled it

@@ -81,9 +81,7 @@ def changes(
     rules = PairingRules(choice, compute_updates, _names("key", key), skip_unchanged)
     until = None if end is None else _place(end, "end")
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        raise ConfigError(
-            "end", f"{end!r} is not a place to end", "Give 'latest', a version or a moment; None follows."
-        )
+        raise ConfigError("end", f"{end!r} is not an end point", "Give 'latest', a version or a moment; None follows.")
     wanted = Changes(folder, _place(start, "start"), until, policy, rules, net)
     _check(wanted)
     return wanted

@@ -74,12 +74,12 @@ class Position:
 
     @property
     def opens_version(self) -> bool:
-        """Whether the position is before the first row, as `opening` returns it."""
+        """Return whether the position is before the first row, as `opening` returns it."""
         return self.row < 0 and self.task in (-1, SNAPSHOT_TASKS)
 
     @property
     def closes_version(self) -> bool:
-        """Whether the version has no rows after this position."""
+        """Return whether the version has no rows after this position."""
         return self.task == END
 
     @property
@@ -89,7 +89,7 @@ class Position:
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether the position is inside a snapshot."""
+        """Return whether the position is inside a snapshot."""
         return SNAPSHOT_TASKS <= self.task < END
 
 

@@ -1,8 +1,9 @@
 """The rows of one transaction before they are written to the table, in bounded memory.
 
 The `txn` version is known only when a transaction commits, but delta-rs wants it when a write begins. So rows wait
-here: in memory while they are few, then in a temporary file (Arrow IPC, LZ4) without a name, so that no crash leaves it
-behind. Nothing reaches the table before `commit`, and an abort only discards the spool. The file is in `TMPDIR`.
+here: in memory while they are few, then in a temporary file (Arrow IPC, LZ4) without a name, so that it does not
+survive a crash. Nothing reaches the table before `commit`, and an abort only discards the spool. The file is in
+`TMPDIR`.
 """
 
 import tempfile
@@ -39,7 +40,7 @@ class Spool:
 
     @property
     def on_disk(self) -> bool:
-        """Whether rows have been written to the temporary file."""
+        """Return whether rows have been written to the temporary file."""
         return self._file is not None
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -232,7 +232,7 @@ class TargetTable:
 
     def _open(self) -> DeltaTable | None:
         if os.path.isfile(self.path):  # noqa: PTH113 - Path.is_file raises where a folder above cannot be entered
-            self._reject(f"{self.path} is a file, not a folder", "Give the folder of a Delta table, or of one to be.")
+            self._reject(f"{self.path} is a file, not a folder", "Give the folder of a Delta table, or a new one.")
         try:
             return DeltaTable(self.path)
         except TableNotFoundError as error:
@@ -243,7 +243,7 @@ class TargetTable:
             raise self._failure(error) from error
 
     def _check_folder(self) -> None:
-        """Refuse to create a table in a folder that belongs to somebody else."""
+        """Refuse to create a table in a folder with foreign files."""
         if "://" in self.path:
             return
         try:

@@ -1,6 +1,6 @@
 """The rules of the `delta` sink for its target: the tables and folders it may write to, and permanent errors.
 
-A table is ours if it has our progress or our columns. Any other table belongs to somebody else, and change rows would
+A table is ours if it has our progress or our columns. Any other table is foreign, and change rows would
 damage it. The source table is never a target, by any path; its id identifies it.
 """
 
@@ -40,7 +40,7 @@ def folder_refusal(path: str, adopt: bool) -> tuple[str, str] | None:
         return reason, "Choose a path outside of that folder."
     entry = None if adopt else foreign_entry(folder)
     if entry is not None:
-        return f"{path} is not empty (there is {entry!r}), and not a table of ours", _ADOPT
+        return f"{path} is not empty (it holds {entry!r}), and not a table of lake-tailer", _ADOPT
     return None
 
 

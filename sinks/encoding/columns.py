@@ -82,7 +82,7 @@ DecimalForm = Literal["string", "number"]
 
 
 def whole(texts: Texts) -> pa.Array:
-    """Return the texts as one array."""
+    """Join `before`, `middle` and `after` into one array."""
     return _joined(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
 
 
@@ -224,7 +224,7 @@ def _structs(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     writers: dict[str, Writer] = {}
     for field in kind:
         if field.name in writers:
-            raise NoText("is there twice", field.name)
+            raise NoText("appears twice", field.name)
         try:
             writers[field.name] = writer_for(field.type, decimal)
         except NoText as error:

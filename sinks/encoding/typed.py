@@ -88,7 +88,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return column.cast(field.type)
     except pa.ArrowInvalid as error:
-        raise Misfit(field.name, f"has a value that is no {field.type}: {error}") from error
+        raise Misfit(field.name, f"has a value that is not a valid {field.type}: {error}") from error
 
 
 def _unite_fields(first: Sequence[pa.Field], second: Sequence[pa.Field], prefix: str) -> list[pa.Field]:

@@ -85,7 +85,7 @@ def has_streams(sink: str, folder: Path) -> bool:
 
 
 def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
-    """Refuse (`SinkRejected`) to begin `stream` in a `root` that belongs to somebody else.
+    """Refuse (`SinkRejected`) to begin `stream` in a `root` with foreign files.
 
     An existing stream continues. `adopt`: allow other files in `root`. The folder of a Delta table is always refused.
     Also raises `SinkUnavailable` as `translated` does.
@@ -108,7 +108,9 @@ def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
             return
         if foreign := _foreign(root):
             remedy = "Choose another path; or set adopt = true to put streams beside the other files."
-            raise SinkRejected(sink, f"{root} is not empty ({foreign} is there), and has no stream of ours", remedy)
+            raise SinkRejected(
+                sink, f"{root} is not empty (it holds {foreign}), and has no stream of lake-tailer", remedy
+            )
 
 
 def _foreign(root: Path) -> Path | None:
@@ -283,9 +285,9 @@ class StreamDirectory:
             try:
                 found, held = self.path.stat(), os.fstat(self._folder)
             except FileNotFoundError:
-                raise self.disappeared("it is not there any more") from None
+                raise self.disappeared("it no longer exists") from None
         if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
-            raise self.disappeared("another one is there now")
+            raise self.disappeared("another directory is there now")
 
     def _ranges(self) -> list[_FileRange]:
         """Parse the names, in order; names that are not ours are ignored."""

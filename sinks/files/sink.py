@@ -81,7 +81,7 @@ class FilesSink:
         end = await to_thread.run_sync(stream.read_end)
         if end is None:
             if (left := self._seen.get(app_id)) is not None:
-                raise stream.disappeared(f"this instance left it at {place(left)}, and it is empty")
+                raise stream.disappeared(f"this instance left it at {place(left)}, but it is empty")
             await self._check_free(stream)
         self._seen[app_id] = end
         return None if end is None else Progress(app_id, end)
@@ -98,7 +98,7 @@ class FilesSink:
         """
         end = progress.position
         if not end.closes_version:
-            raise SinkRejected(self.name, f"only whole versions can count as delivered, and {end} is inside of one")
+            raise SinkRejected(self.name, f"only whole versions can count as delivered, and {end} is inside one")
         stream = self._stream(progress.app_id)
         await self._check_free(stream)
         await to_thread.run_sync(stream.lock)
@@ -176,7 +176,7 @@ class _FilesTransaction:
     async def commit(self, progress: Progress) -> None:
         position = progress.position
         if not (position.closes_version or position.in_snapshot):
-            raise SinkRejected(self._name, f"files hold whole versions, and {position} is inside of one")
+            raise SinkRejected(self._name, f"files hold whole versions, and {position} is inside one")
         after = self._after(position)
         end = await to_thread.run_sync(self._stream.end)
         if end != self._end:
@@ -223,6 +223,6 @@ class _FilesTransaction:
 def _moved(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced | SinkRejected:
     """Make the error for a stream that does not end where this instance left it."""
     if end is None:
-        return stream.disappeared("this instance left something there, and it is empty")
+        return stream.disappeared("this instance has delivered rows to it, but it is empty")
     where = end.version if end.closes_version else place(end)
     return SinkFenced(name, f"{stream.path} ends with version {where} now")

@@ -116,7 +116,7 @@ class LastEnds:
 
     @property
     def found(self) -> bool:
-        """Whether there is any."""
+        """Return whether there is any."""
         return bool(self._last)
 
     @property

@@ -85,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def with_tombstones(self) -> bool:
-        """Whether a message without a value follows each delete."""
+        """Return whether a message without a value follows each delete."""
         return self.envelope != "flat" if self.tombstones is None else self.tombstones
 
     @property

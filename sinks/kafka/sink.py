@@ -40,7 +40,7 @@ class KafkaSink:
 
     @property
     def splits_versions(self) -> bool:
-        """Whether a transaction may end inside a version."""
+        """Return whether a transaction may end inside a version."""
         return self._options.boundary == "chunk"
 
     @property

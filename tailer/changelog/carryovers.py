@@ -218,7 +218,7 @@ class _Comparison:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether any updates were found."""
+        """Return whether any updates were found."""
         return bool(self._preimages)
 
     def cancel(self) -> int:

@@ -156,12 +156,12 @@ class RowIndex:
 
     @property
     def has_grown(self) -> bool:
-        """Whether freeing the memory is worth the cost of creating another index."""
+        """Return whether freeing the memory is worth the cost of creating another index."""
         return self._rows_so_far > _MANY_ROWS
 
     @property
     def closed(self) -> bool:
-        """Whether the index can no longer be used."""
+        """Return whether the index can no longer be used."""
         return self._stopped or not self._release.alive or not Path(self._folder).is_dir()
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ def _is_inside(plan: ChangePlan, after: Position | None) -> bool:
 
 
 def _changes_columns(plan: ChangePlan) -> bool:
-    """Whether rows of the version have other columns than the table has after it."""
+    """Return whether rows of the version have other columns than the table has after it."""
     schemas = {id(each): each for task in plan.tasks for each in (task.schema, task.compared) if each is not None}
     return not all(schema.equals(plan.schema, check_metadata=True) for schema in schemas.values())
 

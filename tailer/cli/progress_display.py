@@ -159,8 +159,8 @@ def announcement(table: str, point: StartPoint, last: int | None) -> str:
     if last is not None and point.version > last:
         return f"{table}: nothing is newer than version {last}"
     if point.snapshot:
-        behind = "" if last is None else f" up to version {last}"
-        return f"{table}: all rows of version {point.version}, then the changes{behind}"
+        end = "" if last is None else f" up to version {last}"
+        return f"{table}: all rows of version {point.version}, then the changes{end}"
     if last is None:
         return f"{table}: following changes from version {point.version} on"
     versions = f"version {last}" if point.version == last else f"versions {point.version} to {last}"

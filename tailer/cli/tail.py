@@ -148,7 +148,7 @@ def _until(text: str | None) -> Start | None:
         return None
     end = Start.parse(text, "--to")
     if end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        raise ConfigError("--to", f"{text!r} is not a place to end", "Give latest, a version or a timestamp.")
+        raise ConfigError("--to", f"{text!r} is not an end point", "Give latest, a version or a timestamp.")
     return end
 
 

@@ -97,7 +97,7 @@ class Snapshot:
 
     @property
     def feed_enabled(self) -> bool:
-        """Whether writers must write change files: `delta.enableChangeDataFeed`, ignoring case."""
+        """Return whether writers must write change files: `delta.enableChangeDataFeed`, ignoring case."""
         folded = _folded(self.metadata.configuration)
         return folded.get(_FEED, folded.get(_LEGACY_FEED, "")).lower() == "true"
 

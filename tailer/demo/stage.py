@@ -102,7 +102,9 @@ def _trade(shop: Shop, follower: Follower, show: "_Show") -> None:
             show.say("tailer", "kill -9; Spark goes on without it", "bold red")
         elif number == kill_at + ALONE:
             pid = follower.start()
-            show.say("tailer", f"started again (process {pid}): it asks each sink what it has", "bold green")
+            show.say(
+                "tailer", f"started again (process {pid}): it reads its progress back from each sink", "bold green"
+            )
         follower.check()
 
 
@@ -172,7 +174,7 @@ class _Show:
         self._print(proved if verdict.proved else Text("FAILED: see the counts above", "bold red"))
 
     def _print(self, line: Text) -> None:
-        # Cut on a terminal, whole in a file: there rich would still cut at 80 columns if told to end with an ellipsis.
+        # Cut on a terminal, whole in a file: there rich would cut at 80 columns even with an ellipsis at the end.
         if self._console.is_terminal:
             self._console.print(line, no_wrap=True, overflow="ellipsis")
         else:

@@ -70,7 +70,7 @@ class DataLoss:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an undeliverable version."""
+        """Return whether there is an undeliverable version."""
         return self._undeliverable is not None
 
     def forget_other(self, table_id: str) -> None:

@@ -180,13 +180,13 @@ class SinkWriter:
 
     @property
     def holds_versions(self) -> bool:
-        """Whether the open transaction holds whole versions, which would be aborted with it."""
+        """Return whether the open transaction holds whole versions, which would be aborted with it."""
         given_up = not isinstance(self._sink, Recorded)
         return given_up and self._transaction is not None and self._versions > 0
 
     @property
     def may_commit(self) -> bool:
-        """Whether the sink can store the current position."""
+        """Return whether the sink can store the current position."""
         at, sink = self._position, self._sink
         if at is None:
             return False
@@ -194,7 +194,7 @@ class SinkWriter:
 
     @property
     def _is_due(self) -> bool:
-        """Whether the transaction has reached a limit of size or age."""
+        """Return whether the transaction has reached a limit of size or age."""
         return (
             self._versions >= self._limits.max_versions
             or self._rows >= self._limits.max_rows

@@ -3,7 +3,7 @@
 `REPLACE TABLE` gives a table a new id in the middle of its log, and the stream continues. Rows before that version were
 delivered under `<pipeline>/<old id>`, later rows under `<pipeline>/<new id>`. So the position of a pipeline is the
 furthest that the sink has under any id in the log. A table that was deleted and created again has a new log without the
-old id, so the old progress does not apply. The sink still knows of it (`Sink.has_delivered`), and the new table is
+old id, so the old progress does not apply. The sink still has it (`Sink.has_delivered`), and the new table is
 never continued unasked.
 """
 

@@ -117,7 +117,7 @@ class StateTable:
         self._log = await self._read(None)
         found = (self._log or _Log()).of(app_id)
         if not any(found) and any(self._seen.get(app_id, ())):
-            raise self._gone(f"it has nothing of {app_id}")
+            raise self._gone(f"it has no progress of {app_id}")
         self._seen[app_id] = found
         position = self._decode(app_id, self._seen[app_id])
         return None if position is None else Progress(app_id, position)
@@ -142,7 +142,7 @@ class StateTable:
             ours = _encode(progress, self._writer)
             while log.of(app_id) != ours:
                 if not any(log.of(app_id)) and any(self._seen[app_id]):
-                    raise self._gone(f"it has nothing of {app_id}")
+                    raise self._gone(f"it has no progress of {app_id}")
                 if log.of(app_id) != self._seen[app_id] and not self._wrote(log.of(app_id)):
                     raise SinkFenced(self._store.uri, f"{app_id} was recorded by another instance")
                 log = self._log = await self._add(log, ours)
@@ -256,7 +256,7 @@ class StateTable:
             raise UnsupportedFeature(uri, "delta.setTransactionRetentionDuration", log.version, reason)
         if log.protocol != _PROTOCOL or log.metadata.configuration[_FORMAT] != _FORMAT_VERSION:
             feature = f"protocol {log.protocol}, {_FORMAT} {log.metadata.configuration[_FORMAT]}"
-            raise UnsupportedFeature(uri, feature, log.version, "progress is not written so")
+            raise UnsupportedFeature(uri, feature, log.version, "lake-tailer writes progress in another format")
         return log
 
     def _decode(self, app_id: str, txns: _Txns) -> Position | None:

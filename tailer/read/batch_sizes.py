@@ -128,7 +128,7 @@ def _repeated_bytes(file: pq.ParquetFile, source: pa.NativeFile, group: int, col
 
 
 class _Dictionary:
-    """That of a column chunk, of which a row has about `in_row` values. `size`: the bytes of all its values."""
+    """The dictionary of a column chunk; a row has about `in_row` of its values. `size`: the bytes of all its values."""
 
     def __init__(self, source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, in_row: int) -> None:
         self.in_row = in_row

@@ -81,7 +81,7 @@ def execute(
 
 
 def row_groups(task: ChangeTask) -> list[int]:
-    """How many rows each row group of the task's file has. Raises as `execute` does."""
+    """Return the number of rows in each row group of the task's file. Raises as `execute` does."""
     _check_local(task)
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         return _counts(task, file)
@@ -168,7 +168,7 @@ def _repeated(kind: ChangeType) -> pa.Array:
 
 
 class _Selection:
-    """Which rows of the file the task is about, and what they are called."""
+    """The rows of the file that the task selects, and their change types."""
 
     def __init__(self, task: ChangeTask, num_rows: int) -> None:
         self._task = task
@@ -181,7 +181,7 @@ class _Selection:
         self._constant = None if task.kind in _CDC else _repeated(constant)
 
     def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
-        """Whether any row of a row group is selected, without reading all its columns."""
+        """Return whether any row of a row group is selected, without reading all its columns."""
         end = position + rows
         some = self._include is not None or self._marks(self._exclude, position, end)
         if some and len(self._kept(position, end)) == 0:
@@ -218,7 +218,7 @@ class _Selection:
         return self._constant.slice(0, batch.num_rows)
 
     def labels(self, types: pa.Array, position: int) -> pa.Array:
-        """What rows with these change types, the first of which is at `position`, are called."""
+        """Return the final change types of rows with these types, the first of which is at `position`."""
         if self._refinement.exactly:
             types = _replaced(types, _PLAIN)
         end = position + len(types)
@@ -249,7 +249,7 @@ class _Selection:
         return bitmap is not None and bitmap.range_cardinality(first, end) > 0
 
     def _found(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
-        """What was found out about the rows. That it is gone from where it was kept says nothing of the table."""
+        """Load a result of comparing rows. A missing file of these is not an error of the table."""
         try:
             return self._load(ref, num_rows)
         except FileVacuumed as error:

@@ -137,7 +137,7 @@ def _micros(nanos: int, day: int) -> int:
 
 
 def _places(count: int) -> tuple[pa.Array, pa.Array]:
-    """Where the words of the nanoseconds and those of the days are, among three for each value."""
+    """Return the indices of the words with nanoseconds and of those with days, among three for each value."""
     nanos, days = _all_places()
     return nanos.slice(0, 2 * count), days.slice(0, count)
 

@@ -31,7 +31,7 @@ _FIRST_SECOND: Final = -2_208_988_800  # 1900-01-01T00:00:00Z, in seconds since 
 
 
 class OldCalendar:
-    """Which values of a file mean what they say, where it holds some that do not."""
+    """The calendar of a file that may hold values in the Julian calendar: the first correct value of each column."""
 
     def __init__(self, task: ChangeTask, spark: str, safe_from: Mapping[str, Sequence[pa.Scalar | None]]) -> None:
         self._task = task
@@ -40,7 +40,7 @@ class OldCalendar:
 
     @classmethod
     def of(cls, file: pq.ParquetFile, task: ChangeTask) -> Self | None:
-        """That of a task's file; None where all of it is in today's calendar, which is almost always."""
+        """Return that of a task's file; None where all of it is in today's calendar, which is almost always."""
         said: Mapping[bytes, bytes] = file.metadata.metadata or {}
         spark = said.get(_VERSION, b"").decode(errors="replace")
         dates = _LEGACY in said or _before(spark, 3, 0)
@@ -77,7 +77,7 @@ class OldCalendar:
 
 
 def _before(spark: str, major: int, minor: int) -> bool:
-    """Whether a version of Spark, as files name it, is an older one. No version is none of Spark's."""
+    """Return whether a version of Spark, as files name it, is an older one. No version is none of Spark's."""
     numbers = re.match(r"(\d+)\.(\d+)", spark)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < (major, minor)
 

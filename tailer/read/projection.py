@@ -205,7 +205,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a checked cast from `found` to `wanted` keeps every value what it is."""
+    """Return whether a checked cast from `found` to `wanted` keeps every value what it is."""
     if found.equals(wanted) or pa.types.is_null(found) or pa.types.is_null(wanted):
         return True
     if pa.types.is_dictionary(found):

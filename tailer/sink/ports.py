@@ -88,12 +88,12 @@ class Sink(Protocol):
 
     @property
     def splits_versions(self) -> bool:
-        """Whether `commit` takes a position inside a version; False: only the end of one."""
+        """Return whether `commit` takes a position inside a version; False: only the end of one."""
         ...
 
     @property
     def splits_snapshots(self) -> bool:
-        """Whether `commit` takes a position inside a snapshot, which may be as large as a whole table."""
+        """Return whether `commit` takes a position inside a snapshot, which may be as large as a whole table."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class Sink(Protocol):
 
     @property
     def distributes(self) -> bool:
-        """Whether several processes may write at once, each with a sink of these options and its own app_ids.
+        """Return whether several processes may write at once, each with a sink of these options and its own app_ids.
 
         Entering `begin` then takes the app_id over: its earlier writer is refused from then on, for good.
         """

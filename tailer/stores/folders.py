@@ -39,9 +39,9 @@ _FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL
 
 
 def local_folder(text: str, beside: Path, where: str) -> Path:
-    """The absolute path `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
+    """Return the absolute path that `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
 
-    A file URI is the path in it, as Hadoop reads it: what looks like an escape is not one.
+    A file URI stands for the path in it, as in Hadoop: percent signs in it are not escapes.
     """
     if not text:
         raise ConfigError(where, "is empty", "Give the path of a folder.")

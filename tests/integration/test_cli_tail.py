@@ -170,7 +170,7 @@ def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
         ((), 2, "Missing argument 'TABLE'", "tailer tail --help"),
         (("{table}", "--format", "xml"), 2, "'xml' is not one of", "tailer tail --help"),
         (("{table}", "--from", "yesterday"), 2, "--from: 'yesterday' is not a version, a time", "2026-03-01T12:00:00Z"),
-        (("{table}", "--to", "snapshot"), 2, "--to: 'snapshot' is not a place to end", "latest, a version"),
+        (("{table}", "--to", "snapshot"), 2, "--to: 'snapshot' is not an end point", "latest, a version"),
         (("{table}", "--from", "3", "--to", "1"), 2, "comes after the end", "later end"),
         (("{table}", "--columns", "id,,amount"), 2, "--columns: 'id,,amount' contains an empty", "commas"),
         (("{table}", "--columns", "id,total"), 2, "no column 'total'", "id, amount"),

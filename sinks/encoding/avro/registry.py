@@ -34,7 +34,7 @@ LARGEST_ID: Final = 2**31 - 1
 LONGEST_TEXT: Final = 600
 REFUSED_SCHEMA: Final = (
     "Deliver to a new topic. Or, if all readers can live with the change, set the subject's compatibility so that the "
-    "registry takes it, such as NONE."
+    "registry accepts it, such as NONE."
 )
 
 
@@ -92,7 +92,9 @@ def check_address(where: str, url: str) -> None:
     except ValueError:
         raise ConfigError(where, "is not an address", "Give one such as https://registry:8081.") from None
     if "@" in parts.netloc:
-        raise ConfigError(where, "has a name or a password in it", "Give them by the options for that.")
+        raise ConfigError(
+            where, "contains a user name or a password", "Remove them; use registry_username and registry_password."
+        )
     if not known:
         raise ConfigError(where, "is not an address", "Give one such as https://registry:8081.")
 
@@ -107,7 +109,7 @@ class SchemaRegistry:
         for url in access.urls or [""]:
             check_address(f"{sink}.registry_url", url)
         if access.token is not None and access.username is not None:
-            raise ConfigError(f"{sink}.registry_token", "is given beside a username", "Give one of them.")
+            raise ConfigError(f"{sink}.registry_token", "is given together with a username", "Give one of them.")
         self._sink = sink
         self._access = access
         self._auto_register = auto_register
@@ -148,7 +150,9 @@ class SchemaRegistry:
 
     def _checked(self, subject: str, registered: _Registered) -> int:
         if not 0 <= registered.id <= LARGEST_ID:
-            raise self._unexpected(f"it gives the id {registered.id} in subject {subject}, which messages cannot have")
+            raise self._unexpected(
+                f"it gives the id {registered.id} in subject {subject}, which does not fit into a message"
+            )
         return registered.id
 
     def _check_compatible(self, client: httpx2.Client, subject: str, schema: str) -> None:
@@ -164,7 +168,7 @@ class SchemaRegistry:
             return
         said = "; ".join(message for message in found.messages if not message.startswith("{oldSchema"))
         columns = "; ".join(differences(latest.schema, schema))
-        reason = f"subject {subject} of the schema registry does not take the new schema: "
+        reason = f"subject {subject} of the schema registry rejects the new schema: "
         reason += columns or "no column has changed"
         raise SinkRejected(self._sink, reason + (f" (it says: {_cut(said)})" if said else ""), REFUSED_SCHEMA)
 
@@ -243,7 +247,7 @@ class SchemaRegistry:
         except (OSError, ssl.SSLError) as error:
             why = getattr(error, "strerror", None) or "it is not PEM, or its key or password does not fit"
             raise SinkRejected(
-                self._sink, f"{file} cannot be read: {why}", "Check the files of certificates."
+                self._sink, f"{file} cannot be read: {why}", "Check the certificate and key files."
             ) from None
         return context
 
@@ -257,7 +261,7 @@ def differences(before: str, after: str) -> list[str]:
     both = [name for name in new if name in old]
     changed = [f"column {name} was {old[name]} and is {new[name]}" for name in both if old[name] != new[name]]
     added = [f"column {name} is new: {new[name]}" for name in new if name not in old]
-    return [*changed, *added, *(f"column {name} is gone" for name in old if name not in new)]
+    return [*changed, *added, *(f"column {name} was removed" for name in old if name not in new)]
 
 
 def _columns(schema: Any, prefix: str = "") -> dict[str, str]:

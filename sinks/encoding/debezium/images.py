@@ -49,7 +49,7 @@ class _Given:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The task of the rows."""
+        """Table id, version and task of the rows."""
         return self.batch.table_id, self.batch.version, self.batch.task
 
     def followed_by(self, batch: ChangeBatch) -> "_Given":
@@ -77,8 +77,8 @@ class Images:
         metadata = {field.name for field in METADATA_FIELDS}
         missing = [name for name in key if name in metadata or name not in schema.names]
         if missing:
-            reason = f"the rows have no column {', '.join(missing)}, which is to be part of the key"
-            raise SinkRejected(sink, reason, "Choose a key of columns that are there, and a new topic for it.")
+            reason = f"the rows have no column {', '.join(missing)}, which is part of the key"
+            raise SinkRejected(sink, reason, "Choose key columns that the table has, and a new topic.")
         try:
             self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), decimal)
         except NoText as error:
@@ -127,7 +127,7 @@ class Images:
         kinds = kinds_of(batch.rows.column(CHANGE_TYPE))
         if kinds.null_count:
             other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
-            reason = f"there is no operation for rows of change type {other}"
+            reason = f"the format has no operation for rows of change type {other}"
             raise SinkRejected(self._sink, reason, "Use format flat without a key, which passes such rows on.")
         keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
         if not has_images(kinds):

@@ -1,11 +1,13 @@
 """The mapping of change rows to Debezium's messages, by row numbers, on whole columns.
 
-========================== ==========================================================================================
-insert `c`, or `r` if the rows are of a snapshot delete `d`, then a tombstone: the same key, no value both images of an
-update `u` the same, another key `d` of the old key, its tombstone, `c` of the new key; headers name the other key a
-preimage alone `d` and a tombstone; without a key `u` without `after` a postimage alone `c`; without a key `u` without
-`before` ==========================
-==========================================================================================
+==========================  ==========================================================================================
+insert                      `c`, or `r` if the rows are of a snapshot
+delete                      `d`, then a tombstone: the same key, no value
+both images of an update    `u`
+the same, another key       `d` of the old key, its tombstone, `c` of the new key; headers name the other key
+a preimage alone            `d` and a tombstone; without a key `u` without `after`
+a postimage alone           `c`; without a key `u` without `before`
+==========================  ==========================================================================================
 
 An image is alone if the other one is in another file, because an update moved the row to another partition, or
 elsewhere in the file. With keys, rows come here with the images of each key put together (`tailer.changelog.engine`),

@@ -204,7 +204,7 @@ _PLAIN: Final = {
 
 
 def _column(field: pa.Field) -> Schema:
-    """The schema of a struct's field."""
+    """Build the schema of a struct's field."""
     try:
         return _schema(field.type, field.nullable) | {"field": field.name}
     except NoText as error:

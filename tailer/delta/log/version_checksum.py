@@ -1,5 +1,4 @@
-"""Version checksum files: protocol and metadata at a version, without the log before it (PROTOCOL.md, "Version
-Checksum File").
+"""Version checksum files (PROTOCOL.md, "Version Checksum File"): protocol and metadata at a version, without the log.
 
 A writer may write one before or after the commit, and a failed attempt may leave one. So a checksum file is used only
 if it names the transaction of the commit.

@@ -124,7 +124,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether there are no more results."""
+        """Return whether there are no more results."""
         return self._closed or self._given == len(self._items)
 
     def __next__(self) -> list[bytes]:

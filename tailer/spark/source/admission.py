@@ -236,7 +236,7 @@ class _RemainingBudget:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was admitted yet."""
+        """Return whether nothing was admitted yet."""
         return self._files == 0 and self._bytes == 0
 
     @property
@@ -251,7 +251,7 @@ class _RemainingBudget:
 
     @property
     def full(self) -> bool:
-        """Whether a limit is reached."""
+        """Return whether a limit is reached."""
         files = self._budget.max_files
         return (files is not None and self._files >= files) or self.left_bytes == 0 or self.left_rows == 0
 

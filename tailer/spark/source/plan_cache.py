@@ -56,7 +56,7 @@ class Step:
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether it is a page of a snapshot, or the end of one."""
+        """Return whether it is a page of a snapshot, or the end of one."""
         return self.begin.in_snapshot
 
     @property

@@ -183,7 +183,7 @@ class _VersionRanges:
 
     @property
     def at_end(self) -> bool:
-        """Whether the last version was reached."""
+        """Return whether the last version was reached."""
         return self._until is not None and self._next > self._until
 
     async def next(self) -> _VersionRange | None:

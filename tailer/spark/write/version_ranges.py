@@ -49,7 +49,7 @@ class VersionRange:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there are rows to read."""
+        """Return whether there are rows to read."""
         return any(plan.tasks for plan in self.plans)
 
     @property

@@ -154,9 +154,9 @@ def test_what_a_key_has_no_place_for_is_refused() -> None:
     with pytest.raises(SinkRejected, match="no operation for rows of change type update_pre") as caught:
         made.encode(batch, 1)
     assert caught.value.remedy == "Use format flat without a key, which passes such rows on."
-    with pytest.raises(SinkRejected, match="the rows have no column ID, which is to be part of the key") as caught:
+    with pytest.raises(SinkRejected, match="the rows have no column ID, which is part of the key") as caught:
         FlatMessages("kafka", batch.rows.schema, ["ID", "name"])
-    assert caught.value.remedy == "Choose a key of columns that are there, and a new topic for it."
+    assert caught.value.remedy == "Choose key columns that the table has, and a new topic."
     with pytest.raises(SinkRejected, match="rows of another schema"):
         made.encode(changes([INSERT], {"id": pa.array([1])}), 1)
 

@@ -125,7 +125,7 @@ def test_rows_of_slices_and_nulls_keep_their_places() -> None:
 
 def test_a_value_beyond_the_wider_type_is_named() -> None:
     rows = pa.record_batch({"day": pa.array([2**31 - 1], pa.date32())})
-    with pytest.raises(Misfit, match="column day has a value that is no timestamp"):
+    with pytest.raises(Misfit, match="column day has a value that is not a valid timestamp"):
         conform(rows, pa.schema([("day", NTZ)]))
 
 

@@ -465,9 +465,9 @@ def test_rows_that_cannot_be_told_change_nothing() -> None:
 
 def test_a_key_of_no_column() -> None:
     schema = change_batch(1, {"id": pa.array([1])}).rows.schema
-    with pytest.raises(SinkRejected, match="no column nr, which is to be part of the key"):
+    with pytest.raises(SinkRejected, match="no column nr, which is part of the key"):
         FlatAvroEncoder("kafka", schema, "t", Registered(), ["nr"])
-    with pytest.raises(SinkRejected, match="no column nr, which is to be part of the key"):
+    with pytest.raises(SinkRejected, match="no column nr, which is part of the key"):
         DebeziumAvroEncoder("kafka", schema, SOURCE, "t", Registered(), ["nr"])
 
 

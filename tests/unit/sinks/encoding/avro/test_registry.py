@@ -107,7 +107,7 @@ def test_a_changed_type_is_refused(server: RegistryServer, debezium: bool, verbo
     with pytest.raises(SinkRejected) as caught:
         client(server).schema_id("t-value", changed)
     said = str(caught.value)
-    assert "subject t-value of the schema registry does not take the new schema: column unit price was " in said
+    assert "subject t-value of the schema registry rejects the new schema: column unit price was " in said
     assert "was decimal(10,2) or null and is double or null; column n is new: int8 or null" in said
     assert ("it says: {path" in said) == verbose
     assert "oldSchema" not in said
@@ -193,7 +193,7 @@ def test_nothing_is_kept_of_an_error(server: RegistryServer) -> None:
     [
         (200, b"<html>please log in</html>", "its answer is not that of a schema registry"),
         (200, b'{"id":"1"}', "its answer is not that of a schema registry"),
-        (200, b'{"id":4294967296}', "it gives the id 4294967296 in subject t-value, which messages cannot have"),
+        (200, b'{"id":4294967296}', "it gives the id 4294967296 in subject t-value, which does not fit into a message"),
         (302, b"", "302 Found"),
         (404, b"no such page", "404 Not Found"),
         (404, b'{"error_code":404,"message":"HTTP 404"}', "404 Not Found: HTTP 404"),
@@ -231,8 +231,8 @@ def test_names_and_tokens(server: RegistryServer) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        (f"https://ada:{SECRET}@registry:8081", "has a name or a password in it"),
-        (f"https://{SECRET}@registry", "has a name or a password in it"),
+        (f"https://ada:{SECRET}@registry:8081", "contains a user name or a password"),
+        (f"https://{SECRET}@registry", "contains a user name or a password"),
         ("registry:8081", "is not an address"),
         ("ftp://registry", "is not an address"),
         ("https://", "is not an address"),
@@ -253,7 +253,7 @@ def test_addresses_that_are_some() -> None:
         check_address("kafka.registry_url", url)
     with pytest.raises(ConfigError, match="is not an address"):
         SchemaRegistry("kafka", RegistryAccess([]))
-    with pytest.raises(ConfigError, match="registry_token: is given beside a username"):
+    with pytest.raises(ConfigError, match="registry_token: is given together with a username"):
         SchemaRegistry("kafka", RegistryAccess(["http://registry"], "ada", SECRET, SECRET))
 
 
@@ -296,7 +296,7 @@ def test_differences_in_words() -> None:
         "column l was array of (int or null) or null and is array of (double or null) or null",
         "column m was map of (record (n int or null) or null) or null and is map of (boolean or null) or null",
         "column d was date or null and is local-timestamp-micros or null",
-        "column s.b is gone",
-        "column x is gone",
+        "column s.b was removed",
+        "column x was removed",
     ]
     assert differences(old, "{}") == differences('"string"', new) == differences("no JSON", new) == []
