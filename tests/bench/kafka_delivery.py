@@ -1,7 +1,7 @@
 """A process that delivers a table to Kafka as the daemon does: arguments TABLE, the sink's options as JSON, and UNTIL.
 
-Prints as JSON how long that took, from the first look at the log to the last commit, and how much processor time, its
-threads included; starting Python is not in it.
+Prints the time, from the first read of the log to the last commit, and the processor time of all threads, as JSON.
+Starting Python does not count.
 """
 
 import json
@@ -27,7 +27,7 @@ __all__ = ["deliver"]
 
 
 async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str, float]:
-    """Deliver; `seconds` and `cpu_s`."""
+    """Deliver the table; return `seconds` and `cpu_s`."""
     started, cpu_s = time.perf_counter(), time.process_time()
     sink = KafkaSink.configure("bench", options)
     key = tuple(options.get("key", ()))

@@ -1,4 +1,4 @@
-"""The table for the Kafka benchmark: a shop's orders, with a change feed, mostly appended and now and then updated.
+"""The table of the Kafka benchmark: a shop's orders with a change feed, mostly appends and a few updates.
 
 Twelve columns of the usual kinds; with the feed's own three, a row is about 350 bytes of JSON.
 """
@@ -13,18 +13,18 @@ from deltalake import DeltaTable, write_deltalake
 
 __all__ = ["APPENDED", "KEY", "UPDATES_EVERY", "write_orders"]
 
-APPENDED: Final = 100_000  # rows a version
+APPENDED: Final = 100_000  # rows per version
 UPDATES_EVERY: Final = 6  # appends
 KEY: Final = "id"
 
-_UPDATED: Final = 20  # of the rows of an append, one in so many
+_UPDATED: Final = 20  # one in so many rows of an append
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
 _FIRST_US: Final = 1_760_000_000_000_000
 _CITIES: Final = pa.array(["Amsterdam", "Kraków", "San José", "São Paulo", "Москва", "New York", "東京", "Oslo"])
 
 
 def write_orders(path: Path, appends: int) -> int:
-    """Write the table; how many rows its change feed has."""
+    """Write the table; return the number of rows in its change feed."""
     rows = 0
     for number in range(appends):
         write_deltalake(path, _orders(number * APPENDED), mode="append", configuration=_FEED)

@@ -1,7 +1,7 @@
-"""A process in which kafka-python does nothing but send what it is given: how fast the client is by itself.
+"""A process that only sends messages with kafka-python: the speed of the client by itself.
 
-Arguments: the brokers, a topic, and how many messages. They are about as long as those of the benchmark's table, in
-transactions as large as ours and with the client set up as ours is; nothing is encoded, and no delivery is looked at.
+Arguments: the brokers, a topic, and the number of messages. Messages, transactions and settings of the client are like
+those of the benchmark. Nothing is encoded, and delivery reports are not read.
 """
 
 import json
@@ -18,7 +18,7 @@ _VALUE_BYTES = 348
 
 
 def send(bootstrap_servers: str, topic: str, count: int) -> dict[str, float]:
-    """Send; `seconds` and `cpu_s`."""
+    """Send the messages; return `seconds` and `cpu_s`."""
     transaction_rows = read("alone", {"bootstrap_servers": bootstrap_servers}).transaction_rows
     text = json.dumps({f"column_{number}": number * 1001 for number in range(24)}).encode()[:_VALUE_BYTES]
     values = [b"%d%s" % (number, text[len(str(number)) :]) for number in range(count)]

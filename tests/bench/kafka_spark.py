@@ -1,8 +1,8 @@
 """A process with a Spark that delivers a table's change feed to Kafka: arguments SCRATCH, TABLE and the brokers.
 
-Each line of its input orders one delivery, as JSON: the topic, and whether messages have keys. It answers each by a
-line: how long it took and how much processor time, Python and Java together. It is a process of its own because the
-sink's classes must be there when Java starts, and so that nothing else is counted.
+Each input line orders one delivery, as JSON: the topic, and whether messages have keys. The answer is a line with the
+time and the processor time of Python and Java together. It is a separate process because Java must start with the
+sink's classes, and so that nothing else is counted.
 """
 
 import json
@@ -24,7 +24,7 @@ _KEY = "to_json(struct(id)) AS key"
 
 
 def answers(scratch: Path, table: str, bootstrap_servers: str, orders: Iterable[str]) -> Iterator[str]:
-    """What to print: first that Spark is there, then an answer to each order."""
+    """Yield the output lines: first that Spark is ready, then an answer to each order."""
     spark = build_spark(scratch, jars=jars("spark-kafka"))
     (java,) = (child for child in psutil.Process().children(recursive=True) if child.name() == "java")
     yield "{}"
@@ -39,7 +39,7 @@ def answers(scratch: Path, table: str, bootstrap_servers: str, orders: Iterable[
 def _deliver(spark: SparkSession, table: str, bootstrap_servers: str, topic: str, keyed: bool) -> None:
     changes = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table)
     messages = changes.selectExpr(_VALUE, *([_KEY] if keyed else []))
-    # Compressed, as ours are; it is not what Spark does by itself.
+    # Compressed, as ours are; not Spark's default.
     options = {"kafka.bootstrap.servers": bootstrap_servers, "kafka.compression.type": "lz4", "topic": topic}
     messages.write.format("kafka").options(**options).save()
 

@@ -1,8 +1,9 @@
-"""The headline case: a version that rewrites files of a million rows for a few changed ones, in a table without a feed.
+"""The main carry-over benchmark: a version that rewrites files of a million rows for a few changed ones, without a
+feed.
 
-An UPDATE that rewrites `FILES` files of `ROWS` rows to change `CHANGED` rows in all: `write_by_hand` makes such tables
-in seconds, `SPARK_COLUMNS` and `CONDITION` are how Spark makes the same. `pass_rewrite` follows it as a pipeline would
-and keeps no rows, so that what a process holds is what lake-tailer holds.
+An UPDATE rewrites `FILES` files of `ROWS` rows to change `CHANGED` rows in all. `write_by_hand` makes such tables in
+seconds; `SPARK_COLUMNS` and `CONDITION` make the same with Spark. `pass_rewrite` reads it as a pipeline would and keeps
+no rows, so that the memory of the process is lake-tailer's.
 """
 
 import os
@@ -37,7 +38,7 @@ __all__ = [
 FILES: Final = 2
 ROWS: Final = 1_000_000
 CHANGED: Final = 10
-REWRITE: Final = 1  # the version that rewrites the files of the one before
+REWRITE: Final = 1  # the version that rewrites the files of the previous one
 
 _STEP: Final = FILES * ROWS // CHANGED
 _OFFSET: Final = 77_777
@@ -79,12 +80,12 @@ _COLUMNS: Final[dict[str, Any]] = {
 
 
 def changed_ids() -> list[int]:
-    """The rows that the version changes, as many in each file."""
+    """Return the ids of the changed rows, as many in each file."""
     return list(range(_OFFSET, FILES * ROWS, _STEP))
 
 
 def pass_rewrite(path: Path, engine: Engine, take: Callable[[ChangeBatch], None]) -> None:
-    """Hand over the version that rewrites, batch by batch."""
+    """Read the version that rewrites, batch by batch."""
 
     async def run() -> None:
         log = DeltaTableLog(LocalStore(path))
@@ -100,13 +101,13 @@ def pass_rewrite(path: Path, engine: Engine, take: Callable[[ChangeBatch], None]
 
 
 def write_by_hand(tracked: Path, plain: Path) -> None:
-    """Two tables with the same rows, of which the first tracks them; written as Spark does, a row group a file."""
+    """Write two tables with the same rows, of which the first tracks them, as Spark does, with a row group per file."""
     names = [(f"before-{number}.parquet", f"after-{number}.parquet") for number in range(FILES)]
     tracked.mkdir()
     for number, (before, after) in enumerate(names):
         rows = _rows(number * ROWS)
         pq.write_table(rows, tracked / before, row_group_size=ROWS)
-        # Columns that the schema does not have mean nothing: the table that does not track rows may have them.
+        # Columns outside the schema are ignored, so the table without row tracking may have them.
         pq.write_table(_updated(rows), tracked / after, row_group_size=ROWS)
     shutil.copytree(tracked, plain, copy_function=os.link)
     for path in (tracked, plain):
@@ -156,11 +157,11 @@ def _rows(first: int) -> pa.Table:
 
 
 def _updated(rows: pa.Table) -> pa.Table:
-    """The rows after the update, with their ids, and the versions that last changed them."""
+    """Return the rows after the update, with their ids and commit versions."""
     changed = pc.is_in(rows["id"], value_set=pa.array(changed_ids(), pa.int64()))
     total = rows.schema.get_field_index("total")
     rows = rows.set_column(total, "total", pc.if_else(changed, pa.scalar(-1, pa.int64()), rows["total"]))
-    # As Spark has it: null where the version is that of the commit.
+    # As Spark writes it: null if the version is that of the commit.
     versions = pc.if_else(changed, pa.scalar(None, pa.int64()), pa.scalar(0, pa.int64()))
     return rows.append_column(_ID_COLUMN, rows["id"]).append_column(_VERSION_COLUMN, versions)
 

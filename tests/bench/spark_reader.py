@@ -1,9 +1,9 @@
 """A process with a Spark that reads tables' changes: arguments SCRATCH and MASTER.
 
-Each line of its input orders one reading, as JSON: who reads (`READERS`), which table, from which version to which; it
-answers each by a line: how long it took and how much processor time, that of Java, of the executors' Python and of
-itself; of a plan also how large it is. Spark's readers write to a sink that takes every row and keeps none. It is a
-process of its own because there is one Spark in each, and so that nothing else is counted.
+Each input line orders one read, as JSON: the reader (`READERS`), the table, the first and the last version. The answer
+is a line with the time and the processor time of Java, of the executors' Python and of the process itself; for a plan
+also its size. Spark's readers write to a sink that keeps no row. It is a separate process because a process has one
+Spark, and so that nothing else is counted.
 """
 
 import json
@@ -37,7 +37,7 @@ Order = Mapping[str, Any]
 
 
 def answers(scratch: Path, master: str, orders: Iterable[str]) -> Iterator[str]:
-    """What to print: first that Spark is there, then an answer to each order."""
+    """Yield the output lines: first that Spark is ready, then an answer to each order."""
     spark = build_spark(scratch, master)
     spark.conf.set("spark.databricks.delta.changelogV2.enabled", "true")
     tailer.spark.register(spark)
@@ -53,7 +53,7 @@ def answers(scratch: Path, master: str, orders: Iterable[str]) -> Iterator[str]:
 
 
 def _cpu_s() -> dict[str, float]:
-    """Processor time so far, with that of processes that have ended."""
+    """Return the processor time so far, with that of ended processes."""
     found = {"java_s": 0.0, "python_s": 0.0, "driver_s": time.process_time()}
     for child in psutil.Process().children(recursive=True):
         try:
@@ -61,7 +61,7 @@ def _cpu_s() -> dict[str, float]:
         except psutil.NoSuchProcess:
             continue
         found["java_s" if name == "java" else "python_s"] += times.user + times.system
-        # Java's children are Pythons.
+        # Java's children are Python workers.
         found["python_s"] += times.children_user + times.children_system
     return found
 
@@ -86,7 +86,7 @@ def _our_stream(spark: SparkSession, order: Order) -> None:
 
 
 def _feed_stream(spark: SparkSession, order: Order) -> None:
-    # All in one micro-batch, as ours; a thousand files are the most that Delta takes without being told.
+    # All in one micro-batch, like ours; Delta's default limit is a thousand files.
     options = {"readChangeFeed": True, "startingVersion": order["first"]}
     _stream(spark.readStream.format("delta").options(**options).load(order["path"]))
 
@@ -114,7 +114,7 @@ def _spark_engine(spark: SparkSession, order: Order) -> None:
 
 
 async def _follow(engine: Engine, order: Order) -> None:
-    """As the daemon does: version by version, the batches in their order."""
+    """Read as the daemon does: version by version, the batches in order."""
     log = DeltaTableLog(LocalStore(Path(order["path"])))
     await log.seek(order["first"])
     for _ in range(order["first"], order["last"] + 1):
@@ -126,7 +126,7 @@ async def _follow(engine: Engine, order: Order) -> None:
 
 
 def _plan(_spark: SparkSession, order: Order) -> dict[str, float]:
-    """Plan a batch of the version 0, which nobody reads: how many partitions there are, and the bytes of each."""
+    """Plan a batch of version 0 without reading it; return the number of partitions and the bytes of each."""
     source = TailerSource({"path": order["path"], "startingVersion": "0"})
     partitions = source.reader(source.schema()).partitions()
     sizes = [len(pickle.dumps(partition)) for partition in partitions[:1000]]

@@ -1,7 +1,7 @@
-"""The tables of the benchmarks of Spark: thirty columns of mixed types, written by Spark and Delta themselves.
+"""The tables of the Spark benchmarks: thirty columns of mixed types, written by Spark and Delta.
 
-Each in a way that a table is commonly changed: rows appended, rows updated with a change feed, rows marked in deletion
-vectors without one. Rows are made of their numbers, so that a table is the same in every run.
+Each is changed in a common way: appended rows, updates with a change feed, deletion vectors without one. Rows are
+computed from their numbers, so a table is the same in every run.
 """
 
 import json
@@ -30,7 +30,7 @@ __all__ = [
 CLAIMED_BYTES: Final = 128 * 2**20
 
 _KINDS: Final = {
-    # Hardly compressible, as measured values are; few different ones, as codes are; and between the two.
+    # Columns like measurements hardly compress, columns of codes repeat a few values, and some are in between.
     "INT": ("CAST(hash(id, {n}) AS INT)", "CAST(pmod(hash(id, {n}), 1000) AS INT)"),
     "LONG": ("xxhash64(id, {n})", "id * {n}"),
     "DOUBLE": ("hash(id, {n}) / 7e3", "CAST(pmod(hash(id, {n}), 500) AS DOUBLE) / 4"),
@@ -52,20 +52,20 @@ COLUMNS: Final = (
 
 
 def append_wide(spark: SparkSession, path: Path, versions: int, rows: int) -> None:
-    """Version after version of `rows` new rows, in one file each."""
+    """Append versions of `rows` new rows, in one file each."""
     for version in range(versions):
         _create(_rows(spark, version * rows, rows, 1), path, ChangeDataFeed=True)
 
 
 def update_with_feed(spark: SparkSession, path: Path, rows: int, updates: int, share: int) -> None:
-    """Version 0 with `rows` rows in two files, and updates of one row in `share`, in change files."""
+    """Write version 0 with `rows` rows in two files, and updates of one row in `share`, in change files."""
     _create(_rows(spark, 0, rows, 2), path, ChangeDataFeed=True, DeletionVectors=False)
     for number in range(updates):
         spark.sql(f"UPDATE delta.`{path}` SET long_1 = -id WHERE id % {share} = {number}").collect()
 
 
 def delete_by_vector(spark: SparkSession, path: Path, rows: int, deletes: int, share: int, *, tracked: bool) -> None:
-    """Version 0 with `rows` rows in two files, and deletes of one row in `share`, none of which writes a row."""
+    """Write version 0 with `rows` rows in two files, and deletes of one row in `share`, by deletion vectors alone."""
     _create(_rows(spark, 0, rows, 2), path, DeletionVectors=True, RowTracking=tracked)
     for number in range(deletes):
         spark.sql(f"DELETE FROM delta.`{path}` WHERE id % {share} = {number}").collect()
@@ -83,9 +83,9 @@ def _create(rows: DataFrame, path: Path, **features: bool) -> None:
 
 
 def grow_by_links(path: Path, sizes: Sequence[int]) -> None:
-    """Behind version 0 of a table, which has one file, versions of as many files as `sizes` says, all of them that one.
+    """Append versions of as many files as `sizes` says to a table with one file, all of them links to that file.
 
-    `path`: a table that nobody else reads. A file by another name is another file: no bytes are copied.
+    `path`: a table without other readers. A file with another name is another file, and no bytes are copied.
     """
     (commit,) = (path / "_delta_log").glob("*.json")
     (line,) = (line for line in commit.read_text().splitlines() if line.startswith('{"add"'))
@@ -100,13 +100,13 @@ def grow_by_links(path: Path, sizes: Sequence[int]) -> None:
 
 
 def claim_files(path: Path, files: int) -> None:
-    """A version 0 of so many files of 128 MB, none of which is there: for planning."""
+    """Commit a version 0 of so many missing files of 128 MB: for planning only."""
     adds = (add(f"part-{number:05}-{uuid4()}.c000.snappy.parquet", size=CLAIMED_BYTES) for number in range(files))
     write_commit(path, 0, commit_info(operation="WRITE"), protocol(), metadata(), *adds)
 
 
 def claim_size(path: Path, splits: int) -> None:
-    """A version 0 of one file with one row that the log says to be large: all of its splits but one have no rows."""
+    """Commit a version 0 of one file with one row and a large size in the log: only one split has rows."""
     parquet(path / "one.parquet", pa.table({"a": pa.array([1], pa.int64())}))
     write_commit(
         path,

@@ -1,8 +1,8 @@
-"""Ten changed rows in two rewritten files of a million rows, without a change feed: lake-tailer beside Spark's CHANGES.
+"""Ten changed rows in two rewritten files of a million rows, without a change feed: lake-tailer and Spark's CHANGES.
 
-Spark writes the table, once with row tracking, which CHANGES cannot do without, and once without. In the same run: what
-both take for the twenty rows of the version, and what it takes to read the version's four files and nothing else.
-Nothing is asserted about time. `make bench` prints the table; figures that are quoted anywhere come from here.
+Spark writes the table once with row tracking, which CHANGES requires, and once without. One run measures both for the
+twenty rows of the version, and reading the version's four files and nothing else. Nothing is asserted about time. `make
+bench` prints the table; quoted figures come from here.
 """
 
 import json
@@ -33,7 +33,7 @@ READING: Final = "pyarrow reading the files"
 
 @pytest.fixture(scope="module")
 def fast_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark that is not set up for small work, as the one of the other suites is."""
+    """A Spark without the settings for small tests."""
     session = build_spark(tmp_path_factory.mktemp("spark"))
     session.conf.set("spark.databricks.delta.changelogV2.enabled", "true")
     yield session
@@ -41,7 +41,7 @@ def fast_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessio
 
 
 def written(spark: SparkSession, path: Path, tracked: bool) -> Path:
-    """A table of one file a partition, both of which an UPDATE rewrites."""
+    """Write a table with one file per partition; an UPDATE rewrites both files."""
     frame = spark.range(0, FILES * ROWS, 1, FILES).selectExpr(*SPARK_COLUMNS).write.format("delta")
     for name, on in {"ChangeDataFeed": False, "DeletionVectors": False, "RowTracking": tracked}.items():
         frame = frame.option(f"delta.enable{name}", str(on).lower())
@@ -51,7 +51,7 @@ def written(spark: SparkSession, path: Path, tracked: bool) -> Path:
 
 
 def ours(path: Path, rules: PairingRules) -> int:
-    """How many rows lake-tailer delivers."""
+    """Read the version with lake-tailer; return the number of rows."""
     rows = 0
 
     def take(batch: ChangeBatch) -> None:
@@ -63,20 +63,20 @@ def ours(path: Path, rules: PairingRules) -> int:
 
 
 def peak_mb(path: Path) -> float:
-    """What a process of its own has resident at most."""
+    """Return the peak resident memory of a separate process."""
     command = [sys.executable, "-m", "tests.integration.carryover_reader", str(path), "{}"]
     process = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2])
     return float(json.loads(process.stdout)["peak_bytes"]) / 2**20
 
 
 def changes(spark: SparkSession, path: Path) -> int:
-    """The same by Spark, which drops carry-overs by row id and row commit version."""
+    """Read the version with Spark's CHANGES, which drops carry-overs by row id and row commit version."""
     query = f"SELECT * FROM delta.`{path}` CHANGES FROM VERSION {REWRITE} TO VERSION {REWRITE}"
     return int(spark.sql(query).toArrow().num_rows)
 
 
 def reading(path: Path) -> int:
-    """Every row that the version wrote or removed, decoded and dropped."""
+    """Decode and drop every row that the version wrote or removed."""
     rows = 0
     for file in path.glob("*.parquet"):
         with pq.ParquetFile(file) as parquet:
@@ -85,7 +85,7 @@ def reading(path: Path) -> int:
 
 
 def seconds(work: Callable[[], int], rows: int) -> float:
-    """How long `work` takes; it must give all the rows."""
+    """Return the time that `work` takes; it must give all the rows."""
     start = time.perf_counter()
     assert work() == rows
     return time.perf_counter() - start
@@ -103,7 +103,7 @@ def test_carryovers(fast_spark: SparkSession, tmp_path: Path, capsys: pytest.Cap
         "lake-tailer, by value, updates by key": (lambda: ours(plain, updates), 2 * CHANGED),
         "lake-tailer, carry-overs kept": (lambda: ours(plain, PairingRules(Carryovers.KEEP)), 2 * FILES * ROWS),
     }
-    # What Java compiles in the first run is not counted.
+    # Compilation by Java in the first run does not count.
     runs = [{name: seconds(*contender) for name, contender in contenders.items()} for _ in range(1 + RUNS)][1:]
     with capsys.disabled():
         print(f"\n{CHANGED} of {FILES * ROWS:,} rows changed, {FILES} files rewritten; medians of {RUNS} runs")

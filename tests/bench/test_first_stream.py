@@ -1,6 +1,6 @@
-"""Log to rows, beside delta-rs on the same tables in the same run: medians of several runs and their ratio.
+"""Log to rows, compared with delta-rs on the same tables in the same run: medians of several runs and their ratio.
 
-Nothing is asserted about time. `make bench` prints the table; figures that are quoted anywhere come from here.
+Nothing is asserted about time. `make bench` prints the table; quoted figures come from here.
 """
 
 import statistics
@@ -24,7 +24,7 @@ FEED: Final = {"delta.enableChangeDataFeed": "true"}
 
 
 def wide(start: int, rows: int) -> pa.Table:
-    """Twelve columns of the usual kinds, about 200 bytes a row."""
+    """Make twelve columns of the usual kinds, about 200 bytes a row."""
     ids = pa.array(range(start, start + rows), pa.int64())
     text = ids.cast(pa.string())
     columns: dict[str, pa.Array] = {"id": ids, "at": ids.cast(pa.timestamp("us", tz="UTC"))}
@@ -38,7 +38,7 @@ def wide(start: int, rows: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 versions of 50,000 rows."""
+    """Write 20 versions of 50,000 rows."""
     path = tmp_path_factory.mktemp("bench") / "appends"
     for version in range(20):
         write_deltalake(path, wide(version * ROWS, ROWS), mode="append", configuration=FEED)
@@ -47,7 +47,7 @@ def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """500 versions of 10 rows."""
+    """Write 500 versions of 10 rows."""
     path = tmp_path_factory.mktemp("bench") / "small"
     for version in range(500):
         write_deltalake(path, wide(version * 10, 10), mode="append", configuration=FEED)
@@ -55,7 +55,7 @@ def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ours(path: Path) -> int:
-    """Every change of the table through the local engine, version by version."""
+    """Read every change of the table through the local engine, version by version."""
 
     async def run() -> int:
         log, engine, rows = DeltaTableLog(LocalStore(path)), LocalEngine(), 0
@@ -70,12 +70,12 @@ def ours(path: Path) -> int:
 
 
 def delta_rs(path: Path) -> int:
-    """The same by `load_cdf` over the whole range."""
+    """Read the same by `load_cdf` over the whole range."""
     return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(DeltaTable(path).load_cdf()))
 
 
 def delta_rs_by_version(path: Path) -> int:
-    """The same by one `load_cdf` a version, as a program that follows the table would."""
+    """Read the same by one `load_cdf` per version, as a program that follows the table would."""
     rows = 0
     for version in range(DeltaTable(path).version() + 1):
         changes = DeltaTable(path).load_cdf(starting_version=version, ending_version=version)
@@ -84,7 +84,7 @@ def delta_rs_by_version(path: Path) -> int:
 
 
 def seconds(work: Callable[[], int], rows: int) -> float:
-    """How long `work` takes; it must give all the rows."""
+    """Return the time that `work` takes; it must give all the rows."""
     start = time.perf_counter()
     assert work() == rows
     return time.perf_counter() - start

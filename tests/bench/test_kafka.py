@@ -1,12 +1,11 @@
-"""Log to committed Kafka transaction, beside Spark's change feed to its Kafka sink: same table, same broker, same run.
+"""Log to committed Kafka transaction, and Spark's change feed to its Kafka sink: same table, same broker, same run.
 
-Flat JSON of twelve columns and the feed's three. Each delivery is by a process of its own, to a topic of its own; what
-the broker takes of the processors meanwhile is counted apart. Ours commits rows with their progress; Spark's sink has
-no transactions, and may send rows twice. kafka-python delivers the first versions only, and is also held against the
-same client that sends ready messages and nothing else.
+Flat JSON of twelve columns and the feed's three. Each delivery has its own process and its own topic; the broker's
+processor time is counted apart. Ours commits rows with their progress; Spark's sink has no transactions, and may send
+rows twice. kafka-python delivers the first versions only, and is also compared with the same client that sends ready
+messages and nothing else.
 
-Nothing is asserted about time, only that all rows are there. `make bench` prints the table; figures that are quoted
-anywhere come from here.
+Nothing is asserted about time, only that all rows arrive. `make bench` prints the table; quoted figures come from here.
 """
 
 import json
@@ -36,7 +35,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Taken:
-    """What a delivery took: time, its own processor time and the broker's, all in seconds."""
+    """Measurements of a delivery: time, its own processor time and the broker's, all in seconds."""
 
     seconds: float
     cpu_s: float
@@ -45,7 +44,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Contender:
-    """Who delivers: `client` is kafka-python or confluent-kafka for ours; `few`: the first versions only."""
+    """A program to measure: `client` is kafka-python or confluent-kafka for ours; `few`: the first versions only."""
 
     name: str
     client: str | None = None
@@ -58,7 +57,7 @@ SPARK_1: Final = Contender("Spark, 1 partition")
 SPARK_4: Final = Contender("Spark, 4 partitions", partitions=4)
 SPARK_KEYED: Final = Contender("Spark, 4 partitions, keys", partitions=4, keyed=True)
 ALONE: Final = Contender("kafka-python alone, 4 partitions", partitions=4, few=True)
-# Whom each is held against.
+# The contender that each is compared with.
 CONTENDERS: Final[dict[Contender, Contender]] = {
     Contender("confluent-kafka, 1 partition", "confluent-kafka"): SPARK_1,
     SPARK_1: SPARK_1,
@@ -83,11 +82,11 @@ class Race:
         self._answer()
 
     def rows(self, contender: Contender) -> int:
-        """How many change rows a contender has to deliver."""
+        """Return the number of change rows that a contender delivers."""
         return FEW * APPENDED if contender.few else self._rows
 
     def run(self, contender: Contender) -> Taken:
-        """Have it deliver to a new topic; all rows must be there."""
+        """Run a delivery to a new topic; all rows must arrive."""
         servers = self._cluster.bootstrap_servers
         topic = create_topic(servers, partitions=contender.partitions)
         broker_s = self._broker_s()
@@ -129,13 +128,13 @@ class Race:
 
 
 def opened(pipe: IO[str] | None) -> IO[str]:
-    """A process's pipe, which is there."""
+    """Return a process's pipe, which must exist."""
     assert pipe is not None
     return pipe
 
 
 def run_module(module: str, *arguments: str) -> dict[str, float]:
-    """What a module of this folder prints, run in a process of its own."""
+    """Run a module of this folder in its own process; return its output."""
     command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
     process = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT)
     taken: dict[str, float] = json.loads(process.stdout)
@@ -143,7 +142,7 @@ def run_module(module: str, *arguments: str) -> dict[str, float]:
 
 
 def count(bootstrap_servers: str, topic: str) -> int:
-    """How many messages a `read_committed` consumer finds."""
+    """Return the number of messages that a `read_committed` consumer finds."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -170,7 +169,7 @@ def count(bootstrap_servers: str, topic: str) -> int:
 
 @contextmanager
 def waiting_spark(scratch: Path, table: Path, cluster: KafkaCluster) -> Iterator["subprocess.Popen[str]"]:
-    """The process; it ends with its input."""
+    """The Spark process; it ends with its input."""
     scratch.mkdir()
     arguments = (str(scratch), str(table), cluster.bootstrap_servers)
     command = [sys.executable, "-m", "tests.bench.kafka_spark", *arguments]
@@ -184,11 +183,11 @@ def waiting_spark(scratch: Path, table: Path, cluster: KafkaCluster) -> Iterator
 
 @pytest.fixture(scope="module")
 def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
-    """A broker that is set up for work, not for tests."""
+    """A broker with settings for work, not for tests."""
     scratch = tmp_path_factory.mktemp("kafka")
     table = scratch / "orders"
     rows = write_orders(table, APPENDS)
-    # Topics make room at once when they are deleted.
+    # Deleted topics free their space at once.
     properties = {"log.segment.delete.delay.ms": "1000"}
     with (
         KafkaCluster(scratch / "broker", properties=properties, java_options=("-Xmx1g",)) as cluster,
@@ -198,7 +197,7 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
 
 
 def table_line(race: Race, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> str:
-    """Medians, and medians of the ratios within a run."""
+    """Format medians, and medians of the ratios within a run."""
     rows, peer = race.rows(contender), CONTENDERS[contender]
     mine = [run[contender] for run in runs]
     pairs = [(run[contender], run[peer]) for run in runs]
@@ -214,7 +213,7 @@ def table_line(race: Race, contender: Contender, runs: Sequence[dict[Contender, 
 
 
 def test_kafka(race: Race, capsys: pytest.CaptureFixture[str]) -> None:
-    # What Java compiles in the first round is shown by itself: a job that runs once pays for it each time.
+    # Compilation by Java in the first round is shown by itself: a job that runs once pays for it each time.
     first, *runs = [{contender: race.run(contender) for contender in CONTENDERS} for _ in range(1 + RUNS)]
     heads = ("rows/s", "rows/CPU s", "broker CPU s/M", "times as fast, per CPU s, as")
     with capsys.disabled():

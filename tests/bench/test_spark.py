@@ -1,12 +1,12 @@
-"""Changes on Spark: lake-tailer's data source beside Delta's own readers, in the same session, and what tasks cost.
+"""Changes on Spark: lake-tailer's data source and Delta's own readers in the same session, and the cost of tasks.
 
-Wide rows that were appended, updates in a change feed, and rows marked in deletion vectors without a feed, for which
-Delta needs row tracking (CHANGES, with the setting `changelogV2`). Every contender gives all rows to a sink that keeps
-none. Processor time counts besides time: that of Java and of the executors' Python together.
+Appends of wide rows, updates with a change feed, and deletion vectors without a feed, for which Delta needs row
+tracking (CHANGES, with the setting `changelogV2`). Every contender passes all rows to a sink that keeps none. Processor
+time is measured besides time: that of Java and of the executors' Python together.
 
-Then the engines, as the daemon takes their batches: from which size of a version on is Spark sooner? And what a piece
-costs that is planned, and one that is run, for what a thousand executors would take. Nothing is asserted about time.
-`make bench` prints the tables; figures that are quoted anywhere come from here.
+The engines are compared as the daemon uses them, to find the size of a version from which Spark is faster. The cost of
+a planned split and of an executed one gives an estimate for a thousand executors. Nothing is asserted about time.
+`make bench` prints the tables; quoted figures come from here.
 """
 
 import json
@@ -26,24 +26,24 @@ from tests.bench.spark_tables import CLAIMED_BYTES, claim_files, claim_size, gro
 
 RUNS: Final = 3
 ROOT: Final = Path(__file__).parents[2]
-APPENDED: Final = 500_000  # rows a version
+APPENDED: Final = 500_000  # rows per version
 VERSIONS: Final = 4
-ROWS: Final = 1_000_000  # of the tables that change
+ROWS: Final = 1_000_000  # in the changed tables
 CHANGES: Final = 2  # versions
 UPDATED: Final = 5  # every fifth row
 DELETED: Final = 100
-LINKED: Final = 50_000  # rows, about 8 MB of a file
-LINKS: Final = (1, 4, 16, 64, 128)  # files a version
+LINKED: Final = 50_000  # rows, about 8 MB per file
+LINKS: Final = (1, 4, 16, 64, 128)  # files per version
 PLANNED: Final = 100_000  # files
 EXECUTORS: Final = 1000
-PIECES: Final = (32, 288)  # from 32 on they are as large as pieces get
+PIECES: Final = (32, 288)  # from 32 on splits have their largest size
 
 Show = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Who reads what; `peer`: whom it is held against, by the same name."""
+    """A reader of a table; `peer`: the name of the contender that it is compared with."""
 
     reader: str
     table: str
@@ -56,12 +56,12 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """How a table shows it."""
+        """The name in the printed table."""
         return f"{self.table}: {self.reader}, {self.master}"
 
 
 class Readers:
-    """Sparks that wait for orders (`tests.bench.spark_reader`), one for each master, and the folder of the tables."""
+    """Spark processes that wait for orders (`tests.bench.spark_reader`), one per master, and the folder of tables."""
 
     def __init__(self, folder: Path, processes: Mapping[str, "subprocess.Popen[str]"]) -> None:
         self.folder: Final = folder
@@ -70,13 +70,13 @@ class Readers:
             self._answer(process)
 
     def order(self, master: str, **order: Any) -> dict[str, float]:
-        """Have it done: the seconds it took, and those of processors."""
+        """Run an order; return its time and its processor times."""
         process = self._processes[master]
         print(json.dumps(order), file=opened(process.stdin), flush=True)
         return self._answer(process)
 
     def run(self, contender: Contender) -> dict[str, float]:
-        """Have it read."""
+        """Run a read."""
         path = str(self.folder / contender.table)
         versions = {"first": contender.first, "last": contender.last}
         reading = {"reader": contender.reader, "path": path, "options": dict(contender.options)}
@@ -92,7 +92,7 @@ class Readers:
 
 
 def opened(stream: IO[str] | None) -> IO[str]:
-    """A pipe of a process that was started with it."""
+    """Return a pipe of a process that was started with it."""
     assert stream is not None
     return stream
 
@@ -112,7 +112,7 @@ def waiting(scratch: Path, master: str) -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
-    """Two Sparks and the tables that Spark writes."""
+    """Two Spark processes and the tables that Spark writes."""
     folder = tmp_path_factory.mktemp("tables")
     with ExitStack() as stack:
         processes = {
@@ -141,7 +141,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 
 
 def contenders() -> list[Contender]:
-    """Ours and Delta's, by table."""
+    """List lake-tailer's and Delta's contenders, by table."""
     feeds = [
         Contender(reader, table, first, last, rows, peer, master)
         for table, first, last, rows in (
@@ -165,11 +165,11 @@ def contenders() -> list[Contender]:
 
 
 def cpu_s(taken: Mapping[str, float]) -> float:
-    """Processor time of all that is not the program that asks."""
+    """Return the processor time of Java and the executors' Python."""
     return taken["java_s"] + taken["python_s"]
 
 
-# What a task costs: until the next one begins, all processor time, and Java's, which has the driver's part.
+# The cost of a task until the next one begins: all processor time, and Java's, which contains the driver's part.
 ALL: Final = "CPU ms"
 JAVA: Final = "CPU ms of Java"
 MEASURES: Final[Mapping[str, Callable[[Mapping[str, float]], float]]] = {
@@ -180,7 +180,7 @@ MEASURES: Final[Mapping[str, Callable[[Mapping[str, float]], float]]] = {
 
 
 def rounds(readers: Readers, found: Sequence[Contender], runs: int = RUNS) -> list[dict[str, dict[str, float]]]:
-    """All in turn, as often as it says. What Java compiles before is not counted."""
+    """Run all in turn, `runs` times, after a first round for Java's compiler that does not count."""
     return [{each.name: readers.run(each) for each in found} for _ in range(1 + runs)][1:]
 
 
@@ -211,7 +211,7 @@ def test_data_source(readers: Readers, show: Show) -> None:
 
 
 def test_engines(readers: Readers, show: Show) -> None:
-    """The daemon's form: batches of a version, in their order, in its process."""
+    """The daemon's use: batches of a version, in order, in its process."""
     size = next((readers.folder / "linked").glob("1-*.parquet")).stat().st_size
     found = [
         Contender(engine, "linked", version, version, links * LINKED, "LocalEngine", options={"files": str(links)})
@@ -234,7 +234,7 @@ def test_engines(readers: Readers, show: Show) -> None:
 
 
 def rounds_by_version(readers: Readers, found: Sequence[Contender]) -> dict[tuple[int, str], list[dict[str, float]]]:
-    """Each in turn, without the first round."""
+    """Run each in turn, without counting the first round."""
     taken: dict[tuple[int, str], list[dict[str, float]]] = {}
     for number in range(1 + RUNS):
         for each in found:
@@ -245,7 +245,7 @@ def rounds_by_version(readers: Readers, found: Sequence[Contender]) -> dict[tupl
 
 
 def test_pieces(readers: Readers, tmp_path: Path, show: Show) -> None:
-    """What each costs: on the driver that plans it, and on the executor that finds no row in it."""
+    """The cost of a split: on the driver that plans it, and on the executor that finds no row in it."""
     claim_files(tmp_path / "planned", PLANNED)
     taken = [readers.order("local[2]", reader="plan", path=str(tmp_path / "planned")) for _ in range(RUNS)]
     planned_s = statistics.median(each["driver_s"] for each in taken)

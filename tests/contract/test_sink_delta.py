@@ -1,4 +1,4 @@
-"""The contract of a sink, kept by `delta`; and by a state table on behalf of a sink that keeps no progress itself."""
+"""The contract of a sink, kept by `delta`, and by a state table for a sink without progress."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ METADATA = frozenset(field.name for field in METADATA_FIELDS)
 
 
 class TestDeltaSink(SinkTests):
-    keeps_order = False  # rows of a Delta table have none
-    reports_schema_changes = False  # the table has one
+    keeps_order = False  # rows of a Delta table have no order
+    reports_schema_changes = False  # they show in the table's schema
 
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ class TestDeltaSink(SinkTests):
         return await to_thread.run_sync(self._read, app_id)
 
     def _read(self, app_id: str) -> list[dict[str, Any]]:
-        """Streams share a table; the log says in which stream's commits files came."""
+        """Streams share a table; the log tells which stream committed a file."""
         if not self.path.exists():
             return []
         schema = pa.schema(DeltaTable(str(self.path)).schema().to_arrow())
@@ -51,9 +51,9 @@ class TestDeltaSink(SinkTests):
 
 
 def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows of one file as the table has them, with null for columns that came later; metadata columns last.
+    """Return the rows of one file with the table's columns, null for later ones; metadata columns last.
 
-    The table itself has them in the order in which they came.
+    The table itself has them in the order in which they were added.
     """
     names = sorted(schema.names, key=lambda name: name in METADATA)
     there = set(rows.schema.names)
@@ -63,7 +63,7 @@ def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class ListSink:
-    """Rows in a list that outlives the instances: the plainest `AtLeastOnceSink`."""
+    """Rows in a list that outlives the instances: the simplest `AtLeastOnceSink`."""
 
     name = "list"
 
@@ -77,10 +77,10 @@ class ListSink:
         self._rows.setdefault(event.table_id, []).append(event_values(event))
 
     async def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no rows are held back."""
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 class TestRecordedInAStateTable(SinkTests):

@@ -33,7 +33,7 @@ class TestJsonLines(FilesTests):
 
 
 class TestParquet(FilesTests):
-    reports_schema_changes = False  # a file has a schema
+    reports_schema_changes = False  # it shows in the schema of the files
 
     def make_sink(self) -> FilesSink:
         return FilesSink("files", self.path, "parquet")

@@ -20,7 +20,7 @@ from tests.support.kafka.topics import end_offsets, unique_name
 
 
 class TopicPerStream(KafkaSink):
-    """Streams of one sink share its topic, and flat rows do not say which table they are of: here each has its own."""
+    """A sink with a topic per stream: streams share a topic, and flat rows do not name their table."""
 
     def _stream(self, app_id: str) -> Stream:
         if app_id not in self._streams:
@@ -76,7 +76,7 @@ class KafkaSinkTests(SinkTests):
         return await to_thread.run_sync(self._read, topic_of(self.topic, app_id))
 
     def _read(self, topic: str) -> list[dict[str, Any]]:
-        """What is committed, as somebody reads it who does not wait for open transactions."""
+        """Read the committed messages as a consumer that does not wait for open transactions."""
         if not end_offsets(self.kafka.bootstrap_servers, [topic]):
             return []
         consumer = KafkaConsumer(

@@ -1,4 +1,4 @@
-"""A process that delivers a table into another one by executors, until it is told to stop: for `test_spark_delta_kill`.
+"""A process that delivers one table into another through executors until it is stopped: for `test_spark_delta_kill`.
 
 python -m tests.faults.executor_writer SOURCE TARGET SCRATCH RANGE_VERSIONS
 """
@@ -19,7 +19,7 @@ __all__ = ["settings"]
 
 
 def settings(scratch: Path) -> SparkSettings:
-    """A small local Spark with Delta."""
+    """Settings of a small local Spark with Delta."""
     quiet = scratch / "log4j2.properties"
     quiet.write_text("rootLogger.level = off\n")
     conf = {

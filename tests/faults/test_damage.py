@@ -1,4 +1,4 @@
-"""Damaged and odd tables: each stops with the error that names what is wrong, or gives exactly the right rows."""
+"""Damaged and unusual tables: each stops with an error that names the fault, or gives exactly the right rows."""
 
 import json
 import struct
@@ -28,18 +28,18 @@ def table(tmp_path: Path) -> HandwrittenTable:
 
 
 def changes(version: Followed) -> list[tuple[str, int]]:
-    """Change type and id of every row, in delivery order."""
+    """Return change type and id of every row, in delivery order."""
     rows = version.table.select(["_change_type", "id"]).to_pylist()
     return [(row["_change_type"], row["id"]) for row in rows]
 
 
 def last(table: HandwrittenTable) -> list[tuple[str, int]]:
-    """The changes of the newest version."""
+    """Return the changes of the newest version."""
     return changes(follow(table.path)[table.version])
 
 
 def stopped(table: HandwrittenTable) -> TailerError:
-    """The error that stops us at the newest version, all others having been given."""
+    """Return the error of the newest version; all earlier ones must be readable."""
     versions, error = follow_until_error(table.path)
     assert [version.plan.version for version in versions] == list(range(table.version)), error
     assert isinstance(error, TailerError), repr(error)
@@ -48,7 +48,7 @@ def stopped(table: HandwrittenTable) -> TailerError:
 
 
 def delete(table: HandwrittenTable, vector: dict[str, Any]) -> None:
-    """Commit that the rows `vector` marks are deleted."""
+    """Commit a delete of the rows that `vector` marks."""
     table.commit(table.remove("part-0.parquet"), table.add("part-0.parquet", vector))
 
 
@@ -124,9 +124,9 @@ def test_a_column_of_a_data_file_called_change_type_is_not_ours(table: Handwritt
 @pytest.mark.parametrize("values", [{}, {"p": None}, {"p": ""}], ids=["left out", "null", "empty"])
 @pytest.mark.parametrize("action", ["add", "remove"])
 def test_a_partition_value_left_out_of_the_log_is_null(tmp_path: Path, action: str, values: dict[str, Any]) -> None:
-    """Spark leaves nulls out of the partition values of actions it made from its state: removes, restores, clones.
+    """Spark leaves nulls out of the partition values of actions that it derives: removes, restores, clones.
 
-    The data file may hold the column all the same, as '' where the row had it; only the log counts.
+    The data file may have the column nevertheless, with '' for such a row; only the log counts.
     """
     table = HandwrittenTable(tmp_path / "table")
     fields = [
@@ -215,7 +215,8 @@ def test_a_gap_that_opens_while_following_is_found(table: HandwrittenTable) -> N
     assert getattr(error, "version", None) == 2
 
 
-# --- files that are gone or broken -----------------------------------------------------------------------------------
+# --- missing and corrupt files
+# ------------------------------------------------------------------------------------------
 
 
 def test_missing_data_file(table: HandwrittenTable) -> None:
@@ -315,7 +316,7 @@ def test_a_vector_file_cut_short(table: HandwrittenTable, keep: int) -> None:
     ],
 )
 def test_a_checked_vector_that_is_no_bitmap(table: HandwrittenTable, data: bytes) -> None:
-    """Size and checksum hold, so only the bitmap itself can tell."""
+    """Size and checksum are valid, so only the bitmap's own checks fail."""
     delete(table, table.raw_vector(1, data, 1))
     assert isinstance(stopped(table), DataCorrupt)
 
@@ -326,7 +327,7 @@ def test_a_vector_that_marks_rows_the_file_does_not_have(table: HandwrittenTable
 
 
 def inline(text: str, size: int, cardinality: int) -> dict[str, Any]:
-    """An inline descriptor."""
+    """Make an inline descriptor."""
     return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": size, "cardinality": cardinality}
 
 

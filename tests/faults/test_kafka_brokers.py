@@ -1,7 +1,6 @@
-"""Brokers that are killed, shut down and out of reach while the daemon delivers: the five figures are 0.
+"""Brokers that are killed, shut down or unreachable while the daemon delivers: the five figures are 0.
 
-Each trouble comes while both clients deliver, and each is over before the next: what the daemon does in it, and
-behind it, is seen by readers beside it.
+Each fault comes while both clients deliver, and ends before the next one. Concurrent readers check the result.
 """
 
 from collections.abc import Iterator
@@ -23,19 +22,19 @@ LOST_ANSWERS = [(END_TXN,), (PRODUCE,), ()]
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
-    """Versions of which every fourth takes a few transactions."""
+    """A history in which every fourth version takes several transactions."""
     return History(tmp_path / "table", seed=4, length=160, large=1_500, large_every=4)
 
 
 @pytest.fixture(scope="module")
 def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Topics have three replicas, of which two must have a record."""
+    """Three brokers; topics have three replicas, and two must have a record."""
     with KafkaCluster(tmp_path_factory.mktemp("three-brokers"), 3) as cluster:
         yield cluster
 
 
 def finish(lanes: Lanes, daemon: Daemon) -> None:
-    """Deliver a little more, end well, and have nothing wrong."""
+    """Deliver some more versions, end without an error, and check all figures."""
     lanes.history.publish(4)
     lanes.await_caught_up(daemon)
     assert daemon.terminate() == 0, daemon.said
@@ -78,7 +77,7 @@ def test_link_cut_held_and_losing_answers(
             lanes.publish_until(daemon, lambda: bool(lanes.open()))
             trouble()
             history.publish(2)
-            daemon.wait_for(lambda: not lanes.open())  # the broker gives up what was begun
+            daemon.wait_for(lambda: not lanes.open())  # the broker aborts open transactions
             kafka_link.mend()
             lanes.await_more(daemon)
         finish(lanes, daemon)
@@ -95,7 +94,7 @@ def test_brokers_of_three_killed_in_turn(tmp_path: Path, history: History, three
             lanes.publish_until(daemon, lambda: bool(lanes.open()))
             three_brokers.stop(node, hard=True)
             history.publish(2)
-            lanes.await_more(daemon)  # two are enough
+            lanes.await_more(daemon)  # two brokers are enough
             three_brokers.start(node)
             three_brokers.await_in_sync()
         finish(lanes, daemon)

@@ -1,6 +1,6 @@
-"""Both drivers of the `kafka` sink against all that goes wrong: none may say that a commit took place that did not.
+"""Both drivers of the `kafka` sink under faults: neither may report a commit that did not take place.
 
-The link to the broker, the broker, other producers, the clock, and what the broker refuses.
+Faults of the link, the broker, other producers and the clock, and refusals by the broker.
 """
 
 import os
@@ -27,7 +27,7 @@ IMPATIENT: Final = ProducerSettings(transaction_timeout_ms=3000, delivery_timeou
 
 
 def await_true(reached: Callable[[], bool]) -> None:
-    """Wait for something that happens in its own time."""
+    """Wait until a condition becomes true."""
     deadline = time.monotonic() + 120
     while not reached():
         assert time.monotonic() < deadline
@@ -35,24 +35,24 @@ def await_true(reached: Callable[[], bool]) -> None:
 
 
 def await_stored(kafka: KafkaCluster, topic: str, count: int) -> None:
-    """Wait until so many messages of an open transaction lie in a topic."""
+    """Wait until so many messages of an open transaction are stored in a topic."""
     await_true(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= count)
 
 
 def state_of(kafka: KafkaCluster, shard: str) -> str:
-    """What the broker says of a transactional id."""
+    """Return the broker's state of a transactional id."""
     with admin(kafka.bootstrap_servers) as client:
         (told,) = client.describe_transactions([shard]).values()
     return str(told.state.value)
 
 
 def values_in(kafka: KafkaCluster, topic: str) -> list[bytes | None]:
-    """What readers of committed messages see of a topic."""
+    """Return the messages of a topic that `read_committed` consumers see."""
     return [record.value for record in read_topic(kafka.bootstrap_servers, topic)]
 
 
 def assert_useless(producer: Producer) -> None:
-    """A producer that has failed refuses all but to be closed."""
+    """Assert that a failed producer refuses everything except `close`."""
     for call in (producer.begin, producer.commit, producer.abort, lambda: producer.send("any", messages_of([b""]))):
         with pytest.raises(SinkUnavailable, match="has failed"):
             call()
@@ -63,7 +63,7 @@ def assert_useless(producer: Producer) -> None:
 
 @contextmanager
 def impatient_commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commits that wait for their answer for a moment only."""
+    """Make commits time out after a moment."""
     with monkeypatch.context() as patch:
         patch.setattr(python_producer, "_END_MS", 2000)
         patch.setattr(confluent_producer, "_END_S", 2.0)
@@ -72,7 +72,7 @@ def impatient_commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @every_driver
 def test_a_zombie_is_fenced(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """Another producer took the id while a transaction was open: nothing of that is ever seen."""
+    """Another producer takes the id during an open transaction, which never becomes visible."""
     topic, shard = create_topic(kafka.bootstrap_servers), unique_name()
     with producing(driver, kafka.bootstrap_servers, shard) as zombie:
         zombie.begin()
@@ -93,7 +93,7 @@ def test_a_zombie_is_fenced(driver: ProducerFactory, kafka: KafkaCluster) -> Non
 
 @every_driver
 def test_a_zombie_that_goes_on_sending_is_fenced(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """The messages it sends after another one took over are refused, and so is the commit."""
+    """Messages sent after the takeover are refused, and so is the commit."""
     topic, shard = create_topic(kafka.bootstrap_servers), unique_name()
     with producing(driver, kafka.bootstrap_servers, shard) as zombie:
         zombie.begin()
@@ -107,7 +107,7 @@ def test_a_zombie_that_goes_on_sending_is_fenced(driver: ProducerFactory, kafka:
 
 
 def send_and_commit(producer: Producer, topic: str, *values: bytes, partition: int | None = None) -> None:
-    """What a stream does that does not know what happened meanwhile."""
+    """Continue as a stream that has not noticed the fault."""
     producer.send(topic, messages_of(values), partition)
     producer.commit()
 
@@ -115,7 +115,7 @@ def send_and_commit(producer: Producer, topic: str, *values: bytes, partition: i
 @every_driver
 @pytest.mark.parametrize("more", [[b"lost too"], []], ids=["sends more", "only commits"])
 def test_a_transaction_that_the_broker_gave_up(driver: ProducerFactory, kafka: KafkaCluster, more: list[bytes]) -> None:
-    """kafka-python's own commit says that all is well here."""
+    """kafka-python's own commit reports success in this case."""
     topic, shard = create_topic(kafka.bootstrap_servers), unique_name()
     with producing(driver, kafka.bootstrap_servers, shard, IMPATIENT) as producer:
         producer.begin()
@@ -130,7 +130,7 @@ def test_a_transaction_that_the_broker_gave_up(driver: ProducerFactory, kafka: K
 
 @every_driver
 def test_a_link_that_was_cut_for_too_long(driver: ProducerFactory, kafka: KafkaCluster, kafka_link: Proxy) -> None:
-    """A message ran out of time; the link is sound again, more is sent: kafka-python's own commit leaves one out."""
+    """A message timed out; the link is restored and more is sent. kafka-python's own commit would leave one out."""
     topic = create_topic(kafka.bootstrap_servers)
     with producing(driver, kafka_link.address, unique_name(), SHORT) as producer:
         producer.begin()
@@ -138,7 +138,7 @@ def test_a_link_that_was_cut_for_too_long(driver: ProducerFactory, kafka: KafkaC
         await_stored(kafka, topic, 1)
         kafka_link.cut()
         producer.send(topic, messages_of([b"lost"]))
-        time.sleep(2 * SHORT.delivery_timeout_ms / 1000)  # not for something to happen: it is the fault itself
+        time.sleep(2 * SHORT.delivery_timeout_ms / 1000)  # the pause is the fault itself
         kafka_link.mend()
         with pytest.raises(SinkUnavailable):
             send_and_commit(producer, topic, b"last")
@@ -149,10 +149,10 @@ def test_a_link_that_was_cut_for_too_long(driver: ProducerFactory, kafka: KafkaC
 
 @every_driver
 def test_a_link_that_was_cut_for_a_moment(driver: ProducerFactory, kafka: KafkaCluster, kafka_link: Proxy) -> None:
-    """Messages and commits are repeated, and are there once; kafka-python gives up instead, now and then."""
+    """Messages and commits are retried, and stored once; kafka-python sometimes fails instead."""
     topic = create_topic(kafka.bootstrap_servers)
     values, committed = [b"1", b"2", b"3"], 0
-    # Where a transaction was given up, the next holder of its id ends it.
+    # The next holder of the id ends a failed transaction.
     transactional_id = unique_name()
     with (
         suppress(CommitUnknown, SinkUnavailable),
@@ -193,7 +193,7 @@ def test_the_answer_to_a_commit_is_lost(
 
 @every_driver
 def test_the_broker_is_killed(driver: ProducerFactory, mortal_kafka: KafkaCluster) -> None:
-    """Inside of a transaction, and is back too late; the next producer finds nothing of it."""
+    """Killed during a transaction and restarted too late: the next producer finds nothing of it."""
     topic, shard = create_topic(mortal_kafka.bootstrap_servers), unique_name()
     with producing(driver, mortal_kafka.bootstrap_servers, shard, SHORT) as producer:
         producer.begin()
@@ -213,7 +213,7 @@ def test_the_broker_is_killed(driver: ProducerFactory, mortal_kafka: KafkaCluste
 
 @every_driver
 def test_the_broker_is_bounced(driver: ProducerFactory, mortal_kafka: KafkaCluster) -> None:
-    """Inside of a transaction, killed: which goes on, or is gone as a whole."""
+    """Killed during a transaction and restarted: the transaction continues, or is aborted as a whole."""
     topic, shard = create_topic(mortal_kafka.bootstrap_servers), unique_name()
     committed: list[bytes | None] = []
     with producing(driver, mortal_kafka.bootstrap_servers, shard) as producer:
@@ -231,7 +231,7 @@ def test_the_broker_is_bounced(driver: ProducerFactory, mortal_kafka: KafkaClust
 
 @every_driver
 def test_messages_nothing_is_heard_of(driver: ProducerFactory, kafka: KafkaCluster, kafka_link: Proxy) -> None:
-    """The client never says what became of them."""
+    """The client never reports their outcome."""
     topic = create_topic(kafka.bootstrap_servers)
     with producing(driver, kafka_link.address, unique_name()) as producer:
         producer.begin()
@@ -246,7 +246,7 @@ def test_messages_nothing_is_heard_of(driver: ProducerFactory, kafka: KafkaClust
 
 @every_driver
 def test_what_is_on_its_way_is_bounded(driver: ProducerFactory, kafka: KafkaCluster, kafka_link: Proxy) -> None:
-    """Nothing gets through: handing over stops, and says so when the messages ran out of time."""
+    """The link is blocked: `send` stops accepting messages, and reports when they time out."""
     topic = create_topic(kafka.bootstrap_servers)
     settings = ProducerSettings(delivery_timeout_ms=2000, in_flight_bytes=2**20)
     endless = messages_of([os.urandom(1000)] * 10_000)
@@ -262,7 +262,7 @@ def test_what_is_on_its_way_is_bounded(driver: ProducerFactory, kafka: KafkaClus
 
 @every_driver
 def test_a_message_that_is_too_large(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """For us, or for the topic: the error says which topic, and which settings to look at."""
+    """For us, or for the topic: the error names the topic and the settings to check."""
     wide = create_topic(kafka.bootstrap_servers)
     narrow = create_topic(kafka.bootstrap_servers, configs={"max.message.bytes": "20000"})
     for topic, settings in ((wide, ProducerSettings(request_bytes=50_000)), (narrow, ProducerSettings())):
@@ -278,7 +278,7 @@ def test_a_message_that_is_too_large(driver: ProducerFactory, kafka: KafkaCluste
 
 @every_driver
 def test_a_topic_that_is_missing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """It is not created in passing."""
+    """It is not created implicitly."""
     topic = unique_name()
     with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
         producer.begin()
@@ -290,7 +290,7 @@ def test_a_topic_that_is_missing(driver: ProducerFactory, kafka: KafkaCluster) -
 
 @every_driver
 def test_a_partition_that_is_missing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """The message goes nowhere else."""
+    """The message is not sent to another partition."""
     topic = create_topic(kafka.bootstrap_servers)
     with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
         producer.begin()
@@ -310,7 +310,7 @@ def test_a_message_without_a_key_for_a_compacted_topic(driver: ProducerFactory, 
 
 @every_driver
 def test_a_transaction_timeout_beyond_the_brokers(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """Refused when the id is taken."""
+    """It is refused when the id is initialised."""
     settings = ProducerSettings(transaction_timeout_ms=10**9)
     with pytest.raises(SinkRejected, match="transaction timeout") as caught:
         driver(connection_to(kafka.bootstrap_servers), settings, unique_name())
@@ -319,7 +319,7 @@ def test_a_transaction_timeout_beyond_the_brokers(driver: ProducerFactory, kafka
 
 @every_driver
 def test_nobody_answers(driver: ProducerFactory) -> None:
-    """The error says where, and of which sink, and that soon."""
+    """The error names the address and the sink, and comes soon."""
     began_s = time.monotonic()
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(SinkUnavailable, match=address) as caught:
@@ -329,7 +329,7 @@ def test_nobody_answers(driver: ProducerFactory) -> None:
 
 
 def test_reading_survives_a_bounce(mortal_kafka: KafkaCluster) -> None:
-    """The first call after it may fail, as any call may; a later one sees all."""
+    """The first call afterwards may fail, as any call may; a later one reads everything."""
     topic = create_topic(mortal_kafka.bootstrap_servers)
     cluster = Cluster(connection_to(mortal_kafka.bootstrap_servers))
 

@@ -1,7 +1,7 @@
-"""Two daemons with one app_id, and daemons that stand still: one goes on, the other one says why it ends.
+"""Two daemons with one app_id, and frozen daemons: one continues, the other one ends with a clear error.
 
-To brokers a daemon that stood still for longer than its transaction may take looks like one that was taken over. Only
-where that happened may it end.
+To brokers a daemon that was frozen for longer than its transaction timeout looks like one that was fenced. It may end
+only if it really was.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ FENCED = 4  # the exit code
 
 @pytest.fixture
 def lanes(tmp_path: Path, kafka: KafkaCluster) -> Lanes:
-    """Both clients, transactions of three seconds at most, and versions that take more than one transaction."""
+    """Both clients, transactions of three seconds at most, and versions that take several transactions."""
     history = History(tmp_path / "table", seed=3, length=60, large=4_000, large_every=2)
     pipelines = [Lane(client) for client in CLIENTS]
     return Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines, **SLOW)
@@ -28,7 +28,7 @@ def lanes(tmp_path: Path, kafka: KafkaCluster) -> Lanes:
 def test_frozen_beyond_its_transaction_and_revived(lanes: Lanes) -> None:
     with lanes, Daemon(lanes.config) as daemon:
         daemon.await_running()
-        late: set[str] = set()  # lanes whose transaction the broker gave up
+        late: set[str] = set()  # lanes whose transaction the broker aborted
 
         def another_is_open() -> bool:
             return any(lane.name not in late for lane in lanes.open())
@@ -37,7 +37,7 @@ def test_frozen_beyond_its_transaction_and_revived(lanes: Lanes) -> None:
             lanes.publish_until(daemon, another_is_open)
             daemon.freeze()
             late.update(lane.name for lane in lanes.open())
-            daemon.wait_for(lambda: not lanes.open())  # the broker gives them up
+            daemon.wait_for(lambda: not lanes.open())  # the broker aborts them
             daemon.thaw()
         lanes.history.publish(4)
         lanes.await_caught_up(daemon)

@@ -1,7 +1,7 @@
-"""SIGKILL of the real daemon while it delivers to Kafka: the five figures are 0, whoever reads, whichever client wrote.
+"""SIGKILL of the real daemon while it delivers to Kafka: the five figures are 0 for every reader and both clients.
 
-Kills come where they hurt: behind what readers have just seen, so at any point of the next transactions, and while the
-daemon starts. That some of them tore transactions is asserted, too.
+Kills come right after a commit becomes visible, so at any point of the next transactions, and while the daemon starts.
+The test also asserts that some kills interrupted transactions.
 """
 
 import random
@@ -20,13 +20,13 @@ SOAK_KILLS = 200
 
 
 def killed(lanes: Lanes, kills: int, commits: int) -> None:
-    """Start and kill daemons, `commits` versions coming with each at most, then let one deliver the rest."""
+    """Start and kill daemons, with at most `commits` new versions each, then let one deliver the rest."""
     history = lanes.history
     moments = random.Random(history.seed)
     for number in range(kills):
-        history.publish(moments.randrange(commits))  # what came while nobody watched
+        history.publish(moments.randrange(commits))  # published while no daemon runs
         with Daemon(lanes.config) as daemon:
-            if number % 5 == 4:  # before it has done anything, or little
+            if number % 5 == 4:  # before it has done anything, or much
                 time.sleep(moments.uniform(0.2, 1.5))
             else:
                 daemon.await_running()

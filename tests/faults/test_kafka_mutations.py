@@ -1,7 +1,7 @@
-"""Four mistakes that lose or double messages, each made on purpose: the figures see it, and are 0 without the mistake.
+"""Four deliberate mistakes that lose or duplicate messages: the figures detect each, and are 0 without it.
 
-A test is run twice over the same trouble, which strikes at a place in the code that is named, not at a moment: with
-the code as it is, and with one mistake in it.
+A test runs twice under the same fault, which fires at a named place in the code: with the code as it is, and with one
+mistake in it.
 """
 
 import time
@@ -49,7 +49,7 @@ PATIENCE_S = 30.0
 
 @dataclass
 class Scene:
-    """A table and a stream of it, delivered in this process, two versions in a transaction."""
+    """A table and a stream of it, delivered in this process, two versions per transaction."""
 
     kafka: KafkaCluster
     lanes: Lanes
@@ -60,12 +60,12 @@ class Scene:
         return self.lanes.history
 
     def sink(self, address: str | None = None) -> KafkaSink:
-        """A new instance. `address`: of the cluster, by default the one without a proxy."""
+        """Make a new sink. `address`: of the cluster, by default the one without a proxy."""
         options = self.lanes.lanes[0].sink_options(address or self.kafka.bootstrap_servers, self.lanes.progress_topic)
         return KafkaSink.configure("sink", options | {"transaction_timeout_s": 2.0})
 
     def deliver(self, sink: KafkaSink, then_close: bool = True) -> None:
-        """All that is published."""
+        """Deliver all published versions."""
         anyio.run(self._deliver, sink, then_close)
 
     async def _deliver(self, sink: KafkaSink, then_close: bool) -> None:
@@ -81,21 +81,21 @@ class Scene:
                 await sink.aclose()
 
     def figures(self) -> Figures:
-        """Of what readers see now."""
+        """Return the figures of what readers see now."""
         (found,) = self.lanes.figures()
         return found
 
 
 @pytest.fixture
 def scene(tmp_path: Path, kafka: KafkaCluster) -> Iterator[Scene]:
-    """Rows to go to one topic by kafka-python."""
+    """A stream to one topic through kafka-python."""
     history = History(tmp_path / "table", seed=5, length=12, large=60, large_every=4)
     with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane("kafka-python", "flat", partitions=1)]) as lanes:
         yield Scene(kafka, lanes)
 
 
 def at_call(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, nth: int, act: Callable[..., Any]) -> None:
-    """Have `act` called with the original and its arguments, in its place, at the nth call of a method."""
+    """Replace the nth call of a method: `act` is called with the original and its arguments."""
     original, calls = getattr(owner, name), count(1)
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -117,7 +117,7 @@ def test_deliveries_unchecked_before_the_commit(
         monkeypatch.setattr(PythonProducer, "_check_delivered", lambda *_: None)
 
     def send_twice(send: Callable[..., None], topic: str, messages: Messages, *partition: int) -> None:
-        """Send the first message while the link is there, so that the transaction has the topic; then the others."""
+        """Send the first message while the link is up, so that the transaction has the topic; then the others."""
         send(topic, messages.slice(0, 1), *partition)
         producer: PythonProducer = send.args[0]  # type: ignore[attr-defined]  # it is a partial method
         await_outcome(producer, stored=True)
@@ -130,9 +130,9 @@ def test_deliveries_unchecked_before_the_commit(
         original()
         at_call(monkeypatch, PythonProducer, "send", 1, send_twice)
 
-    # A message is given up long before its transaction.
+    # A message times out long before its transaction.
     monkeypatch.setattr(link, "settings_of", lambda given: replace(settings_of(given), transaction_timeout_ms=60_000))
-    # The first transaction is the claim's; with the second one the client gets to know the topics.
+    # The first transaction is the claim's; during the second one the client learns about the topics.
     at_call(monkeypatch, PythonProducer, "begin", 3, begin)
     scene.history.publish(8)
     scene.deliver(scene.sink(kafka_link.address))
@@ -141,7 +141,7 @@ def test_deliveries_unchecked_before_the_commit(
 
 
 def await_outcome(producer: PythonProducer, stored: bool) -> None:
-    """Return when the client knows of all messages whether they are stored, or one of them is not."""
+    """Return when the client knows whether all messages are stored, or that one of them is not."""
     deadline = time.monotonic() + PATIENCE_S
     futures = [future for chunk in producer._in_flight for future in chunk.futures]
     while not all(future.is_done for future in futures):
@@ -183,7 +183,7 @@ def test_progress_read_to_the_committed_end_only(scene: Scene, monkeypatch: pyte
     other.init_transactions()
 
     def record_behind(record: Callable[..., None], *arguments: Any) -> None:
-        """Hand progress over behind that of another stream, whose transaction stays open."""
+        """Record progress after that of another stream, whose transaction stays open."""
         other.begin_transaction()
         other.send(topic, encode(Entry(None, "other", "other", 1)), key=b"other/stream", partition=0).get(30)
         record(*arguments)
@@ -205,7 +205,7 @@ def test_progress_read_to_the_committed_end_only(scene: Scene, monkeypatch: pyte
 
 
 def committed_end(clients: Any, partition: Any) -> Any:
-    """Where a partition ends for readers of what is committed: before any transaction that is open."""
+    """Return the end of a partition for `read_committed` consumers: before any open transaction."""
     asked = {partition: OffsetSpec.LATEST}
     return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_COMMITTED)[partition]
 
@@ -235,7 +235,7 @@ def test_progress_outside_of_the_transaction(
 
 
 def record_outside(bootstrap_servers: str, topic: str, app_id: str, entry: Entry) -> None:
-    """Write progress without a transaction."""
+    """Record progress without a transaction."""
     producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
     producer.send(topic, encode(entry), key=app_id.encode(), partition=0).get(30)
     producer.close()

@@ -1,7 +1,7 @@
 """SIGKILL of executors and of the daemon while executors deliver to Kafka: the five figures are 0.
 
-Executors that are killed are Spark's to replace, and a task that was on one runs again. A daemon that is killed leaves
-executors behind that go on for a while, beside those of the next one.
+Spark replaces killed executors and runs their tasks again. A killed daemon leaves executors that continue for a while,
+beside those of the next one.
 """
 
 import json
@@ -30,7 +30,7 @@ LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.
 
 
 class ShardedLane(Lane):
-    """A lane of which executors deliver the shards."""
+    """A lane whose shards executors deliver."""
 
     def ends(self, records: Sequence[Record]) -> list[Record]:
         """One END for each version that all shards have ended."""
@@ -60,7 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 
 def run_on(spark: SparkSettings, lanes: Sequence[Lane], patch: pytest.MonkeyPatch) -> None:
-    """Have daemons of these lanes deliver through executors."""
+    """Make daemons of these lanes deliver through executors."""
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     patch.setenv("PYSPARK_PYTHON", sys.executable)
     patch.setenv("TAILER_ENGINE", "spark")
@@ -73,7 +73,7 @@ def run_on(spark: SparkSettings, lanes: Sequence[Lane], patch: pytest.MonkeyPatc
 
 
 def finish(lanes: Lanes) -> None:
-    """Let one daemon deliver the rest, and judge."""
+    """Let one daemon deliver the rest, and check the figures."""
     lanes.history.publish(5)
     with Daemon(lanes.config) as daemon:
         daemon.await_running()
@@ -93,7 +93,7 @@ def test_executors_and_drivers_are_killed(
     with ShardedLanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
         for _ in range(ROUNDS):
             kill_both(lanes, cluster, moments)
-            # What was seen open may have been committed before the kill: only now it is known.
+            # An open transaction may have been committed before the kill, which is known only now.
             if lanes.torn():
                 return
         pytest.fail("no kill hit a transaction")
@@ -105,7 +105,7 @@ def kill_both(lanes: ShardedLanes, cluster: StandaloneCluster, moments: random.R
         lanes.history.publish(moments.randint(2, 6))
         with Daemon(lanes.config) as daemon:
             daemon.await_running()
-            # What is open at first may be what executors of the last one left behind.
+            # Transactions that are open at first may belong to executors of the previous daemon.
             lanes.publish_until(daemon, lambda: bool(cluster.executor_pids() and lanes.open()))
             if number % 2:
                 for pid in cluster.executor_pids()[:1]:
@@ -119,7 +119,7 @@ def kill_both(lanes: ShardedLanes, cluster: StandaloneCluster, moments: random.R
 def test_the_process_with_all_of_it_is_killed(
     tmp_path: Path, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Driver and executor are one Java process, which ends when it finds that ours is gone."""
+    """Driver and executor are one Java process, which ends when our process is gone."""
     history = History(tmp_path / "table", seed=9, length=30, large=2_000, large_every=2)
     pipelines = [ShardedLane("kafka-python")]
     run_on(SparkSettings("local[2]", conf=LOCAL), pipelines, monkeypatch)

@@ -1,6 +1,6 @@
-"""SIGKILL of the real daemon at random moments: nothing is missing, nothing is doubled, versions come in order.
+"""SIGKILL of the real daemon at random moments: nothing is missing, nothing is duplicated, versions come in order.
 
-What was delivered is read from the destination, by its own reader, and compared with the model of the history and with
+Delivered rows are read from the destination with its own reader, and compared with the model of the history and with
 the versions read again from the log.
 """
 
@@ -24,7 +24,7 @@ COMMITS: Final = 300
 
 @pytest.fixture(params=["delta", "files"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The sink's kind."""
+    """The kind of the sink."""
     return str(request.param)
 
 
@@ -36,7 +36,7 @@ def history(tmp_path: Path, kind: str) -> LongHistory:
 
 @pytest.fixture
 def destination(tmp_path: Path, kind: str, history: LongHistory) -> Destination:
-    """Where its changes go."""
+    """The destination of its changes."""
     make = DeltaDestination if kind == "delta" else FilesDestination
     return make(tmp_path / "target", f"orders/{history.table_id}")
 
@@ -52,7 +52,7 @@ def config(tmp_path: Path, history: LongHistory, destination: Destination) -> Pa
 
 @pytest.fixture
 def started() -> Iterator[list[Daemon]]:
-    """Daemons of a test; none survives it."""
+    """The daemons of a test, all killed at its end."""
     daemons: list[Daemon] = []
     yield daemons
     for daemon in daemons:
@@ -62,7 +62,7 @@ def started() -> Iterator[list[Daemon]]:
 
 
 def check(history: LongHistory, destination: Destination, last: int) -> None:
-    """What was delivered is all versions up to `last`: every row once, versions in order and never torn apart."""
+    """Check that all versions up to `last` are delivered: every row once, versions whole and in order."""
     seen = -1
     found: Counter[tuple[int, str, int, int]] = Counter()
     for transaction in destination.transactions():
@@ -86,7 +86,7 @@ def test_killed_again_and_again(
     moments = random.Random(history.seed)
     reached = []
     for _ in range(KILLS):
-        history.publish(moments.randrange(8))  # what came while nobody watched
+        history.publish(moments.randrange(8))  # published while no daemon runs
         started.append(Daemon(config))
         started[-1].wait_until_running()
         killed_at = time.monotonic() + moments.uniform(0.0, 1.5)

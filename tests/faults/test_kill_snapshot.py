@@ -1,8 +1,8 @@
-"""SIGKILL of the real daemon inside the snapshot it starts with: it goes on behind the last row that is there.
+"""SIGKILL of the real daemon inside its first snapshot: it continues after the last delivered row.
 
-The daemon is the real one but for its transactions, which end after ten rows; no setting does that. What was delivered
-is read from the destination by its own reader, where it must be the beginning of the one sequence that is right; and
-the progress that a new instance of the sink tells must be the place of the last row.
+The daemon is the real one except for its transactions, which end after ten rows; no setting does that. Delivered rows
+are read from the destination with its own reader, and must be the beginning of the only valid sequence. The progress
+reported by a new instance of the sink must be the position of the last row.
 """
 
 import random
@@ -51,7 +51,7 @@ class SmallDaemon(Daemon):
 
 
 class Followed:
-    """A table whose snapshot is of many small files, and where the daemon delivers it to."""
+    """A table whose snapshot has many small files, and the destination of the daemon."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.table = Growing(folder / "source")
@@ -81,12 +81,12 @@ class Followed:
 
     @property
     def expected(self) -> list[Row]:
-        """Everything that is to be delivered, in order."""
+        """Return all rows of the snapshot, in order."""
         rows = [(self.pinned, "insert", each) for each in self.snapshot.values()]
         return rows + [(version, "insert", each) for version, each in self.table.inserted]
 
     def delivered(self) -> list[Row]:
-        """What is there, in order; inside of one commit the rows of a Delta table have none."""
+        """Read the delivered rows, in order; rows of a Delta table have no order within a commit."""
         rows: list[Row] = []
         for transaction in self.destination.transactions():
             found = [row[:3] for row in transaction]
@@ -94,7 +94,7 @@ class Followed:
         return rows
 
     def check(self) -> Position:
-        """What is there is the beginning of what is expected, and progress is its end; returns that."""
+        """Check that the delivered rows are a prefix of the expected ones that ends at the progress; return that."""
         position, rows = self.position(), self.delivered()
         assert position is not None
         assert len(rows) == self.rows_up_to(position)
@@ -102,13 +102,13 @@ class Followed:
         return position
 
     def position(self) -> Position | None:
-        """What a new instance of the sink tells."""
+        """Return the progress that a new instance of the sink reports."""
         sink: Sink = FilesSink("files", self.path) if self.kind == "files" else DeltaSink("delta", str(self.path))
         progress = anyio.run(sink.progress, self.app_id)
         return None if progress is None else progress.position
 
     def rows_up_to(self, position: Position | None) -> int:
-        """How many rows there must be."""
+        """Return the number of rows up to a position."""
         if position is None:
             return 0
         if position.in_snapshot:
@@ -117,7 +117,7 @@ class Followed:
         return sum(row[0] <= position.version for row in self.expected)
 
     def transactions(self) -> int:
-        """How many there were, counted without opening anything."""
+        """Count the transactions without opening a file."""
         folder = self.path / "_delta_log" if self.kind == "delta" else self.path / self.app_id
         return sum(1 for _ in folder.glob("[0-9]*.json*"))
 
@@ -130,7 +130,7 @@ def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Followed:
 
 @pytest.fixture
 def started() -> Iterator[list[SmallDaemon]]:
-    """Daemons of a test; none survives it."""
+    """The daemons of a test, all killed at its end."""
     daemons: list[SmallDaemon] = []
     yield daemons
     for daemon in daemons:
@@ -140,7 +140,7 @@ def started() -> Iterator[list[SmallDaemon]]:
 
 
 def kill_behind(followed: Followed, daemon: SmallDaemon, transactions: int) -> Position:
-    """Kill it when there are so many, its own and those before; where it was then, having checked what is there."""
+    """Kill the daemon after so many transactions in total; check the delivered rows and return their end."""
     deadline = time.monotonic() + DEADLINE_S
     while followed.transactions() < transactions:
         assert daemon.process.poll() is None, daemon.said
@@ -151,7 +151,7 @@ def kill_behind(followed: Followed, daemon: SmallDaemon, transactions: int) -> P
 
 
 def finish(followed: Followed, daemon: SmallDaemon) -> None:
-    """Let it deliver the rest."""
+    """Let the daemon deliver the rest."""
     deadline = time.monotonic() + DEADLINE_S
     while followed.position() != Position.end(followed.table.version):
         assert daemon.process.poll() is None, daemon.said
@@ -171,14 +171,14 @@ def test_killed_again_and_again(followed: Followed, started: list[SmallDaemon]) 
         assert position.version == followed.pinned
         assert all(before < position for before in reached), f"{position} after {reached}"
         reached.append(position)
-        followed.table.insert([1_000_000 + number])  # what comes meanwhile is not of the snapshot
+        followed.table.insert([1_000_000 + number])  # later commits are not part of the snapshot
     started.append(SmallDaemon(followed.config))
     finish(followed, started[-1])
     print(f"killed at {[(position.task - SNAPSHOT_TASKS, position.row) for position in reached]}")
 
 
 def test_killed_where_the_snapshot_ends(followed: Followed, started: list[SmallDaemon]) -> None:
-    """The place inside the snapshot becomes void with its last rows, not before and not after."""
+    """The position inside the snapshot becomes invalid with its last rows, not before and not after."""
     almost = len(followed.snapshot) // ROWS_TOGETHER - 6
     reached: list[Position] = []
     while sum(position.closes_version for position in reached) < 2:

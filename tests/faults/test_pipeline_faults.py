@@ -1,7 +1,6 @@
-"""Whatever fails, wherever: after recovery the destination has every row exactly once and in order.
+"""Recovery after any fault at any step: the destination has every row exactly once and in order.
 
-Faults strike the sink, the store, the files and the process itself, at every step; what is compared is read from the
-destination.
+Faults of the sink, the store, the files and the process itself, at every step. The comparison reads the destination.
 """
 
 import json
@@ -51,7 +50,7 @@ KINDS = pytest.mark.parametrize("faulty", [FaultySink, WholeVersions], ids=["spl
 
 @pytest.fixture(autouse=True)
 def no_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other at once, and work is divided as finely as that of a large version is."""
+    """Retry without delays, and divide work into many batches, as for a large version."""
     monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_none())
     monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
@@ -73,12 +72,12 @@ def table(tmp_path: Path) -> Growing:
 
 
 def following(table: Growing, sink: Sink, **more: Any) -> Pipeline:
-    """A pipeline with several transactions to make, within and across versions."""
+    """Make a pipeline with several transactions, within and across versions."""
     return pipeline(table, sink, until="latest", **{"max_versions": 2, "max_rows": 25, **more})
 
 
 def check(table: Growing, there: Destination) -> None:
-    """Everything is there, once, in order, and progress says so."""
+    """Check that everything is delivered once and in order, and that progress agrees."""
     assert there.delivered() == table.rows()
     assert there.position() == Position.end(table.version)
     positions = [position for position, _ in there.transactions]
@@ -94,7 +93,7 @@ class TestFaultsOfTheSink:
         try:
             await following(table, sink).run()
         except SinkRejected:
-            # Not if whole versions were given up with it: these are delivered once more, and nothing is refused then.
+            # Not if whole versions were aborted with it: these are delivered again, and nothing is refused then.
             assert fault.kind is Kind.REJECT
             await following(table, faulty(there.sink())).run()
         check(table, there)
@@ -152,7 +151,7 @@ class TestFaultsOfTheSink:
                 with anyio.CancelScope(shield=True):
                     await anyio.sleep(0.01)
                     sink.release()
-        # What is being committed is committed; what is not is not. What came before a change of schema is.
+        # A commit in progress completes; an open transaction does not. Rows before a change of schema are committed.
         assert len(there.transactions) == (fault.step in (Step.COMMIT, Step.ANNOUNCE))
         await following(table, faulty(there.sink())).run()
         check(table, there)
@@ -187,7 +186,7 @@ class TestFaultsOfTheSink:
 
 
 class Lines:
-    """A destination that keeps what it is given at once."""
+    """A destination that keeps everything at once."""
 
     name = "lines"
 
@@ -198,17 +197,17 @@ class Lines:
         self.rows.extend((batch.version, each) for each in batch.rows.column("id").to_pylist())
 
     async def announce(self, event: ControlEvent) -> None:
-        """Rows say all that is asked here."""
+        """Do nothing: rows are enough here."""
 
     async def flush(self) -> None:
-        """They have left already."""
+        """Do nothing: nothing is held back."""
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 class BadGoodbye(FaultySink):
-    """Fails every other time when a transaction is left, be it committed or not."""
+    """A sink that fails every other time when a transaction is left, committed or not."""
 
     leavings = 0
 
@@ -222,7 +221,7 @@ class BadGoodbye(FaultySink):
 
 
 class FlakyStore(LocalStore):
-    """Does not answer the `nth` question."""
+    """A store that fails the `nth` request."""
 
     def __init__(self, root: Path, nth: int) -> None:
         super().__init__(root)
@@ -258,7 +257,7 @@ class TestFaultsOfTheSource:
         assert nth > 5
 
     async def test_a_store_that_fails_while_former_ids_are_sought(self, tmp_path: Path) -> None:
-        """The table was another one for a while, under whose id the newest progress is."""
+        """The table had another id for a while, and the newest progress is under that id."""
         table = Growing(tmp_path / "t")
         table.insert([1])
         for table_id, row in (("other", 2), (APP.removeprefix("p/"), 3)):
@@ -315,7 +314,7 @@ class TestFaultsOfTheSource:
     async def test_progress_never_passes_a_task_that_failed_in_a_way_of_its_own(
         self, table: Growing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The sink neither waits nor gives way, and could commit behind every batch."""
+        """The sink neither waits nor yields, and could commit after every batch."""
 
         def broken(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
             for batch in execute(task, after_row):
@@ -333,7 +332,7 @@ class TestFaultsOfTheSource:
 
 
 class Eager:
-    """A sink that keeps rows the moment they are committed, without ever suspending."""
+    """A sink that stores rows at the moment of the commit, without ever suspending."""
 
     name = "eager"
     splits_versions = True
@@ -364,14 +363,14 @@ class Eager:
         self._written.extend((batch.version, each) for each in batch.rows.column("id").to_pylist())
 
     async def announce(self, event: ControlEvent) -> None:
-        """Rows say all that is asked here."""
+        """Do nothing: rows are enough here."""
 
     async def commit(self, progress: Progress) -> None:
         self.rows.extend(self._written)
         self.position = progress.position
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 class TestFaultsOfTheProcess:
@@ -398,14 +397,14 @@ class TestFaultsOfTheProcess:
         assert await to_thread.run_sync(self.delivered, out) == table.rows()
 
     def delivered(self, out: Path) -> list[tuple[int, int]]:
-        """What a reader of the directory finds."""
+        """Read the rows that a reader of the directory finds."""
         files = sorted((out / APP).glob("*.jsonl"))
         rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         return [(int(row["_commit_version"]), int(row["id"])) for row in rows if "id" in row]
 
 
 class Clock:
-    """Time as the pipeline sees it."""
+    """The clock of the pipeline."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -422,7 +421,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Ailing(FaultySink):
-    """Takes `seconds` for a question of `step`, and has no answer to as many as there are `failures`."""
+    """A sink that takes `seconds` for each `step`, and fails the first `failures` of them."""
 
     def __init__(self, there: Destination, clock: Clock, step: Step, failures: int, seconds: float) -> None:
         super().__init__(there.sink())
@@ -438,7 +437,7 @@ class Ailing(FaultySink):
 
 
 class TestPatience:
-    @pytest.mark.parametrize("step", [step for step in Step if step is not Step.ANNOUNCE])  # that follows a success
+    @pytest.mark.parametrize("step", [step for step in Step if step is not Step.ANNOUNCE])  # it follows a success
     async def test_it_ends_and_the_error_is_the_last_one_bare(self, table: Growing, clock: Clock, step: Step) -> None:
         there = Destination()
         sink = Ailing(there, clock, step, failures=1000, seconds=10)
@@ -519,7 +518,7 @@ class TestPatience:
 
     @pytest.mark.parametrize("error", [SinkFenced("s", "another"), SinkRejected("s", "no")], ids=repr)
     async def test_there_is_none_for_what_a_person_must_look_at(self, table: Growing, error: TailerError) -> None:
-        """But for the versions that were refused together with the one that should not be."""
+        """Except for the versions that were refused together with the faulty one."""
         there = Destination()
         asked = 0
 

@@ -1,6 +1,6 @@
-"""What a pipeline does when the columns change, when the table becomes another one, and when changes are lost.
+"""Pipelines through schema changes, replaced tables and lost changes.
 
-Every run is checked twice: in one go, and killed after each of its transactions and started again.
+Every run is checked twice: without interruption, and killed after each of its transactions and started again.
 """
 
 import json
@@ -44,19 +44,19 @@ RESNAPSHOT = Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
 
 
 def schema_string(**columns: str) -> str:
-    """A Delta schema of nullable columns."""
+    """Make a Delta schema of nullable columns."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
     return json.dumps({"type": "struct", "fields": fields})
 
 
 def change_schema(table: Growing, *more: dict[str, Any], **columns: str) -> int:
-    """Commit a new schema, and whatever else."""
+    """Commit a new schema, and other actions."""
     table.metadata = {**table.metadata, "schemaString": schema_string(**columns)}
     return table.commit({"metaData": table.metadata}, *more)
 
 
 def story(there: Destination, app_id: str = APP) -> list[Any]:
-    """What the destination has, in order: rows as (version, change, values) and events."""
+    """Return the content of the destination, in order: rows as (version, change, values) and events."""
     told: list[Any] = []
     for item in there.log.get(app_id, []):
         if isinstance(item, SchemaChange):
@@ -71,7 +71,7 @@ def story(there: Destination, app_id: str = APP) -> list[Any]:
 
 
 async def deliver(table: Growing, policy: Policy | None = None, *, whole: bool = False, start: str = "earliest") -> Any:
-    """Deliver all there is, in one go and in as many as there are transactions; the destination."""
+    """Deliver everything, without interruption and with one after each transaction; return the destination."""
     there, again = Destination(), Destination()
     await pipeline(table, _sink(there, whole), start, "latest", policy=policy, max_seconds=3600).run()
     before = None
@@ -90,7 +90,7 @@ def _sink(there: Destination, whole: bool) -> Sink:
 
 @pytest.fixture(params=[False, True], ids=["splitting", "whole"])
 def whole(request: pytest.FixtureRequest) -> bool:
-    """Whether the sink can store a place inside a version."""
+    """True if the sink cannot store a position inside a version."""
     return bool(request.param)
 
 
@@ -115,7 +115,7 @@ class TestSchema:
         assert [told[0] for told in story(there)].count(4) == 1
 
     async def test_deleted_rows_have_the_columns_they_had(self, tmp_path: Path, whole: bool) -> None:
-        """An overwrite with another schema: what is deleted is what was inserted, with a type that is no more."""
+        """An overwrite with another schema: deleted rows have the columns and types of their inserts."""
         table = Growing(tmp_path / "t")
         change_schema(table, table.add(table.data("1.parquet", [1, 2], x=["a", "b"])), id="long", x="string")
         new = table.data("2.parquet", [1], x=pa.array([7], pa.int32()), y=[True])
@@ -218,12 +218,12 @@ class Refusing(FaultySink):
 
     @property
     def splits_versions(self) -> bool:
-        """As told."""
+        """As given."""
         return not self._whole
 
     @property
     def splits_snapshots(self) -> bool:
-        """As told."""
+        """As given."""
         return not self._whole
 
     def begin(self, app_id: str, schema: pa.Schema) -> Any:
@@ -252,7 +252,7 @@ class _RefusingTransaction:
 
 
 def replace_table(table: Growing, *actions: dict[str, Any]) -> int:
-    """What REPLACE TABLE commits: another id."""
+    """Make the actions of REPLACE TABLE: another id."""
     table.metadata = {**table.metadata, "id": OTHER.removeprefix("p/")}
     return table.commit({"metaData": table.metadata}, *actions)
 
@@ -260,7 +260,7 @@ def replace_table(table: Growing, *actions: dict[str, Any]) -> int:
 class TestReplaceTable:
     @pytest.fixture
     def table(self, tmp_path: Path) -> Growing:
-        """Version 2 is another table."""
+        """A table that version 2 replaces."""
         table = Growing(tmp_path / "t")
         table.insert([1])
         replace_table(table, table.remove("1-0.parquet"), table.add(table.data("2.parquet", [2])))
@@ -284,7 +284,7 @@ class TestReplaceTable:
         assert [told[0] for told in story(there, OTHER)] == [2, 2, 3]
 
     async def test_back_to_the_first_table(self, table: Growing, whole: bool) -> None:
-        """RESTORE may bring the old id back: progress of then is not progress of now."""
+        """RESTORE may bring the old id back: its old progress is not the current progress."""
         table.metadata = {**table.metadata, "id": APP.removeprefix("p/")}
         table.commit({"metaData": table.metadata}, table.add("1-0.parquet"))
         table.insert([9])
@@ -293,7 +293,7 @@ class TestReplaceTable:
         assert [told[0] for told in story(there, APP)] == [1, 4, 5]
 
     async def test_an_instance_that_slept_is_fenced(self, table: Growing) -> None:
-        """It finished the old table; another instance went on with the new one."""
+        """It finished the old table; another instance continued with the new one."""
         there = Destination()
         sleepy = pipeline(table, there.sink(), max_versions=1)
 
@@ -324,7 +324,7 @@ class TestReplaceTable:
 
 class TestRecreated:
     def recreate(self, table: Growing, versions: int) -> Growing:
-        """Another table at the same place, as long as the first or longer."""
+        """Make another table at the same path, at least as long as the first."""
         shutil.rmtree(table.path)
         other = Growing(table.path)
         other.metadata["id"] = OTHER.removeprefix("p/")
@@ -386,7 +386,7 @@ class TestRecreated:
 
     @pytest.mark.parametrize("start", ["earliest", "latest", "snapshot", "2"])
     async def test_while_we_were_away(self, table: Growing, start: str) -> None:
-        """A restart finds another table: nobody goes on with it unasked."""
+        """A restart finds another table, and does not continue with it unasked."""
         there = Destination()
         await pipeline(table, there.sink(), until="latest").run()
         self.recreate(table, 4)
@@ -415,14 +415,14 @@ class TestRecreated:
 class TestLoss:
     @pytest.fixture
     def table(self, tmp_path: Path) -> Growing:
-        """Versions 1 to 6 insert a row each."""
+        """A table whose versions 1 to 6 insert a row each."""
         table = Growing(tmp_path / "t")
         for version in range(1, 7):
             table.insert([version])
         return table
 
     def checkpoint(self, table: Growing, version: int) -> None:
-        """What any writer may have left, as JSON."""
+        """Write a JSON checkpoint, as any writer may have left it."""
         name = f"{version:020d}.checkpoint.{'0' * 8}-0000-0000-0000-{version:012d}.json"
         protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["v2Checkpoint"]}
         lines = [{"checkpointMetadata": {"version": version}}, {"metaData": table.metadata}]
@@ -432,7 +432,7 @@ class TestLoss:
         (table.path / "_delta_log" / name).write_text(text)
 
     async def stopped(self, table: Growing, policy: Policy | None = None, *, whole: bool = False) -> Any:
-        """The error that ends a pipeline, and the destination."""
+        """Return the error that ends a pipeline, and the destination."""
         there = Destination()
         with anyio.fail_after(20), pytest.raises(TailerError) as found:
             await pipeline(table, _sink(there, whole), policy=policy, until="latest").run()
@@ -450,7 +450,7 @@ class TestLoss:
         assert there.position() == Position.end(3)
 
     def damage(self, table: Growing, damage: str) -> None:
-        """Lose version 4, in one of the ways there are."""
+        """Lose version 4, in one of several ways."""
         commit = table.commit_file(4)
         match damage:
             case "vacuumed":
@@ -488,7 +488,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated"])
     async def test_skip_goes_on_at_the_next_checkpoint(self, table: Growing, damage: str, whole: bool) -> None:
-        """Nothing else tells the state behind a commit that is lost."""
+        """Nothing else defines the state after a lost commit."""
         self.damage(table, damage)
         error, there = await self.stopped(table, SKIP, whole=whole)
         assert isinstance(error, StateUnknown)
@@ -573,7 +573,7 @@ class TestLoss:
         assert isinstance(found[0], VersionAhead)
 
     async def test_a_corrupt_data_file_is_not_a_loss(self, table: Growing, whole: bool) -> None:
-        """It may be repaired; what it holds is not known to be gone."""
+        """It may be repaired, so its rows are not known to be lost."""
         (table.path / "4-0.parquet").write_bytes(b"PAR1 no more PAR1")
         for policy in (None, SKIP):
             error, there = await self.stopped(table, policy, whole=whole)
@@ -581,7 +581,7 @@ class TestLoss:
             assert there.position() == Position.end(3)
 
     async def test_what_the_state_was_before_is_not_guessed(self, table: Growing) -> None:
-        """The log begins at a checkpoint of the very version that deletes rows and changes the schema."""
+        """The log begins at a checkpoint of the version that deletes rows and changes the schema."""
         added = table.add(table.data("7.parquet", [7], x=["x"]))
         change_schema(table, added, table.remove("1-0.parquet"), id="long", x="string")
         self.checkpoint(table, 7)
@@ -608,7 +608,7 @@ class TestLoss:
     async def test_an_old_commit_that_is_damaged_does_not_pass_for_one_that_says_nothing(
         self, table: Growing, damage: str
     ) -> None:
-        """Version 4 may have changed the schema, for all that is left of it."""
+        """Version 4 may have changed the schema; the damaged file does not tell."""
         there = Destination()
         await pipeline(table, there.sink(), until="5").run()
         self.damage(table, damage)
@@ -624,7 +624,7 @@ class TestLoss:
         assert story(await deliver(table, SKIP, whole=whole))[3:] == [("gap", 4, 5, False), (6, "insert", ("id", 6))]
 
     async def test_a_snapshot_that_cannot_be_taken_is_no_way_on(self, table: Growing, whole: bool) -> None:
-        """A file that is still live is gone: no snapshot has it. That ends in an error, not in another attempt."""
+        """A file that is still live is missing, so no snapshot can be read. That is an error without a retry."""
         (table.path / "1-0.parquet").unlink()
         error, there = await self.stopped(table, RESNAPSHOT, whole=whole)
         assert isinstance(error, FileVacuumed)
@@ -638,7 +638,7 @@ class TestLoss:
         assert {told[2] for told in story(there)} <= {("id", 1), ("id", 2)}
 
     async def test_a_gap_is_told_where_it_is(self, table: Growing) -> None:
-        """The table becomes another one later on."""
+        """The table is replaced later on."""
         (table.path / "3-0.parquet").unlink()
         replace_table(table, table.remove("6-0.parquet"))
         there = await deliver(table, SKIP)
@@ -646,7 +646,7 @@ class TestLoss:
         assert story(there, OTHER) == [(7, "delete", ("id", 6))]
 
     async def test_whether_the_schema_changed_is_not_guessed(self, table: Growing) -> None:
-        """The log was cleaned up to a checkpoint of the very version that comes next, which may change the schema."""
+        """The log was cleaned up to a checkpoint of the next version, which may change the schema."""
         there = Destination()
         await pipeline(table, there.sink(), until="latest").run()
         change_schema(table, table.add(table.data("7.parquet", [7], x=["x"])), id="long", x="string")
@@ -661,7 +661,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("policy", [None, SKIP, RESNAPSHOT], ids=["fail", "skip", "resnapshot"])
     async def test_a_log_that_was_written_anew_behind_our_back(self, table: Growing, policy: Policy | None) -> None:
-        """Restored from a copy, and gone on with: what was delivered is no part of it."""
+        """Restored from a copy and continued: the delivered versions are no part of it."""
         there = Destination()
         found: list[TailerError] = []
 

@@ -1,7 +1,6 @@
-"""SIGKILL of who writes a Delta table by executors: the driver, and executors. What is there afterwards is exact.
+"""SIGKILL of the driver and of executors that write a Delta table: the table is exact afterwards.
 
-A driver that is killed leaves a JVM behind for a moment, which may still commit what it was at; the next driver begins
-meanwhile.
+A killed driver leaves a JVM for a moment, which may still commit. The next driver starts meanwhile.
 """
 
 import random
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.spark
 
 KILLS: Final = 2
 COMMITS: Final = 60
-SHORT: Final = 4  # versions of a version range, for commits to be killed at
+SHORT: Final = 4  # versions per version range, so that commits come often
 PATIENCE_S: Final = 240
 
 
@@ -41,7 +40,7 @@ Row = tuple[int, str, int, object]
 
 
 def delivered(table: pa.Table) -> Counter[Row]:
-    """The change rows of a table."""
+    """Return the change rows of a table."""
     columns = (
         table.column(name).to_pylist() for name in ("_commit_version", "_change_type", "id", "_commit_timestamp")
     )
@@ -49,7 +48,7 @@ def delivered(table: pa.Table) -> Counter[Row]:
 
 
 def check(history: LongHistory, target: Path) -> None:
-    """What is in the target is every change of the source, once."""
+    """Check that the target has every change of the source, once."""
     expected: Counter[Row] = Counter()
     for version in follow(history.path):
         expected.update(delivered(version.table))
@@ -86,7 +85,7 @@ class Writer:
         return self._said.read_text(errors="replace")
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Return when something has come about."""
+        """Return when a condition holds."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             assert self.process.poll() is None, self.said
@@ -96,7 +95,7 @@ class Writer:
 
 @pytest.fixture
 def started() -> Iterator[list[Writer]]:
-    """Writers of a test; none survives it."""
+    """The writers of a test, all killed at its end."""
     writers: list[Writer] = []
     yield writers
     for writer in writers:
@@ -106,12 +105,12 @@ def started() -> Iterator[list[Writer]]:
 
 
 def files(destination: DeltaDestination) -> int:
-    """How many data files there are, committed or not."""
+    """Count the data files, committed or not."""
     return len(list(destination.path.glob("part-*.parquet")))
 
 
 def has_got(destination: DeltaDestination, there: int, least: int) -> bool:
-    """Whether there are more files than `there`, and what is committed goes up to `least` at least."""
+    """Return whether there are more files than `there`, and progress is at least `least`."""
     return files(destination) > there and destination.reached() >= least
 
 
@@ -125,7 +124,7 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
         history.publish(8)
         there = files(destination)
         started.append(writer := Writer(history, destination, tmp_path / f"scratch-{number}"))
-        # Now with files that no commit names yet, now behind a commit.
+        # Some kills find uncommitted files, others come after a commit.
         least = reached[-1] if number % 2 == 0 else reached[-1] + 1
         writer.wait_until(partial(has_got, destination, there, least))
         history.publish(4)
@@ -143,7 +142,7 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
 
 
 def deliver(session: SparkSession, delivering: Delivering, until: int, folder: Path) -> None:
-    """Deliver, on a driver of its own."""
+    """Deliver the rest with a new driver."""
     sink = Interrupted.configure(delivering.name, delivering.settings.sink_options)
     sink.then = partial(waits_to_die, folder)
     anyio.run(delivering.executors(lambda: session, until, sink).run)

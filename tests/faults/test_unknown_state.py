@@ -1,4 +1,4 @@
-"""Losses after which the log does not tell the state: what is waited for, what gets past them, and what the sink has.
+"""Losses after which the log does not define the state: waiting, recovery, and the content of the sink.
 
 A pipeline that waits may be killed at any time; the destination is judged as a whole.
 """
@@ -32,18 +32,18 @@ DAMAGE: Final = pytest.mark.parametrize("damage", ["missing", "garbage"])
 
 @pytest.fixture
 def table(tmp_path: Path) -> Growing:
-    """Versions 1 to 6 insert a row each."""
+    """A table whose versions 1 to 6 insert a row each."""
     return with_rows(tmp_path / "t", 6)
 
 
 @pytest.fixture(params=[False, True], ids=["splitting", "whole"])
 def whole(request: pytest.FixtureRequest) -> bool:
-    """Whether the sink can store a place inside a version."""
-    return not request.param
+    """True if the sink cannot store a position inside a version."""
+    return bool(request.param)
 
 
 def with_rows(path: Path, versions: int) -> Growing:
-    """A table whose versions insert a row each, with the version as its id."""
+    """Write a table whose versions insert a row each, with the version as its id."""
     table = Growing(path)
     for version in range(1, versions + 1):
         table.insert([version])
@@ -51,7 +51,7 @@ def with_rows(path: Path, versions: int) -> Growing:
 
 
 def lose(table: Growing, version: int, damage: str = "missing") -> Callable[[], object]:
-    """Damage a commit; what restores it."""
+    """Damage a commit; return a function that restores it."""
     commit = table.commit_file(version)
     content = commit.read_bytes()
     if damage == "missing":
@@ -68,7 +68,7 @@ def lose(table: Growing, version: int, damage: str = "missing") -> Callable[[], 
 
 
 def checkpoint(table: Growing, version: int) -> None:
-    """A checkpoint of `version`, which a writer that knew the table leaves, as JSON."""
+    """Write a JSON checkpoint of `version`, as a writer that knows the table would."""
     name = f"{version:020d}.checkpoint.{'0' * 8}-0000-0000-0000-{version:012d}.json"
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["v2Checkpoint"]}
     lines = [{"checkpointMetadata": {"version": version}}, {"metaData": table.metadata}]
@@ -80,13 +80,13 @@ def checkpoint(table: Growing, version: int) -> None:
 
 
 def head(table: Growing) -> list[dict[str, Any]]:
-    """What sets protocol and metadata once more."""
+    """Make actions that set protocol and metadata again."""
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
     return [{"protocol": {**protocol, "writerFeatures": ["deletionVectors"]}}, {"metaData": table.metadata}]
 
 
 def story(there: Destination) -> list[Any]:
-    """What the destination has, in order: (version, id) of rows, and gaps as they were told."""
+    """Return the content of the destination, in order: (version, id) of rows, and the gaps."""
     told: list[Any] = []
     for item in there.log.get(APP, []):
         if isinstance(item, Gap):
@@ -100,7 +100,7 @@ def story(there: Destination) -> list[Any]:
 async def following(
     table: Growing, there: Destination, policy: Policy, *, whole: bool = False, start: str = "earliest", **limits: Any
 ) -> AsyncIterator[list[TailerError]]:
-    """A pipeline that runs beside the block; the errors it stops with."""
+    """Run a pipeline beside the block; yield the errors it stops with."""
     found: list[TailerError] = []
     sink: Sink = WholeVersions(there.sink()) if whole else there.sink()
     running = pipeline(table, sink, start, policy=policy, **limits)
@@ -118,7 +118,7 @@ async def following(
 
 
 async def settled(there: Destination, position: Position | None) -> None:
-    """The destination gets to `position` and no further for a while."""
+    """Return when the destination stays at `position` for a while."""
     await become(lambda: there.position() == position)
     await anyio.sleep(0.3)
     assert there.position() == position
@@ -142,7 +142,7 @@ class TestWaiting:
             await become(lambda: there.position() == Position.end(6))
         assert errors == []
         stories: list[list[Any]] = [[(version, version) for version in range(1, 7)]]
-        if policy is RESNAPSHOT:  # restored at the very moment at which a snapshot was tried
+        if policy is RESNAPSHOT:  # restored at the moment at which a snapshot is tried
             stories.append([*BEFORE, ("gap", 4, 6, True), *ALL])
         assert story(there) in stories
         assert caplog.text.count("; waiting. Restore the commit file of version 4") == 1
@@ -166,7 +166,7 @@ class TestWaiting:
 
     @POLICIES
     async def test_through_restarts(self, table: Growing, policy: Policy, whole: bool) -> None:
-        """Killed while it waits, and killed again, it has the same to say, once."""
+        """Killed while it waits, and killed again: it reports the same gap, once."""
         lose(table, 4)
         there = Destination()
         for _ in range(3):
@@ -242,7 +242,7 @@ class TestWhatIsThere:
         assert story(there) == [*BEFORE, ("gap", 4, version - 1, False), (8, 8)]
 
     async def test_a_snapshot_from_before_the_next_gap(self, tmp_path: Path, whole: bool) -> None:
-        """Between two gaps there is a checkpoint: a snapshot of the newest version that can be told, then waiting."""
+        """With a checkpoint between two gaps, a snapshot of the newest readable version comes before the wait."""
         table = with_rows(tmp_path / "t", 10)
         lose(table, 4)
         checkpoint(table, 6)
@@ -254,7 +254,7 @@ class TestWhatIsThere:
         assert story(there) == [*BEFORE, ("gap", 4, 8, True), *((8, each) for each in range(1, 9))]
 
     async def test_a_commit_that_can_be_read_but_not_planned(self, table: Growing, whole: bool) -> None:
-        """What it sets is known: the next version is next."""
+        """It defines the state, so delivery continues with the next version."""
         name = table.data("7.parquet", [7])
         table.commit(table.add(name), table.add(name))
         table.insert([8])
@@ -267,9 +267,10 @@ class TestWhatIsThere:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[int, dict[int, str], list[int], list[int]]:
-    """How many versions; which are lost, and how; which have a checkpoint; which set everything anew.
+    """The number of versions; the lost ones, and how; the ones with a checkpoint; the ones that set protocol and
+    metadata.
 
-    The newest is not lost: without a later one, a commit that is missing is one that is yet to come.
+    The newest is not lost: without a later one, a missing commit has not been written yet.
     """
     versions = draw(st.integers(2, 9))
     some = st.integers(0, versions)
@@ -283,7 +284,7 @@ def histories(draw: st.DrawFn) -> tuple[int, dict[int, str], list[int], list[int
 def test_any_losses(
     tmp_path_factory: pytest.TempPathFactory, history: Any, policy: Policy, seed: int, kills: bool
 ) -> None:
-    """The fold of what the sink has is the table, but for what a gap says; restored, it is the table."""
+    """The fold of the sink's rows is the table, except for the versions in gaps; after a restore it is the table."""
     anyio.run(_judge, tmp_path_factory.mktemp("any") / "t", history, policy, random.Random(seed), kills)
 
 
@@ -298,7 +299,7 @@ async def _judge(path: Path, history: Any, policy: Policy, chance: random.Random
     restores = [lose(table, version, damage) for version, damage in lost.items()]
     there = Destination()
     while not await _run_until_it_stands(table, there, policy, versions, chance, kills):
-        assert restores  # else nothing was in the way
+        assert restores  # else nothing stopped the pipeline
         restores.pop(chance.randrange(len(restores)))()
     _check(story(there), versions, lost)
 
@@ -306,7 +307,7 @@ async def _judge(path: Path, history: Any, policy: Policy, chance: random.Random
 async def _run_until_it_stands(
     table: Growing, there: Destination, policy: Policy, versions: int, chance: random.Random, kills: bool
 ) -> bool:
-    """Deliver, killed after some transactions; whether all was delivered, and not something waited for."""
+    """Deliver with a kill after some transactions; return whether all was delivered, or the pipeline waits."""
     while True:
         with anyio.CancelScope() as scope:
             there.then = scope.cancel if kills and chance.random() < 0.5 else bool
@@ -319,7 +320,7 @@ async def _run_until_it_stands(
 
 
 def _check(told: list[Any], versions: int, lost: dict[int, str]) -> None:
-    """Rows come once and in order, from the first on: all but those of versions in a gap, which a snapshot makes good.
+    """Check that rows come once and in order from the first on, except for versions in a gap with a snapshot after it.
 
     Version v inserts the row v. A log whose beginning is lost begins at a checkpoint.
     """

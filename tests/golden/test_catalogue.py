@@ -1,4 +1,4 @@
-"""Check the lists of `tests/README.md`: every golden Delta table is there and read by a test, every case has a test."""
+"""Check the lists of `tests/README.md`: every golden Delta table exists and has a test, every case has a test."""
 
 import re
 from pathlib import Path
@@ -10,12 +10,12 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 
 
 def tables() -> list[str]:
-    """The names of all golden Delta tables."""
+    """Return the names of all golden Delta tables."""
     return sorted(path.parent.name for path in golden("delta").glob("*/_delta_log"))
 
 
 def section(title: str) -> str:
-    """The text under a heading of the catalogue."""
+    """Return the text under a heading of the catalogue."""
     return (TESTS / "README.md").read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 

@@ -1,7 +1,7 @@
 """Debezium's messages, field by field: documents written by hand from Debezium's description of its envelope.
 
-The values come as text and are compared as text, so that the order of fields counts. What the fields are called, and in
-which order they come, is written down once more on its own, with and without schemas.
+Values are compared as text, so that the order of fields counts. The names and the order of the fields are also listed
+on their own, with and without schemas.
 """
 
 import json
@@ -73,7 +73,7 @@ def orders(task: int = 3, kinds: Sequence[str] = KINDS) -> ChangeBatch:
 
 
 def told(batch: ChangeBatch, key: Sequence[str], **options: Any) -> list[Message]:
-    """Key, value and headers of each message."""
+    """Return key, value and headers of each message."""
     encoder = DebeziumEncoder("kafka", batch.rows.schema, SOURCE, key, **options)
     messages = [encoder.encode(batch, NOW_MS), encoder.flush(NOW_MS)]
     return [message for part in messages if part is not None for message in listed(part)]
@@ -91,7 +91,7 @@ def listed(messages: Messages) -> list[Message]:
 
 
 def compact(document: str) -> str:
-    """A document written in lines as the text it is in a message."""
+    """Return a document written in lines as the text it is in a message."""
     return json.dumps(json.loads(document), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -159,7 +159,7 @@ def document(op: str, before: str, after: str, row: int, task: int = 3, snapshot
     }}"""
 
 
-# What happens to the rows above: (operation, before, after, row); a tombstone is None.
+# The changes of the rows above: (operation, before, after, row); a tombstone is None.
 BY_ID = [
     ("u", ONE_BEFORE, ONE_AFTER, 4),
     ("u", TWO_BEFORE, TWO_AFTER, 8),
@@ -305,7 +305,7 @@ def test_messages_with_their_schemas() -> None:
 
 
 def finite_orders() -> ChangeBatch:
-    """Messages with schemas have no form for other numbers."""
+    """Make orders with finite numbers only: messages with schemas have no form for others."""
     batch = orders()
     weights = batch.rows.column("weight")
     finite_weights = pc.if_else(pc.is_finite(weights), weights, 2.5)
@@ -314,7 +314,7 @@ def finite_orders() -> ChangeBatch:
 
 
 def finite(text: str) -> str:
-    """A message of `orders` as one of `finite_orders`."""
+    """Return a message of `orders` as one of `finite_orders`."""
     return text.replace('"NaN"', "2.5").replace('"-Infinity"', "2.5")
 
 

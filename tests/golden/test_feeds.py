@@ -1,4 +1,4 @@
-"""Every golden table with a known change feed: lake-tailer gives exactly those rows, version by version."""
+"""Golden tables with a known change feed: lake-tailer gives exactly those rows, version by version."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from tests.support.tables.golden_feeds import TABLES, expected_table, rows
 
 
 def in_range(name: str) -> list[Followed]:
-    """Our versions of a golden table in the range its answer covers."""
+    """Return our versions of a golden table in the range of its expected feed."""
     feed = expected_feed(name)
     return [version for version in follow(golden_delta(name)) if feed.first <= version.plan.version <= feed.last]
 

@@ -79,12 +79,12 @@ FOLDED: Final = (
 
 
 def latest_rows(path: Path) -> Rows:
-    """The newest rows of a table as we read them."""
+    """Read the newest rows of a table."""
     return rows_of(snapshot(path).table, METADATA)
 
 
 def check_fold(path: Path) -> None:
-    """Our changes turn each of delta-rs's snapshots into the next; our own last snapshot equals its."""
+    """Check that our changes turn each of delta-rs's snapshots into the next, and that our last snapshot equals its."""
     before: Rows = Rows()
     for version in follow(path):
         at = version.plan.version
@@ -108,7 +108,7 @@ def test_every_known_snapshot_is_tested() -> None:
 
 
 def test_a_partition_timestamp_without_a_zone_is_utc() -> None:
-    """The answer was written where clocks were seven hours behind UTC; all else must be as it says."""
+    """The expected rows were written seven hours behind UTC; all other values must match."""
     name = "data-reader-partition-values"
     files = sorted(expected_snapshot(name).glob("*.parquet"))
     answer = pa.concat_tables([pq.read_table(file) for file in files])
@@ -128,7 +128,7 @@ def test_fold_at_every_version(name: str) -> None:
 
 
 def test_timestamps_at_the_edge_of_the_calendar(spark: SparkSession) -> None:
-    """delta-rs overflows on these, so Spark is asked."""
+    """delta-rs overflows on these, so Spark is the oracle."""
     path = golden_delta("table_with_edge_timestamps")
     (version,) = follow(path)
     expected = spark_snapshot(spark, path, 0)
@@ -137,14 +137,14 @@ def test_timestamps_at_the_edge_of_the_calendar(spark: SparkSession) -> None:
 
 
 def test_types_widened_at_every_depth(spark: SparkSession) -> None:
-    """delta-rs refuses type widening, so Spark is asked: from an int to a long in a struct, a map and an array."""
+    """delta-rs refuses type widening, so Spark is the oracle: from an int to a long in a struct, a map and an array."""
     table = Table(spark, golden_delta("type-widening-nested"))
     versions = table.check(feed_from=None)
     assert [len(version.table) for version in versions] == [1, 0, 1]
 
 
 def test_rename_between_versions_keeps_rows() -> None:
-    """Version 3 of this table renames `id` to `newid`; no row changes, and later ones come under the new name."""
+    """Version 3 of this table renames `id` to `newid`; no row changes, and later ones have the new name."""
     path = golden_delta("table_with_partitioning_mapping")
     versions = follow(path)
     before: Rows = Rows()
@@ -157,7 +157,7 @@ def test_rename_between_versions_keeps_rows() -> None:
 
 
 def test_hundreds_of_vectors_in_shared_files(tmp_path: Path) -> None:
-    """The writer put a prefix of its test suite before the names of its vector files; here it is taken away."""
+    """The writer prefixed the names of its vector files with a name of its test suite, which is removed here."""
     path = tmp_path / "table-with-dv-large"
     shutil.copytree(golden_delta(path.name), path)
     for vectors in path.glob("*.bin"):

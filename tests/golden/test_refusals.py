@@ -1,4 +1,4 @@
-"""Golden tables that cannot be followed: each is refused with the error that says why, and no row is given for it."""
+"""Golden tables that cannot be followed: each is refused with an error that names the reason, and gives no row."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from tailer.errors import FileVacuumed, LogCorrupt, NotATable, TailerError, Unsu
 from tests.support.follow import follow_until_error, snapshot
 from tests.support.tables.golden import golden_delta
 
-# table: (versions that come before, the error, what it must say)
+# table: (versions that come before, the error, its text)
 REFUSED: Final[dict[str, tuple[int, type[TailerError], dict[str, object]]]] = {
     "deltalog-invalid-protocol-version": (0, UnsupportedFeature, {"feature": "reader version 99", "version": 0}),
     "simple_table_features": (
@@ -26,7 +26,7 @@ REFUSED: Final[dict[str, tuple[int, type[TailerError], dict[str, object]]]] = {
     "data-reader-absolute-paths-escaped-chars": (0, LogCorrupt, {"version": 0}),
     "crc-malformed": (0, NotATable, {}),
 }
-# table: (versions that come before, the file that is gone)
+# table: (versions that come before, the missing file)
 VACUUMED: Final = {
     "app-txn-with-last-updated": (0, "part-00001-63bc815a-54ba-4614-8260-a7ed44382395-c000.snappy.parquet"),
     "delete-re-add-same-file-different-transactions": (0, "foo"),
@@ -68,7 +68,7 @@ def test_missing_files_are_named(name: str) -> None:
 
 
 def test_a_gap_is_found_where_it_is(tmp_path: Path) -> None:
-    """The writer of this table gave it no schema; with one, and without its missing file, version 1 is what is gone."""
+    """The writer of this table gave it no schema; with one, and without its missing file, version 1 is the gap."""
     path = tmp_path / "versions-not-contiguous"
     shutil.copytree(golden_delta(path.name), path)
     commit = path / "_delta_log" / f"{0:020d}.json"

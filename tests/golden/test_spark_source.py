@@ -1,4 +1,4 @@
-"""Golden tables through the data source `tailer`: as a batch and as a stream, what `LocalEngine` gives of them."""
+"""Golden tables through the data source `tailer`: a batch and a stream give the rows of `LocalEngine`."""
 
 import random
 
@@ -16,7 +16,7 @@ ON_SPARK = ("cdc_ict_table", "cdf-column-mapping-id-mode", "cdf-table-backtick-c
 
 
 def limits(chance: random.Random) -> dict[str, int]:
-    """Limits of a micro-batch, low ones above all."""
+    """Limits of a micro-batch, mostly low ones."""
     names = chance.sample(("maxFilesPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger"), chance.randint(0, 3))
     most = {"maxFilesPerTrigger": 4, "maxRowsPerTrigger": 9, "maxBytesPerTrigger": 4000}
     return {name: chance.randint(1, most[name]) for name in names}

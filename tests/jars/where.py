@@ -1,8 +1,8 @@
-"""Where jars are kept: one answer for the Makefile, the tests and the demo.
+"""The folders of jars, for the Makefile, the tests and the demo.
 
-Each set of jars has a pom, and its directory is named after that pom's content: another version is another directory,
-and a fetch is never half right. It lies outside the tree because it outlives a checkout. Runs on a bare Python: the
-Makefile asks before anything is installed.
+Each set of jars has a pom, and its folder is named after the pom's content: another version has another folder, and an
+interrupted fetch is never used. It is outside the tree because it outlives a checkout. The module needs only a bare
+Python: the Makefile runs it before anything is installed.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["MissingJarsError", "jars", "jars_dir"]
 
 _TESTS = Path(__file__).resolve().parents[1]
-# What says where a set lies instead, and its pom.
+# The environment variable that overrides the folder of a set, and its pom.
 _SETS = {
     "delta": ("LAKE_TAILER_JARS", _TESTS / "jars" / "pom.xml"),
     "kafka": ("LAKE_TAILER_KAFKA_JARS", _TESTS / "kafka" / "pom.xml"),
@@ -28,7 +28,7 @@ class MissingJarsError(RuntimeError):
 
 
 def jars_dir(name: str = "delta") -> Path:
-    """The directory `make setup` fills with a set of jars; the set's variable points somewhere else."""
+    """Return the folder that `make setup` fills with a set of jars, or the one in the set's variable."""
     variable, pom = _SETS[name]
     if chosen := os.environ.get(variable):
         return Path(chosen)
@@ -37,7 +37,7 @@ def jars_dir(name: str = "delta") -> Path:
 
 
 def jars(name: str = "delta") -> list[Path]:
-    """Every jar of a set. Raises `MissingJarsError`."""
+    """Return every jar of a set. Raises `MissingJarsError`."""
     found = sorted(jars_dir(name).glob("*.jar"))
     if not found:
         message = f"no jars in {jars_dir(name)}: `make setup` fetches them"

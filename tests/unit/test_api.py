@@ -28,7 +28,7 @@ METADATA = ["_change_type", "_commit_version", "_commit_timestamp"]
 
 @pytest.fixture
 def orders(tmp_path: Path) -> str:
-    """Five rows in two versions, an update of one and a delete of one, without a change feed."""
+    """Write five rows in two versions, an update of one and a delete of one, without a change feed."""
     path = str(tmp_path / "orders")
     for ids in ([1, 2, 3], [4, 5]):
         write_deltalake(path, pa.table({"id": ids, "amount": [10.0 * each for each in ids]}), mode="append")
@@ -50,7 +50,7 @@ CHANGES = [
 
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    """All rows without their timestamps."""
+    """Return all rows without their timestamps."""
     return [tuple(row[name] for name in row if name != METADATA[2]) for batch in batches for row in batch.to_pylist()]
 
 

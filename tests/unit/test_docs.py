@@ -1,4 +1,4 @@
-"""The generated pages of `docs/` say what the code says."""
+"""The generated pages of `docs/` match the code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The guard over event loops: it must catch what blocks, name the line, and let everything else be."""
+"""The event loop guard: it detects blocking code, names the line, and accepts everything else."""
 
 import hashlib
 import threading
@@ -16,7 +16,7 @@ pytest_plugins = "pytester"
 
 
 def watched(function: Callable[[], Awaitable[None]]) -> list[BlockedLoop]:
-    """What the detector finds while `function` runs on a loop of its own."""
+    """Return the findings of the detector while `function` runs in its own event loop."""
     with watch_event_loops() as blocked:
         anyio.run(function)
     return blocked
@@ -53,12 +53,12 @@ def test_blocking_is_caught_and_its_line_named(function: Callable[[], Awaitable[
 
 
 async def in_a_thread() -> None:
-    """Sleep where sleeping is free."""
+    """Sleep in a worker thread."""
     await anyio.to_thread.run_sync(time.sleep, 0.8)
 
 
 async def in_many_steps() -> None:
-    """Work for long, but let others in between."""
+    """Work for long in many short steps."""
     for _ in range(50):
         end = time.thread_time() + 0.01
         while time.thread_time() < end:

@@ -1,4 +1,4 @@
-"""Extras: errors name ones that exist, and whoever does not need one does not import its libraries."""
+"""Extras: errors name existing ones, and code without an extra does not import its libraries."""
 
 import ast
 import subprocess
@@ -17,7 +17,7 @@ PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DAEMON: Final = {"pydantic", "pydantic_settings", "prometheus_client", "click", "rich"}
 SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2"}
 
-# Each with the libraries that it does without: an executor, or an environment without extras, may not have them.
+# Libraries that must not be imported: an executor, or an installation without extras, may lack them.
 ON_EXECUTORS: Final = "tailer.spark.engine.worker, tailer.spark.source.data_source, tailer.spark.write.appends"
 IMPORTED: Final = {
     "tailer.read.execute": {*DAEMON, *SINKS, "anyio", "tenacity", "watchfiles", "duckdb", "pyspark"},
@@ -29,7 +29,7 @@ IMPORTED: Final = {
 
 
 def named_extras() -> Iterator[str]:
-    """Every extra that an error of ours names."""
+    """Return every extra that an error names."""
     for package in ("tailer", "sinks"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -1,7 +1,7 @@
-"""Everything that outlives a process, as literal values: a test that fails here says that old records are not read.
+"""Every persisted format as literal values: a failing test here means that old records become unreadable.
 
-Do not change a value to make a test pass. A format changes by a new version of it, beside the old one, which is read
-for ever. What former code left behind, and today's must finish, is in `tests/integration/test_old_targets.py`.
+Do not change a value to make a test pass. A format changes by a new version of it, beside the old one, which stays
+readable for ever. `tests/integration/test_old_targets.py` finishes the unfinished work of former code.
 """
 
 import base64
@@ -55,7 +55,7 @@ from tailer.stores.local import LocalStore
 
 
 def test_app_ids() -> None:
-    """They have no version: a pipeline whose app id changed would begin anew, and name the progress it does not know
+    """They have no version: with another app id a pipeline would start over, and report progress that it does not know
     (`Sink.has_delivered`).
     """
     assert app_id_of("orders", "5f0c") == "orders/5f0c"
@@ -70,7 +70,7 @@ def test_app_ids() -> None:
 
 
 def test_rows_of_shards() -> None:
-    """Which shard has a key's rows, and a task's, is not written down: it must be the same for ever."""
+    """The shard of a key's rows, and of a task's, is not recorded: it must be the same for ever."""
     keys = [pa.array([1, 2, 3, 10**12, None], pa.int64()), pa.array(["a", None, "ü", "", None])]
     assert shard_numbers(keys, 16).to_pylist() == [5, 3, 8, 10, 9]
     assert shard_numbers(keys[:1], 4).to_pylist() == [1, 3, 1, 2, 2]
@@ -156,7 +156,8 @@ def test_keys_of_progress_records() -> None:
 
 
 def test_layout_records() -> None:
-    """The number of shards as a version; the place before that version's first row while it is being left.
+    """The number of shards as a version; while a layout is being left, the position before the first row of that
+    version.
 
     They are progress records, and have their `format`.
     """
@@ -187,8 +188,9 @@ def test_layout_records() -> None:
     ],
 )
 def test_forms_of_keys(kind: pa.DataType, form: str) -> None:
-    """In progress records. Names of types are pyarrow's: should it rename one, pipelines with such a key would stop
-    with `SinkRejected`, and the name must be translated back.
+    """Forms of keys in progress records. They contain pyarrow's names of types. If pyarrow renames one, pipelines with
+    such
+    a key stop with `SinkRejected`, and the name must be mapped to the old one.
     """
     assert key_form(options(key=["id"]), pa.schema([("id", kind)])) == form
 
@@ -214,8 +216,9 @@ def txns(table: Path) -> list[dict[str, int]]:
 
 @pytest.mark.anyio
 async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
-    """They have no version: a reader of former code would take a place in a snapshot for the version before it. So new
-    meanings need new names of txns, beside these.
+    """They have no version: former code would read a position in a snapshot as the version before it. So new meanings
+    need
+    new names of txns, beside these.
     """
     sink = DeltaSink("target", str(tmp_path / "target"))
     first, second = part(7, 0, 3), part(7, 1, 3)
@@ -255,8 +258,8 @@ async def test_the_state_table(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_names_of_files(tmp_path: Path) -> None:
-    """They have no version: names that are none of ours say nothing, so another form of name would be a gap, which
-    stops with `SinkRejected`.
+    """They have no version: unknown names are ignored, so another form of name would be a gap, which stops with
+    `SinkRejected`.
     """
     sink = FilesSink("files", tmp_path)
     first, second = part(7, 0, 3), part(7, 11, 3)
@@ -293,10 +296,10 @@ NAMED: Final = (
 
 @pytest.mark.parametrize(("place", "app_id", "offset"), [(PLACE, None, OFFSET), (SNAPSHOT, "orders", NAMED)])
 def test_offsets_of_spark(place: StreamPlace, app_id: str | None, offset: str) -> None:
-    """They have no version, and Spark compares them as text: a new field is an offset of its own to it. One that lacks
-    a field stops with `ConfigError`, so a new field must be optional.
+    """They have no version, and Spark compares them as text: a new field makes another offset. An offset that lacks a
+    field stops with `ConfigError`, so a new field must be optional.
     """
-    assert json.dumps(offset_of(place, app_id)) == offset  # as PySpark writes it down
+    assert json.dumps(offset_of(place, app_id)) == offset  # as PySpark serializes it
     assert place_of(json.loads(offset), app_id) == place
 
 
@@ -316,7 +319,7 @@ READINGS: Final = [
 
 
 def planned(columns: list[str], deleted: pa.Schema | None = None) -> ChangePlan:
-    """Version 7, which rewrites a file."""
+    """Plan version 7, which rewrites a file."""
     schema = pa.schema([pa.field(name, pa.int64()) for name in columns])
     tasks = (
         ChangeTask("/t", "id", 7, 1000, 0, TaskKind.DELETE, "/t/0.parquet", 1, deleted or schema),
@@ -354,7 +357,7 @@ def test_old_numbers_of_other_rules_are_refused(number: int) -> None:
 
 
 def test_old_numbers_of_a_version_that_changes_columns_are_refused() -> None:
-    """Its rows are compared in more columns than with format 1: other ones came before the position."""
+    """Its rows are compared in more columns than with format 1, so other rows came before the position."""
     columns, rules, old, new = READINGS[0]
     inside = Position(7, old * 2**32 + 1, 9)
     plain = planned(columns)
@@ -372,7 +375,7 @@ def test_old_numbers_of_a_version_that_changes_columns_are_refused() -> None:
 
 
 def test_every_rule_is_in_task_numbers() -> None:
-    """A rule that is missing there would be one by which a version can be resumed wrongly."""
+    """A version could be resumed by other rules if one was missing."""
     others: dict[str, Any] = {
         "carryovers": Carryovers.KEEP,
         "compute_updates": True,
@@ -483,8 +486,9 @@ PLAN: Final = {
 
 
 def test_plans_as_json() -> None:
-    """It has no version: it goes from one process to another of the same version. A field that is not known, and one
-    that is missing, is an error; fields that came later (`compared`, `feed`) may be missing.
+    """They have no version: they pass between processes of one version. An unknown or a missing field is an error;
+    later
+    fields (`compared`, `feed`) may be missing.
     """
     schema = pa.schema([pa.field("id", pa.int64(), metadata={"a": "b"})])
     vector = DeletionVectorRef(**VECTOR)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Plans travel: as pickles, as JSON, for some of the columns; and places in a history are ordered and readable."""
+"""Plans survive pickling, JSON and a selection of columns; positions are ordered and readable."""
 
 import json
 import pickle

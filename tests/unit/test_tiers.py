@@ -1,4 +1,4 @@
-"""Every test is in one tier, every tier has a target, and a test that uses more than its markers say fails."""
+"""Every test is in one tier, every tier has a target, and a test that needs another marker fails."""
 
 import re
 from itertools import chain, combinations
@@ -61,7 +61,7 @@ def test_each_tier_has_one_target_and_all_are_made_by_test_all() -> None:
 
 
 def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
-    """Run a test of one's own with the hooks of `tests/conftest.py`."""
+    """Run a generated test with the hooks of `tests/conftest.py`."""
     pytester.makeconftest(CONFTEST)
     markers = "".join(f"    {marker}: one\n" for marker in MARKERS)
     pytester.makeini(f"[pytest]\nmarkers =\n{markers}")

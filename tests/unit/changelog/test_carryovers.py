@@ -1,4 +1,4 @@
-"""`refine` and `refine_range` over plans made by hand: which rows are left, what they are called and where they are."""
+"""`refine` and `refine_range` over plans made by hand: the remaining rows, their change types and positions."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class File:
     include: Sequence[int] | None = None
     exclude: Sequence[int] | None = None
     tracking: RowTracking | None = None
-    at: pa.Schema | None = None  # the table's, where the file has another
+    at: pa.Schema | None = None  # the table's schema, if the file has another
 
 
 @dataclass
@@ -65,17 +65,17 @@ class Versions:
     def files(
         self, gone: Iterable[File] = (), come: Iterable[File] = (), schema: pa.Schema = PAIR, feed: bool = False
     ) -> ChangePlan:
-        """A version that removes and adds data files."""
+        """Make a version that removes and adds data files."""
         told = [(TaskKind.DELETE, file) for file in gone] + [(TaskKind.INSERT, file) for file in come]
         return self._plan(Regime.FILES, told, schema, feed)
 
     def cdc(self, *files: File, schema: pa.Schema = PAIR) -> ChangePlan:
-        """A version with change files."""
+        """Make a version with change files."""
         kinds = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
         return self._plan(Regime.CDC, [(kind, file) for kind in kinds for file in files], schema, feed=True)
 
     def values(self, gone: Sequence[Any], come: Sequence[Any]) -> ChangePlan:
-        """A version that rewrites one file of one column."""
+        """Make a version that rewrites one file of one column."""
         told = [File({"v": rows}, NUMBER) for rows in (gone, come)]
         return self.files(told[:1] if gone else [], told[1:] if come else [], NUMBER)
 
@@ -117,12 +117,12 @@ def table(tmp_path: Path) -> Versions:
 
 
 def pairs(*rows: tuple[Any, Any], **told: Any) -> File:
-    """A file with columns `k` and `v`."""
+    """Make a file with columns `k` and `v`."""
     return File({"k": [row[0] for row in rows], "v": [row[1] for row in rows]}, PAIR, **told)
 
 
 def tracked(values: Sequence[Any], first: int | None, version: int | None, **stored: Sequence[Any]) -> File:
-    """A file with column `v`, and perhaps `rid` and `rver`, which hold row ids and commit versions."""
+    """Make a file with column `v` and optionally `rid` and `rver`, which hold row ids and commit versions."""
     names = ["rid" if "rid" in stored else None, "rver" if "rver" in stored else None]
     columns = {"v": values, **{name: pa.array(rows, pa.int64()) for name, rows in stored.items()}}
     return File(columns, NUMBER, tracking=RowTracking(first, version, *names))
@@ -141,7 +141,7 @@ def read(tasks: Iterable[ChangeTask], preimages: SpilledPreimages | None = None)
 
 
 def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -> tuple[list[Row], ChangelogCounts]:
-    """The rows of a plan by `rules`, and what was counted."""
+    """Return the rows of a plan by `rules`, and the counts."""
     if not concerns(plan, rules):
         return read(plan.tasks), ChangelogCounts()
     with SpilledBitmaps() as selections, SpilledPreimages(run_bytes) as preimages:
@@ -150,7 +150,7 @@ def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -
 
 
 def left(plan: ChangePlan, rules: PairingRules = DROP) -> list[Row]:
-    """Kind and values of the rows that are left."""
+    """Return kind and values of the remaining rows."""
     return [(row[0], *row[3:]) for row in refined(plan, rules)[0]]
 
 
@@ -191,7 +191,7 @@ class TestCarryovers:
         assert refined(table.files([gone], [come], NUMBER), DROP) == ([], ChangelogCounts(carryovers=4))
 
     def test_a_vector_and_a_rewritten_file_in_one_version(self, table: Versions) -> None:
-        """Rows 1 and 2 of a file that stays are deleted; another is rewritten; what is new holds one of either."""
+        """Rows 1 and 2 of a remaining file are deleted; another file is rewritten; the new file has one row of each."""
         stays, rewritten = File({"v": [1, 2, 3, 4]}, NUMBER, include=[1, 2]), File({"v": [5, 6]}, NUMBER)
         plan = table.files([stays, rewritten], [File({"v": [6, 3, 9]}, NUMBER)], NUMBER)
         assert refined(plan, DROP)[0] == [("delete", 0, 1, 2), ("delete", 1, 0, 5), ("insert", 2, 2, 9)]
@@ -221,7 +221,7 @@ class TestCarryovers:
 
 class TestRowTracking:
     def test_by_row_id_and_commit_version(self, table: Versions) -> None:
-        """Ids and versions as stored; where null, as the log has them."""
+        """Ids and versions are the stored ones; where null, those of the log."""
         gone = tracked([1, 2, 3, 4], 0, 5)
         come = tracked([1, 2, 3, 9], 3, 6, rid=[0, 1, 2, None], rver=[5, 5, None, None])
         rows, counts = refined(table.files([gone], [come], NUMBER), DROP)
@@ -235,12 +235,12 @@ class TestRowTracking:
     @pytest.mark.parametrize(
         ("gone", "come", "rows"),
         [
-            # Ids that are none: several rows have one.
+            # Invalid ids: several rows have the same one.
             ([[1, 5, 5], [2, 5, 5]], [[2, 5, 5], [3, 5, 5]], [("delete", 1), ("insert", 3)]),
             ([[1, 5, 5]], [[1, 5, 5], [1, 5, 5]], [("insert", 1)]),
             ([[1, 5, 5], [2, 5, 5]], [[1, 5, 5]], [("delete", 2)]),
             ([[1, 5, 5], [2, 5, 5]], [[3, 5, 5]], [("delete", 1), ("delete", 2), ("insert", 3)]),
-            # Ids that are not there.
+            # Missing ids.
             ([[1, None, 5], [2, None, 5]], [[2, None, 5], [3, None, 5]], [("delete", 1), ("insert", 3)]),
             ([[1, 4, None], [2, 5, None]], [[2, 4, None], [3, 5, None]], [("delete", 1), ("insert", 3)]),
         ],
@@ -265,7 +265,7 @@ class TestRowTracking:
         assert left(plan, BY_ID) == [("delete", 1), ("insert", 3)]
 
     def test_ids_that_are_delivered(self, table: Versions) -> None:
-        """A row that is deleted and inserted with another id is no carry-over then."""
+        """A row that is deleted and inserted with another id is not a carry-over."""
         gone, come = tracked([1, 2, 3], 0, 5), tracked([1, 2, 4], 9, 6, rid=[0, None, 2], rver=[5, None, None])
         plan = table.files([gone], [come], NUMBER)
         assert left(plan) == [("delete", 3), ("insert", 4)]
@@ -309,7 +309,7 @@ class TestUpdates:
         assert [kind for kind, *_ in left(plan, both)] == ["delete", "delete", "insert", "insert"]
 
     def test_one_key_in_several_rows(self, table: Versions) -> None:
-        """The n-th that is deleted goes with the n-th that is inserted; the third has nobody."""
+        """The n-th deleted row is paired with the n-th inserted one; the third one stays unpaired."""
         gone, come = (
             [pairs((1, "a"), (2, "x"), (1, "b")), pairs((1, "c"))],
             [pairs((1, "d"), (2, "y")), pairs((1, "e"))],
@@ -327,14 +327,14 @@ class TestUpdates:
         assert counts == ChangelogCounts(updates=3, ambiguous=5)
 
     def test_carry_overs_leave_the_others_of_their_key(self, table: Versions) -> None:
-        """Two rows with one key, one of which is carried over: the others belong together without a doubt."""
+        """Of two rows with one key one is carried over, so the other two are paired without ambiguity."""
         plan = table.files([pairs((1, "a"), (1, "b"))], [pairs((1, "c"), (1, "a"))])
         rows, counts = refined(plan, BY_KEY)
         assert [(row[0], row[4]) for row in rows] == [("update_preimage", "b"), ("update_postimage", "c")]
         assert counts == ChangelogCounts(carryovers=2, updates=1)
 
     def test_keys_come_before_row_ids(self, table: Versions) -> None:
-        """By key, 2 is 2 whatever its id; the row id is asked of those that no key brings together."""
+        """Key 2 matches key 2 whatever its row id; row ids pair only the rows that no key pairs."""
         tracking = [RowTracking(0, 1), RowTracking(9, 2, "rid")]
         gone = pairs((1, "a"), (2, "b"), (3, "c"), tracking=tracking[0])
         come = pairs((2, "B"), (4, "d"), (5, "e"), tracking=tracking[1])
@@ -383,7 +383,7 @@ class TestUpdates:
             check_key(plan, replace(BY_KEY, key=key))
 
     def test_updates_that_change_nothing(self, table: Versions) -> None:
-        """Partners are compared, not whoever is alike: 1 and 2 exchange their values."""
+        """Paired rows are compared, not rows of equal values: 1 and 2 exchange their values."""
         rules = replace(BY_KEY, carryovers=Carryovers.KEEP, skip_unchanged=True)
         plan = table.files([pairs((1, "a"), (2, "b"), (3, "c"))], [pairs((3, "c"), (2, "a"), (1, "b"))])
         rows, counts = refined(plan, rules)
@@ -402,7 +402,7 @@ KINDS = ["update_preimage", "update_postimage"]
 
 
 def written(*rows: tuple[str, int, str]) -> File:
-    """A change file."""
+    """Write a change file."""
     kinds, keys, values = zip(*rows, strict=True)
     return File({"k": keys, "v": values, CHANGE_TYPE: kinds}, PAIR)
 
@@ -441,7 +441,7 @@ class TestChangeFiles:
         assert counts == ChangelogCounts(unchanged=2)
 
     def test_deletes_and_inserts_may_be_updates(self, table: Versions) -> None:
-        """Images that lie together stay so; what is none of these kinds is none."""
+        """Images that are adjacent stay a pair; a row of any other kind is not an image."""
         rows, counts = refined(table.cdc(written(*self.ROWS)), replace(BY_KEY, skip_unchanged=True))
         assert rows == [
             ("delete", 0, 2, 3, "c"),
@@ -453,7 +453,7 @@ class TestChangeFiles:
         assert counts == ChangelogCounts(updates=1, unchanged=4)
 
     def test_images_far_apart_are_put_together(self, table: Versions) -> None:
-        """As delta-rs writes them, all postimages first; and as an update across partitions has them, in two files."""
+        """delta-rs writes all postimages first; an update across partitions has its images in two files."""
         one = written(
             ("update_postimage", 1, "A"),
             ("update_postimage", 2, "B"),
@@ -479,7 +479,7 @@ class TestChangeFiles:
         assert as_they_lie == [1, 2, 1, 2, 3, 3, 9, 8]
 
     def test_rows_that_move_to_the_key_of_another_are_that_one(self, table: Versions) -> None:
-        """MERGE may move a row away from a key and insert one there, or delete a row and move another to its key."""
+        """MERGE may change a row's key and insert a row with the old key, or give a deleted row's key to another."""
         one = written(
             ("insert", 1, "new"),
             ("update_preimage", 1, "old"),
@@ -528,13 +528,13 @@ def decimals(precision: int, scale: int) -> pa.DataType:
 
 
 class TestOtherColumns:
-    """One column changes with the version; row 2 is as it was."""
+    """One column changes with the version; row 2 is unchanged."""
 
     @pytest.mark.parametrize(
         ("before", "gone", "after", "come", "carried"),
         [
             ([K], {}, [K, ("v", TEXT)], {"v": [None, None, "new"]}, [0, 1]),
-            ([K, ("w", TEXT)], {"w": ["x", None, "z"]}, [K], {}, [1]),  # dropped: equal are those that had no value
+            ([K, ("w", TEXT)], {"w": ["x", None, "z"]}, [K], {}, [1]),  # dropped: rows without a value in it are equal
             ([K, ("v", INT)], {"v": [1, 2, 3]}, [K, ("v", LONG)], {"v": [1, 2, 2**40]}, [0, 1]),
             ([K, ("v", LONG)], {"v": [1, 2, 3]}, [K, ("v", INT)], {"v": [1, 2, 3]}, []),
             ([K, ("v", LONG)], {"v": [1, 2, 3]}, [K, ("v", TEXT)], {"v": ["1", "2", "3"]}, []),
@@ -576,14 +576,14 @@ class TestOtherColumns:
                 {"p2": ["a", None, None]},
                 [1],
             ),
-            (  # the columns are mapped no more
+            (  # column mapping was removed
                 [physical("k", LONG, "p1"), physical("v", TEXT, "p2")],
                 {"p1": [0, 1, 2], "p2": ["a", "b", None]},
                 [K, ("v", TEXT)],
                 {"v": ["a", "B", None]},
                 [0, 2],
             ),
-            (  # nor do they keep what they were called
+            (  # also under other names
                 [physical("k", LONG, "p1"), physical("v", TEXT, "w")],
                 {"p1": [0, 1, 2], "w": ["a", "b", None]},
                 [K, ("w", TEXT)],
@@ -633,7 +633,7 @@ class TestOtherColumns:
         assert left(plan, BY_KEY) == [("update_preimage", 2, None), ("update_postimage", 2, 5)]
 
     def test_a_row_with_a_column_that_is_dropped_is_left_as_it_is(self, table: Versions) -> None:
-        """An update would have nowhere to put its value."""
+        """An update would have no column for the dropped value."""
         plan = table.files([pairs((1, "a"), (2, "b"))], [File({"k": [1, 3]}, pa.schema([K]))], pa.schema([K]))
         assert left(plan, BY_KEY) == [("delete", 1, "a"), ("delete", 2, "b"), ("insert", 1), ("insert", 3)]
         plan = replace(plan, feed=True)
@@ -675,7 +675,7 @@ class TestPartitions:
         schema = pa.schema([("v", LONG), ("p", of)])
         files = [File({"v": [1, 2]}, schema, (("p", text),)) for text in (one, other)]
         assert refined(table.files(files[:1], files[1:], schema), DROP)[1].carryovers == (4 if equal else 0)
-        # Where the column is not delivered it does not matter.
+        # A column that is not delivered does not matter.
         alone = table.files(files[:1], files[1:], schema).select(["v"])
         assert refined(alone, DROP)[1].carryovers == 4
 
@@ -768,7 +768,7 @@ def test_rules_against_counting(
 
 
 def net(table: Versions, rules: PairingRules = DROP, plans: Sequence[ChangePlan] | None = None) -> list[Row]:
-    """Kind, version, place and values of what is left of all versions."""
+    """Return kind, version, position and values of the rows left of all versions."""
     with SpilledBitmaps() as selections:
         found, _ = refine_range(table.plans if plans is None else plans, rules, matches(), selections)
         return [(row[0], plan.version, *row[1:]) for plan in found for row in read(plan.tasks)]
@@ -788,7 +788,7 @@ class TestNetChanges:
             ([([1], [2]), ([2], [3])], [("delete", 3, 0, 0, 1), ("insert", 4, 1, 0, 3)]),
             ([([1], [2]), ([2], [])], [("delete", 3, 0, 0, 1)]),
             ([([], [1]), ([1], [2])], [("insert", 4, 1, 0, 2)]),
-            # Twice there, once gone: which one does not matter, but it is the first that goes.
+            # Inserted twice, deleted once: the first one is removed.
             ([([1], []), ([1], [])], [("delete", 3, 0, 0, 1), ("delete", 4, 0, 0, 1)]),
             ([([], [1, 1]), ([1], [])], [("insert", 3, 0, 1, 1)]),
             ([([], [None, None]), ([None], [])], [("insert", 3, 0, 1, None)]),
@@ -803,13 +803,13 @@ class TestNetChanges:
         assert net(table, rules) == expected
 
     def test_carried_over_and_then_deleted(self, table: Versions) -> None:
-        """The delete is that of the version that did it, not of the one that wrote the row again."""
+        """The delete has the version that deleted the row, not the one that rewrote it."""
         table.values([1, 2, 3], [2, 3, 4])
         table.values([2, 3, 4], [3])
         assert net(table) == [("delete", 3, 0, 0, 1), ("delete", 4, 0, 0, 2)]
 
     def test_updates_over_several_versions(self, table: Versions) -> None:
-        """1 is updated twice, 2 deleted and inserted anew, 3 there and back, 4 comes and is updated, 5 goes."""
+        """Row 1 is updated twice, 2 deleted and inserted, 3 changed and reset, 4 inserted and updated, 5 deleted."""
         table.files([pairs((1, "a"), (2, "b"), (3, "c"))], [pairs((1, "A"), (3, "C"), (4, "d"))])
         table.files([pairs((1, "A"), (3, "C"), (4, "d"), (5, "e"))], [pairs((1, "AA"), (2, "bb"), (3, "c"), (4, "dd"))])
         assert net(table, BY_KEY) == [
@@ -833,7 +833,7 @@ class TestNetChanges:
         assert net(table, BY_ID) == [("update_preimage", 3, 0, 0, 1), ("update_postimage", 4, 1, 0, 6)]
 
     def test_a_row_is_one_image_at_most(self, table: Versions) -> None:
-        """By key, 1 is 1; by row id it would be 2, which has come without a key of old."""
+        """Key 1 matches key 1; by row id it would match 2, whose key is new in the range."""
         come = pairs((1, "A"), (2, "b"), tracking=RowTracking(9, 2, "rid"))
         come = replace(come, columns={**come.columns, "rid": pa.array([7, 0], pa.int64())})
         table.files([pairs((1, "a"), tracking=RowTracking(0, 1))], [come])
@@ -844,7 +844,7 @@ class TestNetChanges:
         ]
 
     def test_versions_with_change_files(self, table: Versions) -> None:
-        """Their images are images of the range only where both are left; what has no known kind stays."""
+        """Their images stay images only if both remain in the range; rows of an unknown kind stay."""
         table.files(come=[pairs((1, "a"), (2, "b"))], feed=True)
         table.cdc(
             written(
@@ -900,7 +900,7 @@ class TestNetChanges:
         assert net(table, plans=table.plans[1:]) == [("insert", 4, 0, 0, None)]
 
     def test_a_column_that_is_dropped_in_the_range(self, table: Versions) -> None:
-        """Rows that differ in it are different rows, on whichever side they lost it."""
+        """Rows that differ in the dropped column are different rows, on either side."""
         narrow = pa.schema([K])
         table.files([pairs((1, "a"), (2, None), (3, "c"))], [pairs((4, "d"), (5, None))])
         table.files([File({"k": [4, 5]}, narrow)], [File({"k": [1, 2, 9]}, narrow)], narrow)
@@ -914,7 +914,7 @@ class TestNetChanges:
         ]
 
     def test_updates_where_a_column_is_dropped_in_the_range(self, table: Versions) -> None:
-        """No preimage comes behind its postimage: a row that comes, loses a column and goes was not there before."""
+        """A preimage never follows its postimage: a row inserted and deleted in the range did not exist before."""
         narrow = pa.schema([K])
         table.files([pairs((1, "a"), (2, "b"))], [pairs((1, "A"), (3, "c"))])
         table.files([File({"k": [1, 3]}, narrow)], [File({"k": [2, 3]}, narrow)], narrow)
@@ -930,14 +930,14 @@ class TestNetChanges:
         ]
 
     def test_another_column_of_the_same_name(self, table: Versions) -> None:
-        """What they have in common is equal; one lacks what the other has."""
+        """The values of common columns are equal; each row lacks the other's column."""
         old, new = (pa.schema([K, physical("v", TEXT, each)]) for each in ("p1", "p2"))
         table.files([File({"k": [1, 2], "p1": pa.array(["a", None], TEXT)}, old)], schema=old)
         table.files(come=[File({"k": [1, 2], "p2": pa.array(["a", None], TEXT)}, new)], schema=new)
         assert net(table) == [("delete", 3, 0, 0, 1, "a"), ("insert", 4, 0, 0, 1, "a")]
 
     def test_a_table_that_maps_its_columns_no_more(self, table: Versions) -> None:
-        """Names were exchanged before: it is what they mean that counts, from each version to the next."""
+        """Names were exchanged before mapping was removed: columns are matched by identity from version to version."""
         plain = pa.schema([("a", LONG), ("b", LONG)])
         mapped, swapped = (
             pa.schema([physical(name, LONG, "a"), physical(other, LONG, "b")]) for name, other in ("ab", "ba")
@@ -964,7 +964,7 @@ class TestNetChanges:
         assert net(table, plans=plans) == [("insert", 3, 0, 1, "b"), ("insert", 4, 1, 0, "b"), ("insert", 4, 1, 1, "c")]
 
     def test_row_ids_that_change_files_do_not_have(self, table: Versions) -> None:
-        """A row that comes with an id and goes by a change file, which has none, is one that comes and goes."""
+        """A row inserted with an id and deleted by a change file, which has no ids, is inserted and deleted."""
         table.files(come=[replace(pairs((1, "a"), (2, "b")), tracking=RowTracking(0, 3))], feed=True)
         table.cdc(written(("delete", 1, "a")))
         plans = [plan.with_row_ids() for plan in table.plans]

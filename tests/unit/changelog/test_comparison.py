@@ -1,4 +1,4 @@
-"""`compare` and the comparers it is lent: how many there are, and that one comparison leaves the others alone."""
+"""`compare` and the pool of row indexes: the limit, and that comparisons do not affect each other."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ if sys.argv[1] == "forks":
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary files go; no comparer is kept before and after."""
+    """The folder for temporary files; the pool is empty before and after the test."""
     close_idle()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
@@ -54,24 +54,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def one_row() -> Iterator[ChangeBatch]:
-    """A source of one row."""
+    """Make a source of one row."""
     yield changes(["insert"], {"id": pa.array([1])})
 
 
 def use(matches: RowIndex) -> int:
-    """A comparison: how many rows are left of one that came."""
+    """Compare one inserted row with nothing; return the number of remaining rows."""
     matches.begin()
     matches.add(0, one_row(), TYPES)
     return sum(map(len, matches.unmatched().values()))
 
 
 def spill_folders(folder: Path) -> int:
-    """How many comparers have a folder."""
+    """The number of row indexes with a spill folder."""
     return len([path for path in folder.glob("lake-tailer-*/*") if path.is_dir()])
 
 
 def kept() -> int:
-    """How many comparers are open and not lent."""
+    """The number of idle row indexes in the pool."""
     return len(matches_pool._idle.get(os.getpid(), {}))
 
 
@@ -128,7 +128,7 @@ def test_one_whose_folder_was_taken_away_is_not_lent_again() -> None:
 
 @pytest.mark.parametrize("how", ["returns", "forks"])
 def test_nothing_is_left_of_a_process(folder: Path, how: str) -> None:
-    """Nor does a process that forked off take anything from the first."""
+    """A forked process does not remove anything of its parent."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, how]
     done = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, timeout=60, check=False)
     assert done.returncode == 0
@@ -136,7 +136,7 @@ def test_nothing_is_left_of_a_process(folder: Path, how: str) -> None:
 
 
 class Busy:
-    """Comparisons that take until they are let go; counts how many there are."""
+    """Comparisons that run until they are released; counts them."""
 
     def __init__(self) -> None:
         self.now = self.most = self.done = 0
@@ -157,7 +157,7 @@ class Busy:
 
 @pytest.mark.anyio
 async def test_so_many_at_once_and_the_others_wait(folder: Path) -> None:
-    """Each may use as much memory as one comparer."""
+    """Each row index may use its full memory, so their number is limited."""
     busy = Busy()
     async with anyio.create_task_group() as group:
         for _ in range(3 * AT_ONCE):
@@ -185,7 +185,7 @@ async def test_one_that_waits_can_be_cancelled() -> None:
 
 @pytest.mark.anyio
 async def test_cancelling_one_leaves_the_others_alone() -> None:
-    """Also the one that gets, a moment later, the comparer of one that was about to end."""
+    """Also the comparison that gets, right afterwards, the row index of an almost finished one."""
     busy, found = Busy(), list[int]()
 
     async def other() -> None:
@@ -233,7 +233,7 @@ async def test_one_that_fails_leaves_the_others_alone() -> None:
 
 
 def test_every_event_loop_has_its_turn() -> None:
-    """Also one after another, and one while another one waits."""
+    """One after another, and one while another waits."""
 
     async def once() -> int:
         return await compare(use)

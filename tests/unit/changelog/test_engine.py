@@ -1,4 +1,4 @@
-"""`ChangelogEngine`: the refined rows after any position, a cancellable comparison, and no files left."""
+"""`ChangelogEngine`: the refined rows after any position, a cancellable comparison, and no remaining files."""
 
 import tempfile
 import threading
@@ -35,7 +35,7 @@ Seen = list[tuple[str, int, int, int]]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go, from the first comparer on."""
+    """The folder for temporary files, used from the first row index on."""
     close_idle()
     place = tmp_path / "temporary"
     place.mkdir()
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> ChangePlan:
-    """Two files are rewritten as two: of 2000 rows every tenth is updated, 50 are gone and 50 are new."""
+    """Two files are rewritten as two: of 2000 rows every tenth is updated, 50 are deleted and 50 are new."""
     gone = {key: key for key in range(2000)}
     come = {key: -key if key % 10 == 5 else key for key in range(50, 2050)}
     order = sorted(come, key=lambda key: key * 7919 % 2053)
@@ -61,12 +61,12 @@ def plan(tmp_path: Path) -> ChangePlan:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Those that are there now, at any depth."""
+    """All files below a folder."""
     return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
 async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None = None) -> Seen:
-    """Kind, task, position and key of all that comes."""
+    """Return kind, task, position and key of all delivered rows."""
     seen: Seen = []
     async with engine.run(plan, after) as batches:
         async for batch in batches:
@@ -121,7 +121,7 @@ async def test_every_place_to_resume(plan: ChangePlan, rules: PairingRules) -> N
 async def test_what_was_begun_is_not_gone_on_with_by_other_rules(
     plan: ChangePlan, before: PairingRules, behind: PairingRules
 ) -> None:
-    """Behind a position of others, rows would be lost or doubled."""
+    """After a position under other rules, rows would be lost or duplicated."""
     whole = await run(ChangelogEngine(LocalEngine(1), before), plan)
     place = Position(7, *whole[len(whole) // 2][1:3])
     with pytest.raises(ConfigError, match="version 7 was delivered in part"):
@@ -133,7 +133,7 @@ async def test_what_was_begun_is_not_gone_on_with_by_other_rules(
 
 
 async def test_a_key_that_the_table_does_not_have(plan: ChangePlan) -> None:
-    """The same error at every version with rows, whether it needs the key or not; others pass."""
+    """The error is the same at every version with rows, whether it needs the key or not; versions without rows pass."""
     engine = ChangelogEngine(LocalEngine(1), replace(BY_KEY, key=("K",)))
     inserts = replace(plan, tasks=plan.tasks[2:])
     for version in (inserts, plan):
@@ -159,7 +159,7 @@ async def test_what_has_nothing_to_compare_passes(plan: ChangePlan, folder: Path
 
 
 async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Path) -> None:
-    """Only the spill folder of the comparer that is kept is left, until that is closed."""
+    """Only the spill folder of the pooled row index remains, until the pool is closed."""
     engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     async with engine.run(plan) as batches:
         async for _ in batches:
@@ -179,7 +179,7 @@ async def fail_inside(engine: ChangelogEngine, plan: ChangePlan) -> None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What lies in our process's folder there, besides its lock."""
+    """Names in this process's spill folder, without its lock."""
     return [path for path in folder.glob("lake-tailer-*/**/*") if path.name != "lock"]
 
 
@@ -196,7 +196,7 @@ async def test_an_error_while_comparing_comes_out_and_the_engine_goes_on(plan: C
 async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
     plan: ChangePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Preimages are written while the answer that orders them is still being read."""
+    """Preimages are written while the result that orders them is still being read."""
     engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     with monkeypatch.context() as patch:
         patch.setattr("tailer.changelog.spill.preimages.scratch_folder", lambda: Path("/nowhere"))
@@ -215,7 +215,7 @@ async def test_nowhere_to_put_temporary_files(plan: ChangePlan, folder: Path, mo
 
 
 class Endless:
-    """Stands in for `execute`: rows without an end, from the first task on."""
+    """A replacement of `execute` that yields rows without an end, from the first task on."""
 
     def __init__(self) -> None:
         self.reading = threading.Event()
@@ -231,7 +231,7 @@ class Endless:
 async def test_cancelled_in_the_middle_of_a_comparison(
     plan: ChangePlan, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would never end by itself. The engine is as good as new."""
+    """The comparison would never end by itself. The engine stays usable."""
     endless, reports = Endless(), list[Any]()
     engine = ChangelogEngine(LocalEngine(1), BY_KEY, lambda *found: reports.append(found))
     with monkeypatch.context() as patch:
@@ -250,7 +250,7 @@ async def test_cancelled_in_the_middle_of_a_comparison(
 async def test_cancelled_when_the_comparison_is_about_to_end(
     plan: ChangePlan, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Too late to be stopped: what was found is of no use to anybody any more, and the next one begins anew."""
+    """It is too late to interrupt the comparison: its result is discarded, and the next comparison starts over."""
     engine, about_to_end = ChangelogEngine(LocalEngine(1), BY_KEY), threading.Event()
 
     def slow(plan: ChangePlan, rules: PairingRules, matches: RowIndex, *more: Any) -> Any:

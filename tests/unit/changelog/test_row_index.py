@@ -1,4 +1,4 @@
-"""`RowIndex` against counting by hand: rows of every type, equal exactly where their values are, on little memory."""
+"""`RowIndex` against counting in Python: rows of every type, equal exactly if their values are, in little memory."""
 
 import resource
 import struct
@@ -30,7 +30,7 @@ EDGE = 2**63
 
 
 def batch(columns: Sequence[pa.Array], kinds: str | Sequence[str] = "insert", first: int = 0) -> ChangeBatch:
-    """Rows of one task, at positions from `first` on."""
+    """Make rows of one task, at positions from `first` on."""
     count = len(columns[0])
     types = pa.array([kinds] * count if isinstance(kinds, str) else list(kinds), pa.string())
     metadata = [types, *(pa.nulls(count, field.type) for field in METADATA_FIELDS[1:])]
@@ -40,7 +40,7 @@ def batch(columns: Sequence[pa.Array], kinds: str | Sequence[str] = "insert", fi
 
 
 def paired(matches: RowIndex) -> tuple[Bitmaps, int]:
-    """The rows that have a partner, whichever side they are on, and how many were ambiguous."""
+    """Return the paired rows of both sides, and the number of ambiguous ones."""
     gone, come, unclear = matches.pair()
     assert sum(map(len, gone.values())) == sum(map(len, come.values()))
     both = {source: gone.get(source, BitMap64()) | come.get(source, BitMap64()) for source in gone.keys() | come.keys()}
@@ -53,11 +53,11 @@ def lists(found: Bitmaps) -> dict[int, list[int]]:
 
 @pytest.fixture(scope="module")
 def shared() -> RowIndex:
-    """For many small questions: each begins with `begin`."""
+    """One index for many small questions: each begins with `begin`."""
     return RowIndex()
 
 
-# Values of Delta's types, as Python has them; moments and days are numbers, for not all are in Python's calendar.
+# Values of Delta's types, as Python has them; dates and timestamps are numbers, because Python's calendar is smaller.
 TEXT = st.text(alphabet="ab\0\x01\x7fé\N{OLD ITALIC LETTER A}", max_size=3) | st.text(max_size=70)
 BYTES = st.lists(st.sampled_from(b"\x00\x01\x02\xfe\xffa"), max_size=4).map(bytes) | st.binary(max_size=40)
 FLOATS = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), 1e-45, 3.4e38]
@@ -104,7 +104,7 @@ def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     return inner.map(pa.list_) | structs | st.builds(pa.map_, st.sampled_from(KEYS), inner)
 
 
-# Of void inside of other types, which no table has, Arrow itself makes invalid arrays.
+# For void inside other types, which no table has, Arrow itself makes invalid arrays.
 TYPES = st.just(pa.null()) | st.recursive(st.sampled_from(KEYS), nested, max_leaves=4)
 
 
@@ -122,7 +122,7 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
 
 
 def identity(value: Any, kind: pa.DataType) -> Any:
-    """What is the same for two values exactly where no reader can tell them apart."""
+    """Return a value that is equal for two values exactly if no reader can distinguish them."""
     if value is None:
         return None
     if pa.types.is_list(kind):
@@ -137,7 +137,7 @@ def identity(value: Any, kind: pa.DataType) -> Any:
 
 
 def stored(kind: pa.DataType) -> pa.DataType:
-    """`kind` with numbers where Python has no values for all of them."""
+    """Return `kind` with numbers in place of the types for which Python lacks values."""
     if pa.types.is_list(kind):
         return pa.list_(stored(kind.value_type))
     if pa.types.is_map(kind):
@@ -150,7 +150,7 @@ def stored(kind: pa.DataType) -> pa.DataType:
 
 
 def column(kind: pa.DataType, rows: Sequence[Any]) -> pa.Array:
-    """A column that is a slice of a longer one."""
+    """Make a column that is a slice of a longer one."""
     longer = pa.array([rows[-1], *rows, rows[0]], stored(kind))
     return longer.cast(kind).slice(1, len(rows))
 
@@ -180,7 +180,7 @@ def ambiguous(sides: Sides) -> int:
 
 
 def expected(rows: Iterable[tuple[Any, bool, Place]], meaning: Callable[[Sides], list[Place]]) -> dict[int, list[int]]:
-    """What `meaning` leaves of rows, each an identity, whether it is gone, and its place."""
+    """Return the rows that `meaning` leaves, each an identity, a deleted flag and a position."""
     found: dict[int, list[int]] = {}
     for source, row in sorted(place for each in grouped(rows) for place in meaning(each)):
         found.setdefault(source, []).append(row)
@@ -225,7 +225,7 @@ def test_rows_of_any_types_against_counting(shared: RowIndex, data: st.DataObjec
 
 
 def different(matches: RowIndex, columns: Sequence[pa.Array]) -> bool:
-    """Whether no two rows are equal: each, gone, has a single equal among all of them, come."""
+    """Return whether all rows are distinct: each deleted row has at most one equal row among the inserted ones."""
     matches.begin()
     matches.add(0, iter([batch(columns, "delete")]), ALL)
     matches.add(1, iter([batch(columns)]), ALL)
@@ -407,7 +407,7 @@ def ranks(matches: RowIndex) -> list[int]:
 
 
 def test_partners_over_several_questions(shared: RowIndex) -> None:
-    """Rows are gone at 0 and 1, have come at 2 and 3; two keys tell some of the partners each."""
+    """Rows are deleted at 0 and 1, inserted at 2 and 3; each of two keys pairs some of them."""
     shared.begin()
     assert (ranks(shared), shared.unpair_equal()) == ([], {})
     for source, keys, kind in ((0, [1, 2], "delete"), (2, [9, 1], "insert")):
@@ -417,7 +417,7 @@ def test_partners_over_several_questions(shared: RowIndex) -> None:
     for source, keys, kind in ((0, [0, 5], "delete"), (1, [6], "delete"), (3, [6, 5], "insert")):
         shared.add(source, numbers(keys, kind, first=10), ALL)
     assert lists(paired(shared)[0]) == {0: [11], 1: [10], 3: [10, 11]}
-    # In the order of those gone: 0/10 with 2/11, 0/11 with 3/11, 1/10 with 3/10.
+    # In the order of the deleted rows: 0/10 with 2/11, 0/11 with 3/11, 1/10 with 3/10.
     assert ranks(shared) == [0, 2, 1]
     shared.clear()
     for source, row_values, kind in ((0, [7, 8], "delete"), (1, [7], "delete"), (2, [7, 8], "insert")):
@@ -439,7 +439,7 @@ def test_partners_over_several_questions(shared: RowIndex) -> None:
 def test_partners_against_counting(
     shared: RowIndex, gone: list[tuple[int, int, int]], come: list[tuple[int, int, int]]
 ) -> None:
-    """Rows of a source, a key and a value: partners have one key, those of one value part."""
+    """Rows of a source, a key and a value: paired rows have one key; rows of one value are removed first."""
     sides = []
     for first, rows in ((0, gone), (3, come)):
         sources = [[row[1:] for row in rows if row[0] == number] for number in range(3)]
@@ -497,7 +497,7 @@ def test_positions_with_holes_and_beyond_four_billion(shared: RowIndex) -> None:
 
 
 def many(count: int, kind: str = "insert", begin: int = 0) -> Iterator[ChangeBatch]:
-    """Rows whose values count from `begin`."""
+    """Make rows whose values count from `begin`."""
     for first in range(0, count, 8192):
         rows = range(first, min(first + 8192, count))
         yield batch([pa.array(range(begin + rows.start, begin + rows.stop), pa.int64())], kind, first)
@@ -505,13 +505,13 @@ def many(count: int, kind: str = "insert", begin: int = 0) -> Iterator[ChangeBat
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go."""
+    """The folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
-    """More than fits into memory, of which half has an equal, with duplicates in either half."""
+    """More rows than fit into memory, half of which have an equal row, with duplicates in both halves."""
     count = 300_000
     answers = []
     for memory in (SPILLING_BYTES, 8 * SPILLING_BYTES):
@@ -570,7 +570,7 @@ def test_stopped_for_good() -> None:
 
 
 def test_stopped_when_it_is_closed_or_about_to_be() -> None:
-    """Both come from different threads, in any order."""
+    """Both calls come from different threads, in any order."""
     matches = RowIndex()
     connections = list(matches._connections)
     matches.close()
@@ -585,7 +585,7 @@ def test_stopped_when_it_is_closed_or_about_to_be() -> None:
 
 
 def test_stopped_while_rows_come() -> None:
-    """From another thread, while the rows of a source without an end are read."""
+    """Another thread stops it while it reads rows of an endless source."""
     matches, reading = RowIndex(), threading.Event()
     matches.begin()
 
@@ -625,7 +625,7 @@ def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def full_disk(free_bytes: int) -> Iterator[None]:
-    """No file of this process can grow beyond `free_bytes`."""
+    """Limit the size of all files of this process to `free_bytes`."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, before[1]))
     try:
@@ -648,7 +648,7 @@ def test_a_full_disk_while_rows_come() -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("question", [RowIndex.unmatched, RowIndex.pair])
 def test_a_full_disk_while_answers_are_made(question: Callable[[RowIndex], object]) -> None:
-    """Every row has its equals, so that all of them are sorted."""
+    """Every row has equal rows, so that all of them are sorted."""
     matches = RowIndex(SPILLING_BYTES // 2)
     matches.begin()
     for source, kind in enumerate(["delete", "insert", "insert"]):

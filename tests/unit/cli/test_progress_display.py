@@ -1,4 +1,4 @@
-"""The display of `tail`: away where rows come, there where nothing happens, and on a terminal only."""
+"""The display of `tail`: hidden while rows are printed, shown while nothing happens, and on a terminal only."""
 
 import io
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is printed on standard error, which is a terminal."""
+    """The text printed on standard error, which is a terminal."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100)
     monkeypatch.setattr(progress_display, "Console", lambda **_: console)
@@ -32,7 +32,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 class Slow(LocalEngine):
-    """Waits before the first batch."""
+    """An engine that waits before the first batch."""
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
@@ -43,13 +43,13 @@ class Slow(LocalEngine):
 
 @pytest.fixture
 def plan(tmp_path: Path) -> ChangePlan:
-    """Something to read."""
+    """Make a plan of one file."""
     write_deltalake(tmp_path, pa.table({"id": list(range(10))}))
     return plans(tmp_path, 0, 0)[0]
 
 
 async def read(plan: ChangePlan, display: Display, compares: bool = False) -> int:
-    """Read it slowly; the number of rows."""
+    """Read the plan slowly; return the number of rows."""
     rows = 0
     async with display.shown(), ShownEngine(Slow(), display, lambda _: compares).run(plan) as batches:
         async for batch in batches:

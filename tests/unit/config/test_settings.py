@@ -1,4 +1,4 @@
-"""The configuration: what it may say, who wins, and that every fault is named by its place, with a way on."""
+"""The configuration: valid values, precedence, and that every fault is named with its key and a next step."""
 
 import subprocess
 import sys
@@ -28,32 +28,32 @@ STDOUT = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "stdout"}')
 
 @pytest.fixture(autouse=True)
 def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's own variables are none of the tests' business."""
+    """Remove the machine's own variables."""
     for name in ("TAILER_STATE_TABLE", "TAILER_DRAIN_S", "TAILER_PIPELINES", "TAILER_ENGINE", "TAILER_SPARK"):
         monkeypatch.delenv(name, raising=False)
 
 
 def written(folder: Path, text: str) -> Path:
-    """A configuration with this text."""
+    """Write a configuration with this text."""
     path = folder / "tailer.toml"
     path.write_text(text)
     return path
 
 
 def settings(folder: Path, text: str) -> Settings:
-    """The settings it gives."""
+    """Read the settings."""
     return load(written(folder, text))
 
 
 def problems(folder: Path, text: str) -> list[tuple[str, str, str]]:
-    """Key, reason and remedy of everything that is wrong with it."""
+    """Return key, reason and remedy of every fault."""
     path = written(folder, text)
     errors = [problem.error for problem in examine(path).problems]
     return [(error.where.removeprefix(f"{path}: "), error.reason, error.remedy) for error in errors]
 
 
 def one_problem(folder: Path, text: str) -> tuple[str, str, str]:
-    """The only thing that is wrong with it."""
+    """Return the only fault."""
     found = problems(folder, text)
     assert len(found) == 1, found
     return found[0]
@@ -430,7 +430,7 @@ def test_pipelines_may_be_chained_and_may_share_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spelling", ["here", "linked/out", "a/../out", "./out/", "link"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_folder_is_the_same_however_it_is_spelled(tmp_path: Path, spelling: str, exists: bool) -> None:
-    """Two pipelines would write one target, the state table would be in it, or the source would be the target."""
+    """Two pipelines with one target, a state table in it, or a source that is the target are refused."""
     for name in ("a", "source") + (("out",) if exists else ()):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("out")
@@ -476,7 +476,7 @@ def test_a_state_table_is_not_begun_among_what_is_somebody_elses(tmp_path: Path)
     key, reason, remedy = one_problem(tmp_path, text)
     assert (key, reason) == ("state_table", f"{state} holds 'part-0.parquet', but no state table")
     assert "folder of its own" in remedy
-    (state / "_delta_log" / f"{0:020d}.json").touch()  # whose table it is shows when it is read
+    (state / "_delta_log" / f"{0:020d}.json").touch()  # its owner is known only when it is read
     assert problems(tmp_path, text) == []
     assert "lies inside the Delta table" in one_problem(tmp_path, text.replace('"state"', '"state/x"'))[1]
     (tmp_path / "file").touch()

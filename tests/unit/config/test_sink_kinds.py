@@ -1,4 +1,4 @@
-"""Options of sinks are checked by name before anything is done."""
+"""Options of sinks are checked by name before any I/O."""
 
 from collections.abc import Mapping
 from pathlib import Path

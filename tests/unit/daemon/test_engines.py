@@ -1,4 +1,4 @@
-"""Which engine runs which version, and what is said where there is no PySpark."""
+"""The choice of the engine for a version, and the error without PySpark."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from tests.support.tables.log_files import task
 
 
 class Noting:
-    """An engine that notes the versions it was given."""
+    """An engine that records the versions it runs."""
 
     def __init__(self) -> None:
         self.key = ("id",)
@@ -38,7 +38,7 @@ async def _nothing() -> AsyncIterator[ChangeBatch]:
 
 
 def plan(version: int, files: int) -> ChangePlan:
-    """A plan that reads so many files of one byte."""
+    """Make a plan that reads so many files of one byte."""
     schema = pa.schema([])
     tasks = (task("file", schema),) * files
     return ChangePlan("t", "id", version, 0, None, Regime.FILES, schema, tasks)

@@ -1,4 +1,4 @@
-"""What monitoring is told: paths, methods, and the truth about pipelines and the event loop."""
+"""The monitoring endpoint: paths, methods, and the state of pipelines and the event loop."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tailer.pipeline.status import PipelineState, PipelineStatus
 
 @pytest.fixture
 def statuses() -> list[PipelineStatus]:
-    """Two pipelines that have begun."""
+    """Two running pipelines."""
     found = [PipelineStatus("monitored-a"), PipelineStatus("monitored-b")]
     for status in found:
         status.note_start()
@@ -27,7 +27,7 @@ def statuses() -> list[PipelineStatus]:
 
 @pytest.fixture(params=["127.0.0.1", "localhost", "::1"])
 def address(request: pytest.FixtureRequest, statuses: list[PipelineStatus]) -> Iterator[str]:
-    """Where a monitor of them answers."""
+    """The address of their monitor."""
     host: str = request.param
     port, stop = Monitor(statuses).serve(host, 0)
     yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -35,7 +35,7 @@ def address(request: pytest.FixtureRequest, statuses: list[PipelineStatus]) -> I
 
 
 def asked(url: str, method: str = "GET") -> tuple[int, str]:
-    """Status and body."""
+    """Return status and body of a request."""
     try:
         with urlopen(Request(url, method=method), timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -45,7 +45,7 @@ def asked(url: str, method: str = "GET") -> tuple[int, str]:
 
 
 def measured(name: str, pipeline: str) -> float | None:
-    """The value of a metric; None where there is none."""
+    """Return the value of a metric; None without one."""
     return metrics_registry().get_sample_value(name, {"pipeline": pipeline})
 
 

@@ -1,4 +1,4 @@
-"""The rules of the change feed, a commit at a time: which files are read, which of their rows, in which order."""
+"""The rules of the change feed for one commit: the files to read, their rows, and the order."""
 
 import json
 from typing import Any
@@ -70,7 +70,7 @@ NONE = "none"
     ],
 )
 def test_one_file_before_and_after(removed: Any, added: Any, deleted_rows: Any, inserted_rows: Any) -> None:
-    """The pair is told by its path; (include, exclude) are the vectors that select the rows of the file."""
+    """Both actions have the same path; (include, exclude) are the vectors that select the rows of the file."""
     actions = [] if added == NONE else [add("f", vector(added))]
     actions += [] if removed == NONE else [remove("f", vector(removed))]
     expected = [("delete", "/lake/f", *deleted_rows)] if deleted_rows else []
@@ -159,7 +159,7 @@ def test_what_no_writer_may_write(actions: list[dict[str, Any]]) -> None:
 
 def test_one_path_twice_but_once_with_a_change() -> None:
     assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/lake/f", None, A)]
-    # The log pairs by what is written: another spelling of the path is another file, and its rows come and go.
+    # Actions are paired by the path as written: another spelling is another file, deleted and inserted in full.
     assert [kind for kind, *_ in summary(plan(add("a b", vector(A)), remove("a%20b")))] == ["delete", "insert"]
 
 

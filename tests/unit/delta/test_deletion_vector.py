@@ -1,4 +1,4 @@
-"""Deletion vectors: every way to store one gives its rows, every contradiction is named, no bytes end the process."""
+"""Deletion vectors: every storage type gives its rows, every contradiction is named, no bytes crash the process."""
 
 import struct
 import zlib
@@ -57,7 +57,7 @@ def test_a_prefix_stays_in_the_table(prefix: str) -> None:
         ("^Bg9^0rr910000000000iXQKl0rr91000935c8Xg000311onP9", 40, [0, 1, 4, 5]),
         ("^Bg9^0rr910000000000iXQKl0rr91000315c8Xg000f5", 36, [0, 5]),
         ("^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", 44, [3, 4, 7, 11, 18, 29]),
-        # As the Rust crate z85 pads: two bytes are missing in the last block, and two '#' say so.
+        # Padded as by the Rust crate z85: two missing bytes in the last block are marked by two '#'.
         ("^Bg9^0rr910000000000iXQKl0rr91000005c8Xg##093", 34, [3]),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_vector_on_disk(tmp_path: Path, of: ChangeTask) -> None:
     assert ref.uri == f"{tmp_path}/deletion_vector_61d16c75-6994-46b7-a15b-8b538852e50e.bin"
     Path(ref.uri).write_bytes(FILE)
     assert list(load(ref, of, read)) == [0, 9]
-    # Absent means the beginning, which is after the version byte.
+    # Without an offset the vector is at the beginning, after the version byte.
     assert list(load(DeletionVectorRef(ref.uri, None, None, 36, 2), of, read)) == [0, 9]
 
 
@@ -243,7 +243,7 @@ def test_a_known_vector_is_written_as_it_is_read() -> None:
 
 @given(st.lists(st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2**63 - 1)), max_size=4))
 def test_what_is_encoded_comes_back(several: list[set[int]]) -> None:
-    """One behind the other in a file, whose version byte comes first."""
+    """One after another in a file, which begins with a version byte."""
     content, refs = b"\x01", []
     for rows in several:
         framed = encode(BitMap64(rows))
@@ -256,7 +256,7 @@ def test_what_is_encoded_comes_back(several: list[set[int]]) -> None:
 
 @given(st.data())
 def test_any_bytes_are_a_vector_or_corrupt(data: st.DataObject) -> None:
-    """A changed byte is for the checksum to find; where there is none, nothing worse than an error may follow."""
+    """The checksum finds a changed byte; without a checksum the worst result is an error."""
     wholes = [portable((0, range(0, 400, 2))), portable((0, [1]), (3, [2, 9])), native([1], [2])]
     start = data.draw(st.sampled_from(wholes))
     changed = bytearray(start)

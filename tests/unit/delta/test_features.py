@@ -1,4 +1,4 @@
-"""Every feature a table may ask for has an answer, and the gate gives that answer."""
+"""Every known table feature has an answer, and the protocol check gives that answer."""
 
 import json
 from typing import Any
@@ -154,7 +154,7 @@ def test_which_protocols_map_columns(protocol: Protocol, maps: bool) -> None:
 @pytest.mark.parametrize("mode", ["name", "id"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_mapping_mode_that_the_protocol_does_not_support(mode: str, nested: bool) -> None:
-    """Not honoured, as the protocol has it; refused where that would make a difference."""
+    """The mode is ignored, as the protocol requires, and refused where that would make a difference."""
 
     def schema(physical: str) -> str:
         keys = {"delta.columnMapping.physicalName": physical, "delta.columnMapping.id": 1}

@@ -1,4 +1,4 @@
-"""Delta's schemas and partition values become Arrow's, or are refused by name."""
+"""Delta schemas and partition values become Arrow's, or are refused by name."""
 
 import json
 from contextlib import suppress
@@ -121,7 +121,7 @@ def test_mapping_without_its_metadata(metadata: dict[str, Any]) -> None:
 @pytest.mark.parametrize("nest", [False, True])
 @pytest.mark.parametrize(("second", "said"), [(("p1", 2), "physical name 'p1'"), (("p2", 1), "field id '1'")])
 def test_two_columns_that_are_one_in_files(mode: str, nest: bool, second: tuple[str, int], said: str) -> None:
-    """Both would get the same values. Names on other levels are other columns; ids count in id mode."""
+    """Both would read the same values. Names on other levels are other columns; ids count in id mode."""
     columns = [mapped("a", "long", "p1", 1), mapped("b", "long", *second)]
     struct = {"type": "struct", "fields": columns}
     text = json.dumps({"fields": [mapped("s", {**LIST, "elementType": struct}, "p1", 9)] if nest else columns})
@@ -144,7 +144,7 @@ ALL = [*INTEGERS, *DECIMALS, pa.float32(), pa.float64(), pa.date32(), pa.timesta
 
 
 def allowed(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """PROTOCOL.md, "Type Widening", word by word."""
+    """Return whether PROTOCOL.md, "Type Widening", allows the change."""
     if narrow in INTEGERS and wide in INTEGERS:
         return INTEGERS.index(narrow) < INTEGERS.index(wide)
     if narrow in INTEGERS and pa.types.is_decimal(wide):
@@ -164,7 +164,7 @@ def test_what_may_be_widened(narrow: pa.DataType, wide: pa.DataType) -> None:
 
 
 def changed(*changes: tuple[str, str]) -> str:
-    """The schema of a table whose column, nested in a list, went through changes of type."""
+    """Make the schema of a table whose column, nested in a list, had type changes."""
     listed = [{"fromType": before, "toType": after, "fieldPath": "element"} for before, after in changes]
     field = {"name": "x", "type": LIST, "nullable": True, "metadata": {"delta.typeChanges": listed}}
     return json.dumps({"fields": [{"name": "s", "type": {"type": "struct", "fields": [field]}}]})
@@ -241,7 +241,7 @@ def moment(text: str) -> datetime:
         ("2020-01-01T02:00:00+02:00", UTC_MICROS, moment("2020-01-01T00:00:00")),
         ("2020-01-01T02:00:00", pa.timestamp("us"), moment("2020-01-01T02:00:00").replace(tzinfo=None)),
         ("\x01\x02", pa.binary(), b"\x01\x02"),
-        # The texts that old files of a widened column have.
+        # The text forms that old files of a widened column have.
         ("-128", pa.int64(), -128),
         ("-2147483648", pa.float64(), -(2.0**31)),
         ("-128", pa.decimal128(38, 28), Decimal(-128)),

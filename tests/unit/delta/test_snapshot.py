@@ -1,4 +1,4 @@
-"""State advanced commit by commit: the gate at every version, and times that do not depend on where one began."""
+"""State advanced commit by commit: the protocol check at every version, and timestamps independent of the start."""
 
 import json
 from itertools import accumulate
@@ -97,7 +97,7 @@ def test_whether_the_feed_is_on(configuration: dict[str, str], enabled: bool) ->
 
 
 def times(modified_ms: list[int], start: int = 0) -> list[int]:
-    """The times of versions from `start` on, for a reader that begins there."""
+    """Return the timestamps of versions from `start` on, for a reader that begins there."""
     first = commit(0, protocol(), metadata())
     window = modified_ms[max(start - CLOCK_WINDOW - 1, 0) : start]
     state = Snapshot.begin("t", start - 1, first.protocol, first.metadata, window)
@@ -120,7 +120,7 @@ def test_the_commits_own_time_is_used_as_it_is() -> None:
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=260), st.data())
 def test_a_versions_time_does_not_depend_on_the_start(modified_ms: list[int], data: st.DataObject) -> None:
-    """Copies and check-outs give all files nearly one time, so the corrections of a whole history add up."""
+    """After a copy or checkout all files have nearly the same time, so corrections add up over the whole history."""
     start = data.draw(st.integers(0, len(modified_ms) - 1))
     assert times(modified_ms)[start:] == times(modified_ms, start)
     if len(modified_ms) <= CLOCK_WINDOW:
@@ -131,7 +131,7 @@ def test_a_versions_time_does_not_depend_on_the_start(modified_ms: list[int], da
 def a_clock(
     modified_ms: list[int], own_ms: dict[int, int | None], configuration: dict[str, str], first: int = 0
 ) -> CommitClock:
-    """A history: the times of the files from version `first` on, and those that commits give themselves."""
+    """A history: file times from version `first` on, and in-commit timestamps."""
     store = MemoryStore("t")
     for version, modified in enumerate(modified_ms, start=first):
         name = commit_name(version)
@@ -151,7 +151,7 @@ SINCE_2 = ALWAYS | {
 HISTORIES = {
     "files": a_clock([10, 20, 20, 40], {}, {}),
     "commits": a_clock([9, 9, 9, 9], {0: 10, 1: 20, 2: 21, 3: 40}, ALWAYS),
-    # The files of the second half carry times of the first, and the other way round: neither may be asked.
+    # File times in the second half resemble the first half's, and the other way round: neither may be used.
     "both": a_clock([10, 90, 15, 16], {0: 500, 2: 100, 3: 140}, SINCE_2),
     "switched off": a_clock([10, 20, 20, 40], {0: 500}, SINCE_2 | {"delta.enableInCommitTimestamps": "false"}),
     "cleaned up": a_clock([10, 20, 20, 40], {}, {}, first=7),

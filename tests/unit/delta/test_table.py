@@ -1,4 +1,4 @@
-"""A log read forward: where it can be entered, what is noticed while waiting, and what the next version costs."""
+"""A log read forward: valid starts, changes noticed while waiting, and the cost of the next version."""
 
 import json
 import os
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.anyio
 
 
 def a_log(table: Path, versions: int) -> DeltaTableLog:
-    """A table with a file added in each version, ten milliseconds after the one before it."""
+    """Make a table with a file added in each version, ten milliseconds after the one before it."""
     write_commit(table, 0, *HEAD, add("f0"), modified_ms=1000)
     for version in range(1, versions):
         write_commit(table, version, add(f"f{version}"), modified_ms=1000 + 10 * version)
@@ -67,7 +67,7 @@ def classic(table: Path, version: int, *actions: dict[str, Any]) -> Path:
 
 
 async def following(log: DeltaTableLog, start: int) -> list[ChangePlan]:
-    """All plans there are from `start` on."""
+    """Return all plans from `start` on."""
     await log.seek(start)
     found = []
     while (plan := await log.next_plan()) is not None:
@@ -76,7 +76,7 @@ async def following(log: DeltaTableLog, start: int) -> list[ChangePlan]:
 
 
 async def waiting(log: DeltaTableLog) -> None:
-    """Ask for the next version as often as it takes to become suspicious."""
+    """Ask for the next version until the log is checked again."""
     for _ in range(GAP_CHECK_MISSES):
         assert await log.next_plan() is None
 
@@ -98,7 +98,7 @@ async def test_the_schema_before_the_start(tmp_path: Path) -> None:
 
 
 async def test_a_version_is_the_same_before_and_after_the_log_is_cleaned_up(tmp_path: Path) -> None:
-    """Entering at the checkpoint's own version gives that version the time it always had."""
+    """A start at the checkpoint's own version gives that version its original timestamp."""
     log = a_log(tmp_path, 6)
     write_commit(tmp_path, 3, add("f3"), modified_ms=1015)
     plans = await following(log, 0)
@@ -215,7 +215,7 @@ async def test_what_is_noticed_while_waiting(
 
 
 class LaggingStore(LocalStore):
-    """Another writer commits twice between our question for the next version and the look at the folder."""
+    """A store in which another writer commits twice between the read of the next version and the listing."""
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         for version in (2, 3):
@@ -308,7 +308,7 @@ async def test_after_a_loss_of_the_log_a_checkpoint_tells_where_to_go_on(tmp_pat
 
 
 async def test_after_a_loss_of_the_log_the_commits_behind_it_may_tell_where_to_go_on(tmp_path: Path) -> None:
-    """Those that set protocol and metadata, together or one after the other."""
+    """Later commits that set protocol and metadata, together or one after the other, define the state again."""
     log, lost = a_log(tmp_path, 10), VersionGone("t", 2)
     at(tmp_path, 2).unlink()
     write_commit(tmp_path, 4, protocol(1), add("f4"))
@@ -343,7 +343,7 @@ async def test_after_a_loss_of_the_log_the_commits_behind_it_may_tell_where_to_g
 async def test_after_a_loss_of_the_log_a_version_checksum_tells_where_to_go_on(
     tmp_path: Path, checksum: Any, found: int | None
 ) -> None:
-    """It counts where it names the transaction of the commit beside it."""
+    """A checksum file counts if it names the transaction of its commit."""
     log, lost = a_log(tmp_path, 8), LogCorrupt("t", commit_name(2), "garbage", 2)
     at(tmp_path, 2).write_text("garbage")
     write_commit(tmp_path, 5, {"commitInfo": {"txnId": "t5"}}, add("f5"))
@@ -361,7 +361,7 @@ async def test_after_a_loss_of_the_log_a_version_checksum_tells_where_to_go_on(
 
 
 async def test_after_a_loss_of_the_log_where_the_state_is_known_the_next_version_is_next(tmp_path: Path) -> None:
-    """The commit can be read, but not planned."""
+    """That commit can be read, but not planned, so delivery continues at the version after it."""
     log = a_log(tmp_path, 6)
     write_commit(tmp_path, 2, add("f2"), add("f2"))
     await log.seek(2)
@@ -400,7 +400,7 @@ async def test_a_snapshot_of_many_files_comes_in_pages(tmp_path: Path, monkeypat
 
 
 class CountingStore(LocalStore):
-    """Says what it was asked for."""
+    """A store that records its requests."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -467,7 +467,7 @@ async def test_moments_outside_the_history(tmp_path: Path) -> None:
 
 
 async def whole_snapshot(log: DeltaTableLog, version: int) -> ChangePlan:
-    """The one plan that a small snapshot is."""
+    """Return the only plan of a small snapshot."""
     (plan,) = [plan async for plan in log.snapshot_plans(version)]
     return plan
 
@@ -520,7 +520,7 @@ async def test_hints_are_not_relied_upon(tmp_path: Path) -> None:
 
 
 def test_beside_another_reader_of_a_real_table(tmp_path: Path) -> None:
-    """delta-rs writes, deletes and checkpoints; the files of every snapshot are its own to both of us."""
+    """delta-rs writes, deletes and checkpoints; both readers find the same files in every snapshot."""
     for number in range(6):
         write_deltalake(tmp_path, pa.table({"p": [number % 2], "a": [number]}), mode="append", partition_by=["p"])
         if number == 3:

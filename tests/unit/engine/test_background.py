@@ -1,4 +1,4 @@
-"""Work behind a block ends with the block and leaves the block's own errors alone."""
+"""A background task ends with its block and does not replace the block's own errors."""
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Worker:
-    """Works until it is cancelled, and takes its time to end."""
+    """A task that runs until it is cancelled, and ends slowly."""
 
     def __init__(self) -> None:
         self.ended = False

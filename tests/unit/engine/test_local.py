@@ -1,4 +1,4 @@
-"""`LocalEngine`: the same rows in the same order, whatever runs side by side; bounded, and clean when it is left."""
+"""`LocalEngine`: the same rows in the same order for any parallelism; bounded, and clean after the block."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ Seen = list[tuple[int, int]]
 
 
 def plan(*sizes: int, version: int = 7, first: int = 0) -> ChangePlan:
-    """A plan with a task for each file size."""
+    """Make a plan with a task for each file size."""
     tasks = [
         ChangeTask("t", "id", version, 0, first + index, TaskKind.INSERT, f"{index}.parquet", size, SCHEMA)
         for index, size in enumerate(sizes)
@@ -41,7 +41,7 @@ def plan(*sizes: int, version: int = 7, first: int = 0) -> ChangePlan:
 
 
 class Reader:
-    """Stands in for `execute`: gives `batches` batches of two rows a task, and counts what is open."""
+    """A replacement of `execute`: yields `batches` batches of two rows per task, and counts the open readers."""
 
     def __init__(self, batches: int = 3) -> None:
         self.batches = batches
@@ -74,7 +74,7 @@ class Reader:
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """Every batch is a pull of its own, so that there is as much to go wrong as there can be."""
+    """A reader whose batches are each read separately, for as many interleavings as possible."""
     found = Reader()
     monkeypatch.setattr(tailer.engine.local, "execute", found)
     monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
@@ -82,7 +82,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 
 async def run(engine: LocalEngine, of: ChangePlan, seen: Seen, after: Position | None = None) -> None:
-    """Run a plan and note (task, row) of all that comes."""
+    """Run a plan and record (task, row) of all rows."""
     async with engine.run(of, after) as batches:
         async for batch in batches:
             seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
@@ -181,7 +181,7 @@ async def test_looking_ahead_is_bounded(reader: Reader, threads: int) -> None:
         async for batch in batches:
             taken += 1
             if taken % 7 == 0:
-                await anyio.sleep(0.01)  # all that may run ahead of us does
+                await anyio.sleep(0.01)  # time to read ahead
             ahead = len(reader.given) - taken
             assert ahead <= threads + 1
             assert max(reader.began) <= batch.task + threads + 1
@@ -234,7 +234,7 @@ async def test_an_error_of_whoever_takes_the_rows_passes_as_it_is(reader: Reader
     async def take_one() -> None:
         async with LocalEngine(4).run(plan(*[size] * 20)) as batches:
             async for _ in batches:
-                await anyio.sleep(0.01)  # by now the others wait to be asked for what they have
+                await anyio.sleep(0.01)  # by now all other tasks wait for their consumer
                 raise error
 
     with pytest.raises(SinkUnavailable) as raised:
@@ -289,7 +289,7 @@ async def test_the_event_loop_stays_free_while_a_file_is_read(reader: Reader) ->
 
 @pytest.fixture
 def table(tmp_path: Path) -> HandwrittenTable:
-    """Real files with many row groups, deletion vectors, and a change file among them."""
+    """Write files with many row groups, deletion vectors, and a change file."""
     found = HandwrittenTable(tmp_path / "t")
     names = [found.data(f"{n}.parquet", range(1000 * n, 1000 * n + 700), row_group_size=97) for n in range(9)]
     found.commit(*[found.add(name) for name in names])

@@ -1,4 +1,4 @@
-"""What shares a transaction, and where a stream starts, ends, goes on and stops. Faults are in `tests/faults`."""
+"""The pipeline loop: versions per transaction, start, end, resumption and stop. Faults are in `tests/faults`."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ WIDE = json.dumps({"type": "struct", "fields": FIELDS})
 
 @pytest.fixture
 def table(tmp_path: Path) -> Growing:
-    """Version 0 has no rows, versions 1 to 9 have three each."""
+    """Make a table whose version 0 has no rows, and versions 1 to 9 three each."""
     found = Growing(tmp_path / "t")
     for version in range(1, 10):
         found.insert(range(10 * version, 10 * version + 3))
@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> Growing:
 
 @pytest.fixture
 def many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is divided as finely as that of a large version is."""
+    """Divide work into many batches, as for a large version."""
     monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
 
@@ -107,7 +107,7 @@ class TestGrouping:
 class TestSplitting:
     @pytest.fixture
     def large(self, tmp_path: Path) -> Growing:
-        """Version 1 has 60 batches of 10 rows in three files; before and behind it is little."""
+        """Make a table whose version 1 has 60 batches of 10 rows in three files, between small versions."""
         found = Growing(tmp_path / "large")
         found.insert(*(range(1000 * n, 1000 * n + 200) for n in range(3)), row_group_size=10)
         found.insert([7])
@@ -279,7 +279,7 @@ class TestEnd:
 
 
 class Gate(FaultySink):
-    """Lets something happen while a batch of `version` is being written."""
+    """A sink that waits with a batch of `version` until `opened` is set."""
 
     def __init__(self, there: Destination, version: int) -> None:
         super().__init__(there.sink())
@@ -371,7 +371,7 @@ class TestStop:
 
 
 class Stalled(LocalStore):
-    """Holds the first listing."""
+    """A store that blocks the first listing."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -417,7 +417,7 @@ class TestArrivals:
         async with anyio.create_task_group() as group:
             group.start_soon(following.run)
             await become(lambda: there.position() == Position.end(9))
-            # The first may come before the watching has begun; the timer would take care of it, in an hour.
+            # The first commit may precede the watch; the timer would notice it after an hour.
             for each in range(100, 103):
                 table.insert([each])
                 await anyio.sleep(0.05)
@@ -439,7 +439,7 @@ class TestArrivals:
 
 class TestRefusals:
     async def raised(self, following: Pipeline) -> TailerError:
-        """What `run` raises: bare, and at once."""
+        """Return the error that `run` raises: not in a group, and at once."""
         with anyio.fail_after(20), pytest.raises(TailerError) as found:
             await following.run()
         return found.value
@@ -478,7 +478,7 @@ class TestRefusals:
     async def test_the_table_is_swapped_between_two_looks(
         self, table: Growing, monkeypatch: pytest.MonkeyPatch, start: str, progress: int | None
     ) -> None:
-        """Its id is read, then the folder becomes another table: rows of one must not go by the other's progress."""
+        """The folder becomes another table after its id was read: its rows must not count as the first one's."""
         other = Growing(table.path.parent / "other")
         other.metadata["id"] = "another"
         other.version = -1

@@ -1,4 +1,4 @@
-"""How long things are kept, and the warning before they are gone."""
+"""Retention of a version, and the warning before it expires."""
 
 import logging
 import time
@@ -49,7 +49,7 @@ def test_the_shorter_of_the_two_counts(properties: dict[str, str], hours: int) -
 
 
 def gauge(name: str, pipeline: str) -> float | None:
-    """What a metrics reader would see."""
+    """Return the value of the gauge."""
     return metrics_registry().get_sample_value(name, {"pipeline": pipeline})
 
 

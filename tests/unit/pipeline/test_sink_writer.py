@@ -1,4 +1,4 @@
-"""A sink that cannot have a transaction open for long, or refuses a version: what can be delivered is."""
+"""A sink with short transactions, or one that refuses a version: all earlier versions are delivered."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.anyio
 
 
 class Impatient(MemorySink):
-    """Waits for no more than a moment."""
+    """A sink with a very short limit for idle transactions."""
 
     demands: Final = Demands(max_quiet_s=0.05)  # type: ignore[misc]
 
 
 class Slow:
-    """An engine that yields only so many `batches` of `version` until it may go on."""
+    """An engine that yields only `batches` batches of `version` until it is released."""
 
     key: Final = ()
 
@@ -91,7 +91,7 @@ async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
 
 
 class Picky(FaultySink):
-    """Refuses the rows of a version."""
+    """A sink that refuses the rows of a version."""
 
     def __init__(self, sink: Sink, version: int) -> None:
         super().__init__(sink)

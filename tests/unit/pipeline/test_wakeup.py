@@ -1,4 +1,4 @@
-"""A wake-up may be late, lost or spurious; the timer always comes."""
+"""A wake-up may be late, lost or spurious; the timer is reliable."""
 
 import logging
 import shutil
@@ -28,7 +28,7 @@ def commit(log_dir: Path, version: int) -> None:
 
 
 async def rings_for_commits(wake: Wake, log_dir: Path) -> bool:
-    """Whether a wait ends long before its time while commits come in; the watching may begin a little late."""
+    """Return whether commits end a wait early. The watch may begin a little late."""
     rung = False
 
     async def write() -> None:
@@ -46,7 +46,7 @@ async def rings_for_commits(wake: Wake, log_dir: Path) -> bool:
 
 
 def inotify_instances() -> int:
-    """How many this process has open."""
+    """Count the inotify instances of this process."""
     found = 0
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -175,7 +175,7 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
         async with LocalWake(tmp_path):
             await become(began.is_set)
         assert ended.is_set()
-    await become(lambda: inotify_instances() == before)  # the library closes it in a thread of its own
+    await become(lambda: inotify_instances() == before)  # the library closes it in its own thread
 
 
 async def test_being_cancelled_ends_the_watching(tmp_path: Path) -> None:

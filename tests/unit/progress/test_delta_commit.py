@@ -1,4 +1,4 @@
-"""A commit is won by exactly one writer, and a lost answer is resolved by reading back."""
+"""Exactly one writer wins a commit, and a lost answer is resolved by reading back."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 
 class UnsureStore(MemoryStore):
-    """Puts, or not, and then says something else."""
+    """A store that puts an object, or not, and then raises an error."""
 
     def __init__(self, puts: bytes | bool, answer: Callable[[str], Exception], readable: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The adapter that makes an at-least-once destination a sink, and how sinks are found by name."""
+"""`Recorded`, which makes an at-least-once destination a sink, and the lookup of sinks by name."""
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints, PathDistribution
@@ -24,7 +24,7 @@ SCHEMA = numbered(0).rows.schema
 
 
 class Diary:
-    """A destination without transactions, and a progress store, that write down what is asked of them."""
+    """A destination without transactions, and a progress store, that record their calls."""
 
     def __init__(self, fails_at: str = "") -> None:
         self.entries: list[str] = []

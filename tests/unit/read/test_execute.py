@@ -1,4 +1,4 @@
-"""A task's rows: each once, at its physical position, wherever reading resumes; or an error that names the file."""
+"""The rows of a task: each once, at its physical position, from any resume point; or an error that names the file."""
 
 import random
 import sys
@@ -31,7 +31,7 @@ def any_batch_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 def rows(batches: Iterable[ChangeBatch]) -> list[tuple[int, int, str]]:
-    """Position, value and kind of every row."""
+    """Return position, value and change type of every row."""
     found: list[tuple[int, int, str]] = []
     for batch in batches:
         assert len(batch) > 0
@@ -42,7 +42,7 @@ def rows(batches: Iterable[ChangeBatch]) -> list[tuple[int, int, str]]:
 
 
 def numbers(path: Path, groups: Iterable[int]) -> Path:
-    """A file whose column `a` counts from 100, in row groups of the given sizes."""
+    """Write a file whose column `a` counts from 100, in row groups of the given sizes."""
     first = 100
     with pq.ParquetWriter(path, LONG) as writer:
         for size in groups:
@@ -52,13 +52,13 @@ def numbers(path: Path, groups: Iterable[int]) -> Path:
 
 
 def changes(path: Path, count: int, group_rows: int) -> Path:
-    """A change file with every kind of row in turn."""
+    """Write a change file with rows of every change type in turn."""
     kinds = [KINDS[row % len(KINDS)] for row in range(count)]
     return parquet(path, pa.table({"a": range(count), CHANGE_TYPE: kinds}), row_group_size=group_rows)
 
 
 def test_a_small_file_makes_nobody_look_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given plain Python values, Arrow looks for optional packages: for each of many small files, that adds up."""
+    """Given plain Python values, Arrow looks for optional packages, which is slow with many small files."""
     tasks = [task(numbers(tmp_path / f"f{count}", [count]), LONG, kind) for count in (1, 2) for kind in DATA]
     wanted: list[str] = []
 
@@ -124,7 +124,7 @@ def test_change_files_and_every_place_to_resume(tmp_path: Path) -> None:
 
 
 def test_random_selections(tmp_path: Path) -> None:
-    """Against the plain meaning: position by position."""
+    """The result equals a selection position by position."""
     dice = random.Random(7)
     groups = [dice.randrange(0, 9000) for _ in range(6)]
     path, total = numbers(tmp_path / "f", groups), sum(groups)
@@ -173,7 +173,7 @@ def test_rows_that_are_dropped_or_images_of_updates(
 def test_rows_of_change_files_that_are_dropped_or_called_otherwise(
     tmp_path: Path, dropped: list[int] | None, updated: list[int] | None, exactly: bool
 ) -> None:
-    """`exactly`: what the file calls images are none, unless they are among the updated; other names stay."""
+    """`exactly`: no row is an image unless listed in `updated`; other change types stay."""
     path = changes(tmp_path / "f", 14, 5)
     refinement = Refinement(told(dropped), told(updated), exactly)
     for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS):
@@ -191,7 +191,7 @@ def test_rows_of_change_files_that_are_dropped_or_called_otherwise(
 @pytest.mark.parametrize("kind", [TaskKind.INSERT, TaskKind.DELETE, TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS])
 @pytest.mark.parametrize("by", ["dropped", "exclude", "both"])
 def test_row_groups_that_are_dropped_are_not_read(tmp_path: Path, kind: TaskKind, by: str) -> None:
-    """All three row groups are broken on disk; only of the one that has a row left is that noticed."""
+    """All three row groups are corrupt on disk; only the one with a remaining row raises an error."""
     table = pa.table({"a": range(30), CHANGE_TYPE: KINDS * 5})
     path = parquet(tmp_path / "f", table, row_group_size=10, write_page_checksum=True, use_dictionary=False)
     content = bytearray(path.read_bytes())
@@ -339,7 +339,7 @@ def test_places_where_nothing_can_be(uri: str, error: type[TailerError]) -> None
 
 @pytest.mark.parametrize("role", ["file", "include", "exclude"])
 def test_the_folder_we_run_in_is_no_place_for_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
-    """A file that happens to lie there under such a name is not the table's."""
+    """A file of that name in the working directory is not the table's."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "s3:" / "bucket"
     folder.mkdir(parents=True)
@@ -353,7 +353,7 @@ def test_the_folder_we_run_in_is_no_place_for_data(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("kind", [TaskKind.INSERT, TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS])
 def test_a_changed_bit_is_never_a_changed_row(tmp_path: Path, kind: TaskKind) -> None:
-    """Where pages have checksums, as Spark's have. A footer has none, but a broken one must not end the process."""
+    """Pages have checksums, as Spark writes them. A footer has none, but a corrupt one must not crash the process."""
     table = pa.table({"a": range(300), "s": [f"x{row % 5}" for row in range(300)], CHANGE_TYPE: KINDS * 50})
     path = parquet(tmp_path / "f", table, row_group_size=100, write_page_checksum=True, use_dictionary=False)
     whole, dice = path.read_bytes(), random.Random(3)
@@ -446,7 +446,7 @@ def test_closing_early_closes_the_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_change_files_of_delta_rs(tmp_path: Path) -> None:
-    """It stores texts as views, which Arrow can read but not select from."""
+    """It stores strings as views, which Arrow can read but not filter."""
     enabled = {"delta.enableChangeDataFeed": "true"}
     write_deltalake(tmp_path, pa.table({"a": [1, 2, 3], "b": ["x", "y", None]}), configuration=enabled)
     DeltaTable(tmp_path).update(predicate="a = 2", updates={"b": "'q'"})

@@ -1,4 +1,4 @@
-"""Days of another calendar stop the task by name, wherever they are in a row; all others come out as they are."""
+"""Dates and timestamps in the Julian calendar stop the task with a named error, at any place in a row."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ LAST_OLD_MOMENT = datetime(1899, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
 def rows(path: Path, values: pa.Array, said: dict[str, str], kind: pa.DataType | None = None, **options: Any) -> Any:
-    """What comes of a file with these values whose metadata says `said`."""
+    """Return the rows of a file with these values and the metadata `said`."""
     table = pa.table({"x": range(len(values)), "a": values}).replace_schema_metadata(said)
     file = parquet(path / "f", table, **options)
     batches = [batch.rows for batch in execute(task(file, pa.schema([("a", kind or values.type)])))]
@@ -53,7 +53,7 @@ def test_which_files_have_old_days(tmp_path: Path, said: dict[str, str], old: bo
             rows(tmp_path, values, said)
         assert (caught.value.table, caught.value.version) == ("t", 3)
         assert str(tmp_path / "f") in str(caught.value)
-    # Later days, and moments without a zone, are the same in both.
+    # Later dates, and timestamps without a zone, are the same in both calendars.
     without_zone = pa.array([LAST_OLD_DAY]).cast(NO_ZONE)
     for values in (pa.array([FIRST_DAY, None]), pa.array([FIRST_MOMENT], ZONED), without_zone):
         assert rows(tmp_path, values, said) == values.to_pylist()
@@ -106,7 +106,7 @@ def test_days_on_every_level(tmp_path: Path, place: str) -> None:
 
 
 def test_a_day_that_became_a_timestamp(tmp_path: Path) -> None:
-    """As a date it is in the old calendar, whatever the table has made of it."""
+    """The date is in the Julian calendar, although the table has widened the column."""
     with pytest.raises(UnsupportedFeature):
         rows(tmp_path, pa.array([LAST_OLD_DAY]), {VERSION: "2.4.0"}, NO_ZONE)
     assert len(rows(tmp_path, pa.array([FIRST_DAY]), {VERSION: "2.4.0"}, NO_ZONE)) == 1
@@ -114,7 +114,7 @@ def test_a_day_that_became_a_timestamp(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [DAY, pa.int64()])
 def test_a_struct_beside_a_column_called_like_its_field(tmp_path: Path, kind: pa.DataType) -> None:
-    """Reading the column reads the field too, and nobody asked for that one."""
+    """Reading the column also reads the field, which was not requested."""
     days = pa.array([{"b": LAST_OLD_DAY, "c": LAST_OLD_DAY}, {"b": FIRST_DAY, "c": FIRST_DAY}])
     wanted = pa.array([-141_427, 0], pa.int32()).cast(kind) if kind == DAY else pa.array([1, 2])
     table = pa.table({"a": days, "a.b": wanted}).replace_schema_metadata({VERSION: "2.4.0"})

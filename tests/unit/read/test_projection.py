@@ -1,4 +1,4 @@
-"""A file's columns as the table's: found under any legal name, on every level, and never a value that is not there."""
+"""Columns of a file as columns of the table: found by any legal name, on every level, with their exact values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,18 +23,18 @@ UTC, NO_ZONE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 
 
 def mapped(name: str, kind: pa.DataType, physical: str, number: int | None = None) -> pa.Field:
-    """A column of a table that maps columns: by id where there is a number."""
+    """Make a column of a table with column mapping, by id if there is a number."""
     known_by = {PHYSICAL_NAME: physical.encode()}
     return pa.field(name, kind, metadata=known_by if number is None else known_by | {FIELD_ID: str(number).encode()})
 
 
 def numbered(name: str, kind: pa.DataType, number: int) -> pa.Field:
-    """A column of a file with a field id."""
+    """Make a column of a file with a field id."""
     return pa.field(name, kind, metadata={FIELD_ID: str(number).encode()})
 
 
 def read(tmp_path: Path, file: pa.Table, schema: Any, kind: TaskKind = TaskKind.INSERT, **options: Any) -> pa.Table:
-    """What a file's rows are to a table with `schema`, without the metadata columns."""
+    """Return a file's rows read with `schema`, without the metadata columns."""
     path = parquet(tmp_path / "f.parquet", file, **options)
     found = pa.Table.from_batches([batch.rows for batch in execute(task(path, pa.schema(schema), kind))])
     found.validate(full=True)
@@ -69,7 +69,7 @@ def test_a_column_that_may_be_either(tmp_path: Path, names: list[str], wanted: s
 
 
 def test_a_mapped_column_is_told_by_its_name_in_the_file(tmp_path: Path) -> None:
-    """Exactly where that is there, else without regard to case; what two columns might be is neither."""
+    """An exact match comes first, then one that ignores case; an ambiguous name matches no column."""
     struct = pa.struct([mapped("x", LONG, "q"), mapped("y", LONG, "Q")])
     schema = pa.schema([mapped("a", LONG, "c"), mapped("b", LONG, "C"), mapped("s", struct, "S")])
     file = pa.table({"c": [1], "C": [2], "s": [{"q": 2, "Q": 3}]})
@@ -97,7 +97,7 @@ def test_a_field_id_of_a_column_whose_name_is_there_twice(tmp_path: Path) -> Non
 
 
 def test_a_struct_that_is_null_while_its_fields_must_not_be(tmp_path: Path) -> None:
-    """Added to a table that has rows, as Spark does it: rows come out in a schema that every Parquet writer takes."""
+    """Spark adds such a struct to a table with rows; the result has a schema that every Parquet writer accepts."""
     inner = pa.struct([pa.field("x", LONG, nullable=False)])
     deep = {"in": pa.struct([pa.field("d", inner, nullable=False)]), "of": pa.list_(pa.field("element", inner, False))}
     wide = pa.schema([("a", LONG), ("new", inner), *deep.items(), ("by", pa.map_(TEXT, pa.field("v", inner, False)))])
@@ -176,7 +176,7 @@ NESTED: Final[dict[str, tuple[pa.DataType, list[Any], pa.DataType, list[Any]]]] 
 def test_renamed_reordered_and_new_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
 ) -> None:
-    """With nulls on every level, and in batches that begin anywhere in what was read."""
+    """With nulls on every level, and in batches that begin anywhere in the rows."""
     monkeypatch.setattr("tailer.read.batch_sizes._average_rows", lambda _group: rows)
     in_file, values, wanted, expected = NESTED[name]
     file = pa.table({"id": range(3 * len(values)), "p1": pa.array(values * 3, in_file)})
@@ -274,7 +274,7 @@ def test_timestamps_of_96_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_unsigned_integers_of_a_converted_table(tmp_path: Path, bits: int) -> None:
-    """Each becomes the next wider type, and the widest decimal(20,0); later the table may widen that."""
+    """Each becomes the next wider type, the widest one decimal(20,0); the table may widen the column later."""
     most, in_file = 2**bits - 1, {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[bits]
     file = pa.table({"a": pa.array([0, most, None], in_file)})
     wanted = {8: pa.int16(), 16: pa.int32(), 32: LONG, 64: pa.decimal128(20, 0)}[bits]
@@ -315,7 +315,7 @@ def test_annotations_that_delta_does_not_know(tmp_path: Path) -> None:
         (pa.array([[("k", 1)]], pa.map_(TEXT, LONG)), pa.list_(LONG)),
         (pa.array([0], pa.date32()), UTC),
         (pa.array(["x"]), pa.binary()),
-        # Types that could be, but a value that cannot.
+        # The types fit, but a value does not.
         (pa.array([2**31]), pa.int32()),
         (pa.array([2**64 - 1], pa.uint64()), LONG),
         (pa.array(decimals("1.23"), pa.decimal128(9, 2)), pa.decimal128(9, 1)),
@@ -332,7 +332,7 @@ def test_types_and_values_that_do_not(tmp_path: Path, in_file: pa.Array, wanted:
 
 
 def narrow_and_wide() -> Iterator[tuple[pa.Array, pa.DataType, list[Any]]]:
-    """Every change of type the protocol has, with the values at both ends of the narrow type."""
+    """Make every type change of the protocol, with the least and greatest value of the narrow type."""
     integers = [(pa.int8(), 2**7), (pa.int16(), 2**15), (pa.int32(), 2**31), (pa.int64(), 2**63)]
     for number, (kind, limit) in enumerate(integers):
         ends = [-limit, limit - 1, 0, None]
@@ -407,7 +407,7 @@ def test_partition_columns_come_from_the_log(tmp_path: Path) -> None:
     ("schema", "first_column"), [([("p", LONG)], 7), ([("new", pa.map_(TEXT, LONG))], None), ([], "insert")]
 )
 def test_rows_without_a_column_in_the_file(tmp_path: Path, schema: list[Any], first_column: Any) -> None:
-    """All its columns are partition columns, or newer than the file, or not asked for: there are as many rows."""
+    """All columns are partition columns, newer than the file, or not requested: the number of rows is the same."""
     path = parquet(tmp_path / "f", pa.table({"a": range(10), "b": [{"x": 1}] * 10}), row_group_size=3)
     batches = list(execute(task(path, pa.schema(schema), partition_values=[("p", "7")])))
     assert [row for batch in batches for row in batch.row_index.to_pylist()] == list(range(10))
@@ -421,7 +421,7 @@ def test_a_partition_value_of_another_type(tmp_path: Path) -> None:
 
 
 def row_ids(path: Path, tracking: RowTracking | None, kind: TaskKind = TaskKind.INSERT) -> list[tuple[Any, Any]]:
-    """The ids of a file's rows, and the versions they are of."""
+    """Return the row ids of a file and the commit versions."""
     job = replace(task(path, add_row_ids(pa.schema([("a", LONG)])), kind), tracking=tracking)
     found = pa.Table.from_batches([batch.rows for batch in execute(job)])
     assert found.schema.names == ["a", ROW_ID, ROW_COMMIT_VERSION, *(field.name for field in METADATA_FIELDS)]
@@ -466,7 +466,7 @@ def test_row_ids_of_selected_rows_and_after_resuming(tmp_path: Path) -> None:
 
 
 def test_rows_of_change_files_have_no_ids(tmp_path: Path) -> None:
-    """Even where the file has such a column, or the task says how they would be made."""
+    """Even if the file has such a column, or the task has row tracking."""
     path = parquet(tmp_path / "f", pa.table({"a": [1, 2], "id": [7, 8], CHANGE_TYPE: ["insert", "insert"]}))
     for tracking in (None, RowTracking(1, 1, "id", "id")):
         assert row_ids(path, tracking, TaskKind.CDC_OTHERS) == [(None, None)] * 2
@@ -480,7 +480,7 @@ def test_row_ids_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_nothing_but_names_and_types_in_what_comes_out(tmp_path: Path) -> None:
-    """How a file or a mapped table calls a column is not said to sinks, on no level."""
+    """Physical names and field ids do not reach sinks, on any level."""
     inner = pa.struct([numbered("x", LONG, 2), numbered("m", pa.map_(TEXT, pa.struct([numbered("y", LONG, 4)])), 3)])
     schema = pa.schema([numbered("a", inner, 1), numbered("l", pa.list_(inner), 5)])
     file = pa.table([pa.array([{"x": 1, "m": [("k", {"y": 2})]}], inner), pa.array([[None]], pa.list_(inner))], schema)
@@ -497,7 +497,7 @@ def test_nothing_but_names_and_types_in_what_comes_out(tmp_path: Path) -> None:
 
 
 def test_thousands_of_columns_are_found_at_once(tmp_path: Path) -> None:
-    """Looking each one up among all took five seconds."""
+    """A linear search for each of them took five seconds."""
     names = [f"c{number}" for number in range(3000)]
     file = pa.table([pa.array([number]) for number in range(3000)], names)
     found = read(tmp_path, file, dict.fromkeys(names[::-1], LONG))

@@ -1,4 +1,4 @@
-"""What became of the columns, in sentences: each says what happened, and nothing that did not."""
+"""Descriptions of schema changes: one sentence for each difference, and no other."""
 
 from typing import Any
 
@@ -128,7 +128,7 @@ def test_a_table_that_ends_to_map_its_columns() -> None:
     after = pa.schema([("a", LONG), ("b", LONG), ("s", struct(("x", INT)))])
     assert describe_changes(before, after) == ()
     assert describe_changes(add_row_ids(before), add_row_ids(after)) == ()
-    # With anything else in the same version, only what was never renamed is known again.
+    # With any other change in the same version, only columns that were never renamed are recognised.
     wider = pa.schema([("a", LONG), ("b", LONG), ("s", struct(("x", LONG)))])
     dropped = [f"column {name} was dropped" for name in "abs"]
     assert describe_changes(before, wider)[:3] == tuple(dropped)

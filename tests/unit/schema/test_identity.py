@@ -1,4 +1,4 @@
-"""`identified` and `united`: which column is which over several schemas, and all of them together."""
+"""`identified` and `united`: the identity of columns over several schemas, and the union of these."""
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,7 @@ def mapped(name: str, stored: str, kind: pa.DataType = LONG, number: int | None 
 
 
 def columns(text: str) -> pa.Schema:
-    """`a` is a column, `a=p` one with the physical name p, `a=p#1` one with the field id 1 as well."""
+    """Parse columns: `a`, `a=p` with the physical name p, `a=p#1` with the field id 1 as well."""
     fields = []
     for each in text.split():
         name, _, stored = each.partition("=")
@@ -29,25 +29,25 @@ def columns(text: str) -> pa.Schema:
     [
         (["a", "a"], ["a a"]),
         (["a", "a b", "a"], ["a a a"]),
-        # A dropped column that comes back, by RESTORE or in the files that are left, is the one it was.
+        # A dropped column that returns, by RESTORE or in the remaining files, is the same column.
         (["a b", "a", "a b"], ["a a a", "b - b"]),
         # Mapped by name, by id, and by name again.
         (["a", "a=a", "b=a"], ["a a b"]),
         (["a", "b=a", "b=a#4", "c=a"], ["a b b c"]),
         (["a=p#1", "a=p#2"], ["a -"]),
         (["a=p#1", "a=p", "a=p#2"], ["a a -"]),
-        # Mapped no more: by name; from then on, physical names mean what they meant then.
+        # Mapping removed: columns are matched by name; later physical names are the logical ones.
         (["a=p", "a", "a b"], ["a a a"]),
         (["a=b b=a", "a b", "a b"], ["a a a", "b b b"]),
         (["x=a b=p", "b=p", "b", "a b"], ["x - - -", "b b b b"]),
         (["a", "b=a", "b", "c=b"], ["a b b c"]),
-        # Mapped no more, and something else besides: only what had its own name all the time.
+        # Mapping removed in a version with other changes: only columns that never had another physical name match.
         (["a=a b=p", "b a c"], ["a a", "b -"]),
         (["a=b b=a", "b a"], ["a -", "b -"]),
     ],
 )
 def test_which_column_is_which(schemas: list[str], called: list[str]) -> None:
-    """What each column of the first schema is called in each of them, `-` where it is not."""
+    """The names of each column of the first schema in all schemas, `-` where it is missing."""
     found = identified([columns(each) for each in schemas])
     names = [{column_id(field): field.name for field in schema} for schema in found]
     assert [" ".join(each.get(column_id(field), "-") for each in names) for field in found[0]] == called

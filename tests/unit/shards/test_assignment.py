@@ -1,4 +1,4 @@
-"""Which rows are of which shard: the same everywhere and for ever, and every row in exactly one."""
+"""The shard of a row: the same everywhere and for ever, and every row in exactly one."""
 
 import pickle
 from collections import defaultdict
@@ -58,7 +58,7 @@ def test_shards_are_what_they_always_were(values: pa.Array, texts: list[bytes], 
 
 
 def test_numbers_that_readers_of_the_progress_rely_on() -> None:
-    """Were they others, changes of a key that was delivered in one shard would go on in another."""
+    """With other numbers, changes of a key that one shard delivers would continue in another."""
     keys = [pa.array([1, 2, 3, 10**12, None], pa.int64()), pa.array(["a", None, "ü", "", None])]
     assert shard_numbers(keys, 16).to_pylist() == [5, 3, 8, 10, 9]
     assert shard_numbers(keys[:1], 4).to_pylist() == [1, 3, 1, 2, 2]
@@ -89,7 +89,7 @@ def test_what_a_shard_is_called_tells_which_it_is() -> None:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Thirty versions: with a change feed and without one, updates, moved keys, vectors, rewritten files."""
+    """Write thirty versions: with and without a change feed, updates, moved keys, vectors, rewritten files."""
     history = History(tmp_path_factory.mktemp("history") / "table", seed=11, length=30, large=300)
     history.publish(history.length)
     return history
@@ -138,7 +138,7 @@ async def test_every_row_is_in_one_shard_in_its_order(
     for plan in await plans(history):
         wanted = await rows_of(whole, plan)
         found = [await rows_of(engine, plan) for engine in engines]
-        # Sorted is in position order, but for the images of an update, which have one.
+        # Sorted means position order, except for the images of an update, which share a position.
         assert sorted(row for shard in found for row in shard) == sorted(wanted)
         for number, shard in enumerate(found):
             mine = set(shard)

@@ -1,4 +1,4 @@
-"""The memory sink keeps batches and events in one order, and nothing of a transaction that was not committed."""
+"""The memory sink keeps batches and events in one order, and nothing of an aborted transaction."""
 
 import pytest
 

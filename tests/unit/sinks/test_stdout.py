@@ -1,4 +1,4 @@
-"""The `stdout` sink on real pipes and terminals: every line whole, a reader that is gone, slow, or a terminal."""
+"""The `stdout` sink on real pipes and terminals: whole lines, and a reader that is gone, slow, or a terminal."""
 
 import fcntl
 import io
@@ -43,11 +43,11 @@ class Pipe:
         self.content = self.reader.read()
 
     def read(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def finish(self) -> bytes:
-        """Everything that was written."""
+        """Return everything that was written."""
         self.writer.close()
         if self._thread.ident is None:
             self._read()
@@ -59,7 +59,7 @@ class Pipe:
 
 @contextmanager
 def terminal(columns: int) -> Iterator[tuple[TextIO, io.BufferedReader]]:
-    """A terminal of that width: what a program writes to, and what shows on it."""
+    """Open a terminal of that width; yield its two ends: for the program, and for reading the display."""
     screen, device = pty.openpty()
     with os.fdopen(device, "w") as stream, os.fdopen(screen, "rb") as shown:
         fcntl.ioctl(device, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -188,7 +188,7 @@ async def test_a_pipe_that_somebody_made_non_blocking() -> None:
 
 
 def shown_until(shown: io.BufferedReader, words: str) -> str:
-    """What the terminal shows next, up to `words` at least: it may come in pieces."""
+    """Read from the terminal until `words` are shown, because text may arrive in pieces."""
     text = b""
     while words.encode() not in text:
         text += shown.read1()

@@ -1,4 +1,4 @@
-"""Folders are what paths lead to: links, mounts, letter case and what does not exist yet."""
+"""Comparison of folders by paths: links, mounts, letter case, and folders that do not exist yet."""
 
 import errno
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tailer.stores.folders import Folder, foreign_entry, holds_table, is_lasting
 
 
 def is_one(first: Path, second: Path) -> bool:
-    """Whether both paths lead to one folder."""
+    """Return whether both paths lead to one folder."""
     one, other = Folder.at(first), Folder.at(second)
     return one.lies_in(other) and other.lies_in(one)
 
@@ -40,7 +40,7 @@ def test_one_folder_in_another(tmp_path: Path, exists: bool) -> None:
 
 
 def test_a_folder_that_is_in_two_places_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a bind mount has it: no link, and the same folder."""
+    """A bind mount is the same folder without a link."""
     there, here = tmp_path / "there", tmp_path / "here"
     (there / "x").mkdir(parents=True)
     (here / "x").mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_a_folder_that_is_in_two_places_is_one(tmp_path: Path, monkeypatch: pyte
 def test_letter_case_counts_where_it_counts(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     assert not is_one(tmp_path / "data" / "New", tmp_path / "data" / "new")
-    (tmp_path / "DATA").symlink_to("data")  # as a file system has it that ignores letter case
+    (tmp_path / "DATA").symlink_to("data")  # as on a file system that ignores case
     assert is_one(tmp_path / "data" / "New", tmp_path / "DATA" / "new")
 
 

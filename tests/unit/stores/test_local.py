@@ -1,4 +1,4 @@
-"""The six verbs of a store, over every store; and what a directory adds: other programs, and an operating system."""
+"""The methods of a store, over every store; and local directories with other programs and system errors."""
 
 import errno
 import os
@@ -179,7 +179,7 @@ def a_loop(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [a_folder, a_loop])
 async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """Waiting does not help, and nobody is to be told that the store does not answer."""
+    """A retry does not help, so the error must not be `StorageUnavailable`."""
     make(tmp_path / "log" / "a")
     for verb in (LocalStore.read, LocalStore.scan):
         with pytest.raises(StorageRefused) as raised:
@@ -216,7 +216,7 @@ async def test_an_error_that_lasts_is_none_of_a_store_that_does_not_answer(
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """A folder nobody can write to, whoever runs the tests: a file in its place cannot be written into either."""
+    """Make a folder that nobody can write to, root included: a file in its place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.write_bytes(b"")
     yield
@@ -243,7 +243,7 @@ async def test_a_folder_in_the_place_of_an_object(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_goes_while_its_folder_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers rename temporary files all the time; one gone between its name and its size must not hide the others."""
+    """Writers rename temporary files all the time; one removed between listing and `stat` must not hide the others."""
     for name in "abc":
         (tmp_path / name).write_bytes(b"")
     entries = list(os.scandir(tmp_path))

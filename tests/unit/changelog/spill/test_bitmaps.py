@@ -1,4 +1,4 @@
-"""Row selections on disk: what is stored is what tasks load, for as long as the block lasts."""
+"""Spilled bitmaps: tasks load the stored row selections, until the block ends."""
 
 import resource
 import tempfile
@@ -24,13 +24,13 @@ ROWS = st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2*
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go."""
+    """The folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def left(folder: Path) -> list[Path]:
-    """What lies in our process's folder there, besides its lock."""
+    """Names in this process's spill folder, without its lock."""
     return [path for path in folder.glob("lake-tailer-*/**/*") if path.name != "lock"]
 
 

@@ -1,4 +1,4 @@
-"""The disk a process uses for what does not fit into memory: its own, and nobody's when it is gone."""
+"""Spill directories: each process has its own, and another process removes it after its owner's death."""
 
 import errno
 import os
@@ -34,14 +34,14 @@ if sys.argv[1] == "killed":
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go."""
+    """The folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 def process(end: str) -> tuple[subprocess.Popen[str], Path]:
-    """One that has a folder, and its folder; it ends when it is told so."""
+    """Start a process that has a spill directory; yield both. It ends on request."""
     command = [sys.executable, "-c", PROGRAM, end]
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
@@ -102,7 +102,7 @@ def test_no_place_for_it(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def full(*_: object, **__: object) -> None:
-    """What a disk says that is full."""
+    """The error of a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -127,7 +127,7 @@ def keep_preimages() -> None:
 def test_a_full_disk_is_named_whoever_fills_it(
     parent: Path, monkeypatch: pytest.MonkeyPatch, spill: Callable[[], object]
 ) -> None:
-    """It is no store that does not answer: nothing of the source or the target is the matter."""
+    """The error names the temporary folder, not the source or the target."""
     monkeypatch.setattr("tempfile.mkdtemp", full)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(ScratchUnavailable) as raised:

@@ -1,4 +1,4 @@
-"""Preimages find their postimages again, in whatever order both come and however large they are."""
+"""Spilled preimages are paired with their postimages, in any order and of any size."""
 
 import random
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def ranks(order: list[int], size: int) -> Iterator[pa.RecordBatch]:
 @pytest.mark.parametrize("run_bytes", [1, 3000, 2**20])
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
-    """Two files: in one every third row is an update's, in the other every one; preimages come shuffled."""
+    """Two files: in the first every third row is updated, in the second every row; preimages come shuffled."""
     chance = random.Random(run_bytes * size)
     updated = {4: list(range(0, 300, 3)), 9: list(range(200))}
     ids = [task * 1000 + row for task, places in updated.items() for row in places]
@@ -43,7 +43,7 @@ def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
         shuffled = rows([ids[rank] for rank in order], "update_preimage")
         preimages.keep(in_batches(shuffled, 13), ranks(order, 17), told)
         for task in (4, 9):
-            start = chance.randrange(50)  # as if the rows before were delivered already
+            start = chance.randrange(50)  # as if the earlier rows were delivered already
             places = list(range(start, 300 if task == 4 else 200))
             whole = rows([task * 1000 + row for row in places], "insert")
             found: list[tuple[str, int, int]] = []
@@ -62,7 +62,7 @@ def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
 
 
 def test_wide_preimages_of_narrow_rows_come_in_pieces() -> None:
-    """A batch is as large as its postimages are small; what is put before them may be much larger."""
+    """Batches are sized by their postimages; the preimages put before them may be much larger."""
     ids = list(range(600))
     with SpilledPreimages(run_bytes=2**18) as preimages:
         wide = rows(ids, "update_preimage", "x" * 10_000)

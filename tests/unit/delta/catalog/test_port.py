@@ -1,4 +1,4 @@
-"""Commits that a catalog hands out: which file is a version's, what of the folder counts, when the catalog is asked."""
+"""Commits ratified by a catalog: the valid file of a version, the use of the folder, and the order of requests."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def text(opened: OpenObject) -> str:
 
 
 class Scripted:
-    """A catalog whose answers are given beforehand; the last one stays."""
+    """A catalog with scripted answers; the last one is repeated."""
 
     def __init__(self, *answers: RatifiedCommits) -> None:
         self.answers = list(answers)
@@ -65,7 +65,7 @@ async def stored(*names: str) -> MemoryStore:
     ("latest", "commits"),
     [
         (5, staged(4)),  # not up to the latest
-        (5, staged(5, 6)),  # beyond it
+        (5, staged(5, 6)),  # after the latest
         (5, staged(3, 5)),  # not consecutive
         (5, staged(5, 4)),  # not in order
         (5, staged(5, 5)),
@@ -81,7 +81,7 @@ def test_an_answer_that_cannot_be_is_refused(latest: int, commits: tuple[StagedC
 
 
 def test_the_example_of_the_protocol() -> None:
-    """PROTOCOL.md, "Reading Catalog-managed Tables", with version 9 staged: no catalog gives inline commits."""
+    """PROTOCOL.md, "Reading Catalog-managed Tables", with version 9 staged instead of inline."""
     listing = listed(*published(*range(8)), checkpoint(2))
     merged = merge(listing, RatifiedCommits(9, staged(7, 8, 9)))
     assert [path.name for path in merged.commits] == [*published(*range(7)), name(7), name(8), name(9)]
@@ -113,7 +113,7 @@ def test_a_log_cleaned_up_to_a_checkpoint_goes_on_with_staged_commits() -> None:
     [
         (published(0, 1), RatifiedCommits(3), 2, 1),
         ([*published(0), checkpoint(2)], RatifiedCommits(3), 3, 2),
-        (published(5, 6), RatifiedCommits(3), 0, None),  # all there is does not count
+        (published(5, 6), RatifiedCommits(3), 0, None),  # all of them later than the catalog's latest
     ],
 )
 def test_a_latest_version_that_is_nowhere_is_missing(
@@ -134,7 +134,7 @@ def test_a_gap_before_the_staged_commits_is_missed_when_it_is_needed() -> None:
 
 @pytest.mark.anyio
 async def test_the_catalog_is_asked_before_the_folder_is_listed() -> None:
-    """Published and let go of in between: the other way round, the version would be in neither."""
+    """A commit published and forgotten by the catalog in between would be missed in the other order."""
     store = await stored(*published(0))
     catalog = Scripted(RatifiedCommits(1))
     catalog.before = lambda: store.objects.update({commit_name(1): StoredObject(ObjectMeta(commit_name(1), 1, 1), b"")})
@@ -185,7 +185,7 @@ async def test_a_staged_commit_that_was_published_and_tidied_away_is_read_where_
 @pytest.mark.anyio
 @pytest.mark.parametrize("names", [(), staged(1)])
 async def test_a_ratified_commit_whose_file_is_gone_is_missing(names: tuple[StagedCommit, ...]) -> None:
-    """Though the catalog's own copy may have been published: it is the one that counts, while the catalog has it."""
+    """A published copy does not count as long as the catalog names the staged file."""
     store = await stored(*published(0), *([commit_name(1)] if names else []))
     log = RatifiedLog(store, Scripted(RatifiedCommits(1, names)))
     with pytest.raises(VersionGone) as gone:

@@ -1,4 +1,4 @@
-"""Checkpoints of every kind give the same state; a broken one is named, not guessed around."""
+"""Checkpoints of every kind give the same state; a corrupt one raises a named error."""
 
 import json
 import logging
@@ -49,13 +49,13 @@ def lines(path: Path, *actions: dict[str, Any]) -> None:
 
 
 def with_sidecar(log: Path, name: str = SIDECAR, path: str = SIDECAR) -> list[dict[str, Any]]:
-    """What a V2 checkpoint of version 4 holds whose files are in a sidecar, called `path` there."""
+    """Make a V2 checkpoint of version 4 whose files are in the sidecar called `path`."""
     size = checkpoint(log / "_sidecars" / name, *FILES).stat().st_size
     return [V2, *HEAD, {"sidecar": {"path": path, "sizeInBytes": size, "modificationTime": 1}}]
 
 
 def make(log: Path, kind: str) -> None:
-    """The checkpoint of version 4, in one of its forms."""
+    """Write the checkpoint of version 4, in one of its forms."""
     name = f"{4:020d}.checkpoint"
     match kind:
         case "classic":
@@ -181,7 +181,7 @@ async def test_a_malformed_line(tmp_path: Path) -> None:
 
 
 async def test_a_sidecar_named_by_its_whole_path(tmp_path: Path) -> None:
-    """The protocol has the path URI-encoded, and the file in the table's own folder whatever the path says."""
+    """The protocol allows a URI-encoded path, and the file is in the table's own folder whatever the path is."""
     held = with_sidecar(tmp_path / LOG, "a b.parquet", "s3://elsewhere/t/_delta_log/_sidecars/a%20b.parquet")
     lines(tmp_path / LOG / f"{4:020d}.checkpoint.{SIDECAR[:-8]}.json", *held)
     assert [file.path for file in await adds(tmp_path)] == ["p=1/a", "b", "c"]
@@ -216,7 +216,7 @@ async def test_a_page_whose_checksum_does_not_match(tmp_path: Path) -> None:
 
 
 async def test_statistics_and_tags_stay_on_disk(tmp_path: Path) -> None:
-    """Their pages may be garbage: nobody looks."""
+    """Their pages may be garbage, because they are never read."""
     path = checkpoint(tmp_path / LOG / f"{4:020d}.checkpoint.parquet", *HEAD)
     head = pq.read_table(path).drop_columns("add")
     unread = {"stats": "S" * 99, "tags": [("T" * 99, "T" * 99)], "stats_parsed": {"partitionValues": "P" * 99}}
@@ -255,7 +255,7 @@ INCOMPLETE: dict[str, tuple[str, list[dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize("case", INCOMPLETE)
 async def test_a_checkpoint_that_does_not_hold_the_whole_state(tmp_path: Path, case: str) -> None:
-    """What is left of it tells nothing, so that an older one and the commits since are read."""
+    """An incomplete checkpoint is not used: an older one and the commits after it are read."""
     ending, held, reason = INCOMPLETE[case]
     with_sidecar(tmp_path / LOG)
     path = tmp_path / LOG / f"{4:020d}.checkpoint{ending}"
@@ -290,7 +290,7 @@ async def test_a_sidecar_of_another_size(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "multi-part", "v2 json", "v2 parquet"])
 async def test_a_checkpoint_that_goes_while_it_is_read(tmp_path: Path, kind: str) -> None:
-    """Cleaned up, the sidecars with it: another look at the log tells what there is instead."""
+    """It was cleaned up with its sidecars: the log is listed again and another checkpoint is read."""
     make(tmp_path / LOG, kind)
     listed = await segment(tmp_path)
     store, taken = LocalStore(tmp_path), list[AddFile]()
@@ -312,7 +312,7 @@ async def test_a_checkpoint_that_goes_while_it_is_read(tmp_path: Path, kind: str
 
 
 async def sound(table: Path, version: int, behind: int | None = None) -> list[str]:
-    """The files at `version`, from whatever checkpoint can be read."""
+    """Return the files at `version`, from any readable checkpoint."""
     store = LocalStore(table)
     listing = await (list_log(store) if behind is None else list_recent(store, behind))
 
@@ -325,7 +325,7 @@ async def sound(table: Path, version: int, behind: int | None = None) -> list[st
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """Versions 0 to 6, each adding a file, with checkpoints of 2, 4 (in two parts) and 6."""
+    """Write versions 0 to 6, each adding a file, with checkpoints of 2, 4 (in two parts) and 6."""
     for version in range(7):
         write_commit(tmp_path, version, *(HEAD if version == 0 else []), add(f"f{version}"))
     names = [f"{2:020d}.checkpoint", f"{6:020d}.checkpoint"]

@@ -1,4 +1,4 @@
-"""The hint where to begin: believed when it is sound, and never needed."""
+"""The `_last_checkpoint` hint: used if valid, and never needed."""
 
 import json
 import logging

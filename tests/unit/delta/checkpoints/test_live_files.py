@@ -1,4 +1,4 @@
-"""Live files: the same ones in the same order whatever the log tells of them in, and on disk where they are many."""
+"""Live files: the same files in the same order for any layout of the log, and on disk if there are many."""
 
 import os
 import tempfile
@@ -25,7 +25,7 @@ VECTOR = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBy
 
 
 async def live(table: Path, version: int) -> list[tuple[str, str]]:
-    """Path and, where there is one, deletion vector of the live files, in order."""
+    """Return path and deletion vector, if any, of the live files, in order."""
     store = LocalStore(table)
     with await live_files(store, (await list_log(store)).segment(version), store.uri) as files:
         found = list(files)
@@ -112,7 +112,7 @@ FILES = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "1", "2"]))
 async def test_any_history_from_any_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, history: list[list[tuple[bool, Any]]], seed: int
 ) -> None:
-    """Whatever the log begins with, the files and their order are those of a plain replay."""
+    """Files and order are those of a plain replay, whichever checkpoint the log begins with."""
     table = tmp_path_factory.mktemp("table")
     state: dict[Any, Action] = {}
     for version, changes in enumerate(history):

@@ -1,4 +1,4 @@
-"""One commit file becomes typed actions, or an error that names the line; nothing in between."""
+"""A commit file is parsed into typed actions, or raises an error that names the line."""
 
 import json
 import tracemalloc
@@ -105,7 +105,7 @@ def test_what_a_commit_holds_at_most_once(twice: dict[str, Any]) -> None:
 
 
 def test_a_commit_cut_short_is_corrupt_wherever_the_cut_is() -> None:
-    """Between two lines it cannot be seen here; who reads the file sees whether it grows (`test_torn_commits`)."""
+    """A cut between two lines is not visible here; the reader checks whether the file grows (`test_commit_file`)."""
     text = "\n".join(json.dumps(add(name)) for name in "abc")
     whole = {text.index("\n"), text.rindex("\n"), text.index("\n") + 1, text.rindex("\n") + 1}
     for cut in set(range(1, len(text))) - whole:
@@ -115,7 +115,7 @@ def test_a_commit_cut_short_is_corrupt_wherever_the_cut_is() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 2**20])
 def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """Nor whether lines are blank, long, without an end, or an action is spread over several."""
+    """Nor do blank lines, long lines, a last line without a newline, or an action spread over several lines."""
     long = add("x" * 500)
     whole = json.dumps(long).replace(":", ":\n", 1)
     texts = [json.dumps(add("a")), "", whole, "  ", json.dumps(remove("b")), json.dumps(cdc("c"))]
@@ -154,7 +154,7 @@ def test_only_what_is_asked_for_is_kept() -> None:
 
 
 def test_what_is_not_kept_is_not_held(tmp_path: Path) -> None:
-    """A commit of any length passes in the memory of a chunk (invariant 7)."""
+    """A commit of any length is parsed in the memory of a chunk (invariant 7)."""
     path = tmp_path / "commit"
     with path.open("w") as file:
         file.writelines(json.dumps(add(f"part-{number}", stats="x" * 200)) + "\n" for number in range(50_000))

@@ -1,4 +1,4 @@
-"""Commit files that become visible in pieces: what was cut off is delivered, once, and rows come from whole commits."""
+"""Commit files that appear in pieces: no row is lost or duplicated, and a delivered incomplete commit is reported."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ VERSION: Final = 2
 
 @pytest.fixture
 def table(tmp_path: Path) -> Growing:
-    """Version 2 adds three files, of two rows each, and says so after the second of them."""
+    """A table whose version 2 adds three files of two rows each, with its commitInfo after the second."""
     found = Growing(tmp_path / "t")
     found.insert([1])
     found.insert([2, 3], [4, 5], [6, 7])
@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Growing:
 
 
 class Cut(LocalStore):
-    """Version 2 shows its first `cut` bytes until `tries` looks at it have been answered, then all of it."""
+    """A store that shows the first `cut` bytes of version 2 for the first `tries` reads, then all of it."""
 
     def __init__(self, table: Growing, cut: int, tries: int = 1) -> None:
         super().__init__(table.path)
@@ -73,7 +73,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("ended", [True, False])
 async def test_a_cut_anywhere_neither_loses_nor_doubles_a_row(table: Growing, ended: bool) -> None:
-    """Wherever it is, between two lines too, and whether or not the last line of the whole file ends."""
+    """At any cut, also between two lines, and with or without a newline at the end of the file."""
     whole = table.commit_file(VERSION).read_bytes().removesuffix(b"" if ended else b"\n")
     between = line_ends(whole)
     assert len(between) > 1
@@ -88,9 +88,9 @@ async def test_a_cut_anywhere_neither_loses_nor_doubles_a_row(table: Growing, en
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("tries", range(1, 7))
 async def test_a_snapshot_of_a_cut_commit(table: Growing, tries: int) -> None:
-    """At whichever look at it the rest appears: all rows come, or what is delivered is said to lack some.
+    """Whenever the rest appears, all rows are delivered, or an error says that delivered rows are incomplete.
 
-    After the seventh look, for which the next version is there, nobody looks again.
+    After the seventh read, when the next version exists, the file is not read again.
     """
     there = Destination()
     store = Cut(table, line_ends(table.commit_file(VERSION).read_bytes())[0], tries)
@@ -107,7 +107,7 @@ async def test_a_snapshot_of_a_cut_commit(table: Growing, tries: int) -> None:
 
 
 async def run_into(following: Pipeline, told: list[str]) -> None:
-    """Run, and note what stops it."""
+    """Run the pipeline, and record the error that stops it."""
     try:
         await following.run()
     except TailerError as error:
@@ -127,7 +127,7 @@ async def test_what_grew_before_its_commit_is_not_committed(table: Growing) -> N
 
 
 async def test_what_grew_after_a_part_of_it_was_committed_stops(tmp_path: Path) -> None:
-    """Read again, the version has other rows before the position that was reached."""
+    """The complete version has other rows before the position that was committed."""
     table, there = Growing(tmp_path / "t"), Destination()
     table.insert([1], [2])
     table.insert(range(10, 16), row_group_size=2)
@@ -148,7 +148,7 @@ async def test_what_grew_after_a_part_of_it_was_committed_stops(tmp_path: Path) 
 
 
 async def test_what_grew_after_its_commit_stops_at_the_next_version(table: Growing) -> None:
-    """That it is not whole cannot be known before; what was delivered is then said to be something else."""
+    """An incomplete commit is not recognised at first; afterwards the error says that the delivered commit differs."""
     whole = table.commit_file(VERSION).read_bytes()
     log = DeltaTableLog(Cut(table, line_ends(whole)[0], tries=99))
     await log.seek(VERSION)
@@ -173,7 +173,7 @@ async def test_a_copied_file_is_the_same(table: Growing) -> None:
 async def test_a_last_line_without_its_end_costs_a_moment_at_the_newest_version_only(
     table: Growing, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    """Some writers never end it."""
+    """Some writers never end the last line with a newline."""
     file = table.commit_file(VERSION)
     file.write_bytes(file.read_bytes().removesuffix(b"\n"))
     if not waits:
@@ -193,7 +193,7 @@ async def test_a_last_line_without_its_end_costs_a_moment_at_the_newest_version_
 
 
 async def test_a_commit_that_is_written_while_we_wait(table: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real second piece, from beside us."""
+    """Another thread writes the second half meanwhile."""
     monkeypatch.setattr(tailer.delta.table, "REPAIR_S", 0.5)
     file = table.commit_file(VERSION)
     whole = file.read_bytes()

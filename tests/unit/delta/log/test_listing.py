@@ -1,4 +1,4 @@
-"""What a listing of a log means: which files count, which versions can be had, what is missing."""
+"""Listings of a log: the files that count, the available versions, and the missing ones."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -200,7 +200,7 @@ def test_commits_missing_from_a_version_on(names: list[str], first: int, missing
 
 
 class TornStore(MemoryStore):
-    """Lists other names every time."""
+    """A store whose listings differ every time."""
 
     def __init__(self, *listings: list[str]) -> None:
         super().__init__()
@@ -222,14 +222,14 @@ class TornStore(MemoryStore):
     ],
 )
 async def test_a_gap_counts_once_two_listings_agree(listings: list[list[str]], left: int, latest: int) -> None:
-    """A folder is not listed in one instant: a later file may be seen without an earlier one."""
+    """A listing is not atomic: it may contain a later file without an earlier one."""
     store = TornStore(*listings)
     assert (await list_log(store)).latest == latest
     assert len(store.listings) == left
 
 
 class CountedStore(MemoryStore):
-    """Says from where on it was listed."""
+    """A store that records where listings began."""
 
     def __init__(self, names: Iterable[str], hint: bytes | None) -> None:
         super().__init__()

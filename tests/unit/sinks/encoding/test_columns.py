@@ -1,7 +1,6 @@
-"""Random schemas and values: the encoder for whole columns says what the reference says, and JSON readers agree.
+"""Random schemas and values: the column encoder equals the reference, and JSON parsers agree.
 
-The reference could be wrong in the same way where both lean on one function, so a third opinion is asked as well:
-Python's own JSON parser, which must give back the values that went in.
+Both may share a mistake where they share a function. So Python's own JSON parser must also return the original values.
 """
 
 import base64
@@ -23,7 +22,7 @@ TEXTS = st.one_of(st.text(max_size=12), st.text('"\\/\n\x00\x1f\x7f\u2028😀e.N
 
 
 def single(number: float) -> float:
-    """The nearest float32."""
+    """Return the nearest float32."""
     return float(struct.unpack("<f", struct.pack("<f", number))[0])
 
 
@@ -37,7 +36,7 @@ SINGLES = st.one_of(st.floats(width=32), st.integers(-(2**24), 2**24).map(float)
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    """All decimals of that size, the digits near zero more often."""
+    """All decimals of that size, small ones more often."""
     units = st.one_of(st.integers(-(10**precision) + 1, 10**precision - 1), st.integers(-20, 20))
     return units.map(lambda unit: Decimal((unit < 0, tuple(map(int, str(abs(unit)))), -scale)))
 
@@ -163,13 +162,13 @@ def test_text_bytes_and_decimals_read_back_as_what_they_were(
 
 
 def plain_texts(array: pa.Array) -> list[str]:
-    """The texts of an array's values."""
+    """Return the texts of an array's values."""
     lines = FlatEncoder("out", pa.schema([("v", array.type)])).rows(pa.record_batch({"v": array})).to_pylist()
     return [line.decode()[len('{"v":') : -1] for line in lines]
 
 
 def texts(array: pa.Array) -> list[Any]:
-    """The JSON values of an array, as a JSON reader sees them."""
+    """Return the values of an array as a JSON parser reads them."""
     rows = pa.record_batch({"v": array})
     return [json.loads(line)["v"] for line in FlatEncoder("out", rows.schema).rows(rows).to_pylist()]
 

@@ -1,4 +1,4 @@
-"""Flat, CloudEvents and Arrow messages, and what all encoders of keyed messages promise to who reads them by key."""
+"""Flat, CloudEvents and Arrow messages, and the guarantees of all keyed encoders for readers by key."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ Message = tuple[str | None, str | None, int, dict[str, str]]
 
 
 def listed(messages: Messages | None) -> list[Message]:
-    """Key, value, row index and headers of each message."""
+    """Return key, value, row index and headers of each message."""
     if messages is None:
         return []
     columns = [messages.values, *(column for _, column in messages.headers)]
@@ -61,7 +61,7 @@ def listed(messages: Messages | None) -> list[Message]:
 
 
 def told(made: Encoder, *batches: ChangeBatch) -> list[Message]:
-    """The messages of all batches of one task, with nothing left behind."""
+    """Return the messages of all batches of one task, after the final flush."""
     messages = [message for batch in batches for message in listed(made.encode(batch, 1))]
     messages += listed(made.flush(1))
     assert made.pending is None
@@ -70,7 +70,7 @@ def told(made: Encoder, *batches: ChangeBatch) -> list[Message]:
 
 
 def pieces(batch: ChangeBatch, cuts: Sequence[int]) -> list[ChangeBatch]:
-    """The batch in pieces, some of which may be empty."""
+    """The batch cut into pieces, some of which may be empty."""
     ends = sorted(min(cut, len(batch)) for cut in (*cuts, len(batch)))
     return [batch.slice(start, end - start) for start, end in pairwise([0, *ends])]
 
@@ -162,7 +162,7 @@ def test_what_a_key_has_no_place_for_is_refused() -> None:
 
 
 def flat_reference(batch: ChangeBatch, key: Sequence[str], tombstones: bool) -> list[Message]:
-    """The flat messages of a task, row by row."""
+    """Build the flat messages of a task, row by row."""
     keys = list(row_texts(batch.rows.select(list(key))))
     rows = zip(batch.rows.column(CHANGE_TYPE).to_pylist(), batch.row_index.to_pylist(), keys, strict=True)
     images = [ChangeRow(kind, index, text, str(number)) for number, (kind, index, text) in enumerate(rows)]
@@ -292,7 +292,7 @@ def test_columns_that_events_cannot_hold_are_refused() -> None:
 def test_events_are_those_of_debezium_wherever_batches_are_cut(
     batch: ChangeBatch, key: tuple[str, ...], tombstones: bool, mode: ContentMode, cuts: list[int]
 ) -> None:
-    """The columns of row tracking are not drawn, which Debezium's messages have elsewhere."""
+    """Row tracking columns are left out, because Debezium's messages have them in the source block."""
     made = CloudEventsEncoder("kafka", batch.rows.schema, "people", key, tombstones, mode)
     debezium = told(DebeziumEncoder("kafka", batch.rows.schema, SOURCE, key, tombstones=tombstones), batch)
     messages = told(made, *pieces(batch, cuts))
@@ -313,7 +313,7 @@ def test_events_are_those_of_debezium_wherever_batches_are_cut(
 
 
 def has_repeated_rows(batch: ChangeBatch) -> bool:
-    """Whether rows have one row index that are not the two images of an update, as no task's rows have."""
+    """Return whether rows that are not images of one update share a row index, which no task's rows do."""
     indexes = batch.row_index.to_pylist()
     kinds = batch.rows.column(CHANGE_TYPE).to_pylist()
     counted = [{kinds[number] for number, one in enumerate(indexes) if one == index} for index in indexes]
@@ -387,7 +387,7 @@ def test_messages_folded_by_key_are_the_table(
             else:
                 follow(table, key, value)
     assert table == {f'{{"id":{key}}}': name for key, name in history.table.items()}
-    if tombstones:  # what compaction leaves is the table, too
+    if tombstones:  # compaction must leave the table
         assert {key for key, value in last.items() if value is not None} == table.keys()
 
 

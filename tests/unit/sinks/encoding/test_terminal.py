@@ -1,4 +1,4 @@
-"""The table for people, as it shows."""
+"""The table for people, as displayed."""
 
 import io
 from dataclasses import replace

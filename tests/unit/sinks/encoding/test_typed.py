@@ -1,4 +1,4 @@
-"""One schema for rows of several: what fits what, and that no value changes on the way."""
+"""One schema for rows of several: which types fit, and that no value changes."""
 
 import math
 from typing import Any
@@ -46,12 +46,12 @@ def test_one_way_only(narrow: pa.DataType, wide: pa.DataType) -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (pa.int64(), pa.float64()),  # 2^53 + 1 has no place
+        (pa.int64(), pa.float64()),  # 2^53 + 1 is not a double
         (pa.int32(), pa.float32()),
         (pa.int64(), decimal(20, 2)),
         (pa.int32(), decimal(11, 2)),
         (decimal(5, 1), decimal(5, 2)),
-        (pa.date32(), pa.timestamp("us", tz="UTC")),  # at midnight of which zone?
+        (pa.date32(), pa.timestamp("us", tz="UTC")),  # midnight of which zone?
         (NTZ, pa.timestamp("us", tz="UTC")),
         (pa.string(), pa.binary()),
         (pa.int32(), pa.string()),
@@ -166,5 +166,9 @@ def test_a_value_that_fits_arrives_as_it_was(data: st.DataObject) -> None:
         for found, given_value in zip(column.to_pylist(), values, strict=True):
             both_nan = isinstance(found, float) and math.isnan(found) and str(given_value) == "nan"
             assert found == given_value or both_nan or (narrow, wide) == (pa.date32(), NTZ)
-        if narrow not in (pa.null(), pa.float32(), pa.float64()):  # there is no way back to void; NaN is not itself
+        if narrow not in (
+            pa.null(),
+            pa.float32(),
+            pa.float64(),
+        ):  # void has no cast back, NaN is unequal to itself
             assert column.cast(narrow).equals(pa.array(values, narrow))

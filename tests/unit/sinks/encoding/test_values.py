@@ -1,4 +1,4 @@
-"""What JSON values look like, literally; both encoders must agree on every case."""
+"""JSON forms of values, literally; both encoders must agree on every case."""
 
 import json
 from decimal import Decimal
@@ -17,7 +17,7 @@ DAY = 86_400_000_000
 
 
 def encoded(rows: pa.RecordBatch) -> list[str]:
-    """The rows' texts, after checking that all three ways to get them give the same."""
+    """Return the texts of the rows, after checking that all three encoders agree."""
     encoder = FlatEncoder("out", rows.schema)
     texts = [text.decode() for text in encoder.rows(rows).to_pylist()]
     assert texts == list(row_texts(rows))
@@ -26,7 +26,7 @@ def encoded(rows: pa.RecordBatch) -> list[str]:
 
 
 def values(array: pa.Array) -> list[str]:
-    """The texts of an array's values."""
+    """Return the texts of an array's values."""
     return [text.removeprefix('{"v":').removesuffix("}") for text in encoded(pa.record_batch({"v": array}))]
 
 

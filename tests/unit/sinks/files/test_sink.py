@@ -1,4 +1,4 @@
-"""The `files` sink beyond the contract: what its names say, and what it does when they or the disk are not right."""
+"""The `files` sink beyond the contract: file names, and errors of names and of the disk."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def data_file(first: int, last: int, form: str = "jsonl") -> str:
 
 
 def touch(folder: Path, *spans: tuple[int, int] | int) -> None:
-    """Files for spans of versions, and reset markers for single numbers."""
+    """Create files for ranges of versions, and reset markers for single numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     for span in spans:
         name = f"{span:020d}.reset" if isinstance(span, int) else data_file(*span)
@@ -329,7 +329,7 @@ async def test_parquet_rows_that_cannot_share_a_file_are_refused_with_the_way_ou
         await deliver(sink, number, event, text, app_id=APP)
     assert 'format = "jsonl"' in raised.value.hint
     assert names(folder) == []
-    # Nothing is wrong with the change itself: without rows of the one or the other there is one schema.
+    # The change itself is valid: if one side has no rows there is one schema.
     await deliver(sink, event, text, app_id=APP)
     assert parquet.read_table(folder / data_file(1, 1, "parquet"))["v"].to_pylist() == ["x"]
     other = change_batch(2, {"v": pa.array(["y"])})
@@ -385,7 +385,7 @@ async def test_a_type_without_a_form_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_value_without_a_form_is_refused_by_the_name_of_its_column(tmp_path: Path, folder: Path) -> None:
-    """No row should contradict its schema; a table whose files do gives such rows."""
+    """Rows should not contradict their schema, but some tables' files do."""
     x = pa.field("x", pa.int64(), nullable=False)
     columns = [
         pa.array([[{"x": 1}], [{"x": None}]], pa.list_(pa.struct([x]))),
@@ -417,7 +417,7 @@ async def test_what_a_killed_writer_left_is_removed(tmp_path: Path, folder: Path
 
 @contextmanager
 def largest_file(size_bytes: int) -> Iterator[None]:
-    """Writes beyond a size fail, as they do on a full disk."""
+    """Limit the size of files, so that writes fail as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:

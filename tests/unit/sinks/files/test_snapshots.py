@@ -1,4 +1,4 @@
-"""The `files` sink where a snapshot is in several files: what their names say, and what contradicts itself."""
+"""The `files` sink with a snapshot in several files: their names, and contradictions between these."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,13 +30,13 @@ def names(folder: Path) -> list[str]:
 
 
 def name(first: str, last: str, form: str = "jsonl") -> str:
-    """A name with all numbers in full; a place is given as version.file.row."""
+    """Return a name with all numbers in full; a position is given as version.file.row."""
     whole = [".".join(f"{int(number):020d}" for number in place.split(".")) for place in (first, last)]
     return f"{'-'.join(whole)}.{form}"
 
 
 def touch(folder: Path, *spans: Sequence[str] | int) -> None:
-    """Files from one place to another, and reset markers for single numbers."""
+    """Create files between positions, and reset markers for single numbers."""
     folder.mkdir(parents=True)
     for span in spans:
         (folder / (f"{span:020d}.reset" if isinstance(span, int) else name(*span))).touch()
@@ -47,7 +47,7 @@ def at(version: int, file: int, row: int) -> Progress:
 
 
 async def take(sink: FilesSink, version: int, file: int, first_row: int = 0) -> None:
-    """Commit three rows of a file of a snapshot, and the place behind them."""
+    """Commit three rows of a file of a snapshot, and the position after them."""
     batch = part(version, file, first_row=first_row)
     await deliver(sink, batch, app_id=APP, progress=Progress(APP, inside(batch).position))
 
@@ -94,7 +94,7 @@ async def test_a_snapshot_behind_a_gap_begins_with_what_is_lost(tmp_path: Path, 
         ([("0", "0.0.0")], at(0, 0, 0)),
         ([("0", "6"), ("7", "9.0.99")], at(9, 0, 99)),
         ([("7", "7.0.99"), ("7.0.99", "7.3.5")], at(7, 3, 5)),
-        ([("7.0.99", "7.3.5")], at(7, 3, 5)),  # those before it were taken away
+        ([("7.0.99", "7.3.5")], at(7, 3, 5)),  # the ones before it were removed
         ([("7", "7.0.99"), ("7.0.99", "7")], up_to(APP, 7)),
         ([("7.0.99", "9"), ("10", "10")], up_to(APP, 10)),
         ([("7", "7.0.99"), 8], up_to(APP, 7)),

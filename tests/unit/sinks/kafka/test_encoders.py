@@ -1,4 +1,4 @@
-"""Which encoder the options of a `kafka` sink make, and what keys are made of."""
+"""Encoders of a `kafka` sink by its options, and the columns of keys."""
 
 import json
 from pathlib import Path

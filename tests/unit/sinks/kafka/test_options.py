@@ -1,4 +1,4 @@
-"""The options of the `kafka` sink: what is refused before any I/O, and that secrets are not shown."""
+"""The options of the `kafka` sink: refusals before any I/O, and that secrets are not shown."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def of(**options: Any) -> Options:
 
 
 def faults(options: dict[str, Any]) -> list[ConfigError]:
-    """Everything that is wrong with them."""
+    """Return every fault of the options."""
     try:
         of(**options)
     except ConfigError as error:
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused_by_name(option: str, given: dict[str, Any]) -
         ({"partitions": 0, "transaction_rows": 0, "topic": "a/b"}, ["topic", "partitions", "transaction_rows"]),
         ({"tls_ca_file": "a", "tls_key_password": "hush"}, ["tls_ca_file", "tls_key_password"]),
         ({"sasl_mechanism": "PLAIN"}, ["sasl_username", "sasl_password"]),
-        # What only follows from another fault is left out.
+        # A fault that only follows from another one is not reported.
         ({"key": "id", "tombstones": True}, ["key"]),
         ({"large_records": "dead_letter", "dead_letter_topic": 3}, ["dead_letter_topic"]),
         ({"bootstrap_server": "one:9092", "bootstrap_servers": 3}, ["bootstrap_server", "bootstrap_servers"]),

@@ -1,4 +1,4 @@
-"""Records of the progress topic, and topics that are fit for what they hold."""
+"""Records of the progress topic, and checks of the topics' settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -160,7 +160,7 @@ TABLES = ["one", "former"]
 
 
 def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
-    """What END records say: of which table and version, and which shard of how many."""
+    """Make END records of these tables, versions, shards and numbers of shards."""
     ends = LastEnds("orders", TABLES)
     for table_id, version, shard, shards in records:
         app_id = f"p/{shard}-of-{shards}/{table_id}" if shards > 1 else f"p/{table_id}"
@@ -176,10 +176,10 @@ def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
         ([("one", 3, 0, 1), ("one", 4, 0, 1), ("other", 9, 0, 1)], True, 4),
         ([("other", 9, 0, 1)], False, None),
         ([("former", 3, 0, 1)], True, 3),
-        ([("one", 7, 0, 1), ("one", 5, 0, 1)], True, 5),  # set back, and delivering again
+        ([("one", 7, 0, 1), ("one", 5, 0, 1)], True, 5),  # reset, and delivered again
         ([("one", 7, 0, 2)], True, None),
         ([("one", 7, 0, 2), ("one", 6, 1, 2), ("one", 8, 0, 2)], True, 6),
-        ([("one", 7, 0, 2), ("one", 7, 1, 2), ("one", 8, 0, 1)], True, 8),  # divided before
+        ([("one", 7, 0, 2), ("one", 7, 1, 2), ("one", 8, 0, 1)], True, 8),  # sharded before
     ],
 )
 def test_what_the_last_end_records_say(

@@ -1,4 +1,4 @@
-"""The contract suite tells: sinks that break one promise each fail the test of that promise."""
+"""The contract suite detects faults: sinks that break one promise each fail the test of that promise."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ class Changed(MemorySink):
 
 
 class Transaction:
-    """Passes everything on."""
+    """A transaction that passes everything on."""
 
     def __init__(self, transaction: SinkTransaction, sink: MemorySink, app_id: str) -> None:
         self.transaction = transaction
@@ -48,7 +48,7 @@ class Transaction:
 
 
 class EarlyRows(Changed):
-    """Shows rows before the commit."""
+    """A sink that shows rows before the commit."""
 
     class Early(Transaction):
         async def write(self, batch: ChangeBatch) -> None:
@@ -59,7 +59,7 @@ class EarlyRows(Changed):
 
 
 class LateProgress(Changed):
-    """Commits rows first and progress a little later."""
+    """A sink that commits rows first and progress a little later."""
 
     class Late(Transaction):
         async def commit(self, progress: Progress) -> None:
@@ -73,7 +73,7 @@ class LateProgress(Changed):
 
 
 class RoundedNumbers(Changed):
-    """Casts what it should keep."""
+    """A sink that rounds numbers."""
 
     class Rounded(Transaction):
         async def write(self, batch: ChangeBatch) -> None:
@@ -89,7 +89,7 @@ class RoundedNumbers(Changed):
 
 
 class NewestFirst(Changed):
-    """Loses the order."""
+    """A sink that reverses the order."""
 
     class Reversed(Transaction):
         async def commit(self, progress: Progress) -> None:
@@ -101,7 +101,7 @@ class NewestFirst(Changed):
 
 
 class EarlyEvents(Changed):
-    """Tells events before the commit."""
+    """A sink that shows events before the commit."""
 
     class Early(Transaction):
         async def announce(self, event: ControlEvent) -> None:
@@ -112,7 +112,7 @@ class EarlyEvents(Changed):
 
 
 class LateEvents(Changed):
-    """Tells events behind the rows."""
+    """A sink that shows events after the rows that follow them."""
 
     class Late(Transaction):
         async def commit(self, progress: Progress) -> None:
@@ -125,7 +125,7 @@ class LateEvents(Changed):
 
 
 class SilentGaps(Changed):
-    """Keeps gaps to itself."""
+    """A sink that drops gaps."""
 
     class Silent(Transaction):
         async def announce(self, event: ControlEvent) -> None:
@@ -137,7 +137,7 @@ class SilentGaps(Changed):
 
 
 class NarrowedNumbers(Changed):
-    """Writes all numbers as the first rows had them."""
+    """A sink that casts all numbers to the type of the first rows."""
 
     class Narrowed(Transaction):
         async def write(self, batch: ChangeBatch) -> None:
@@ -153,7 +153,7 @@ class NarrowedNumbers(Changed):
 
 
 class WholeVersionsOnly(Changed):
-    """Forgets that a position may be inside a version."""
+    """A sink that loses positions inside a version."""
 
     class Whole(Transaction):
         async def commit(self, progress: Progress) -> None:
@@ -164,7 +164,7 @@ class WholeVersionsOnly(Changed):
 
 
 class StuckInSnapshots(MemorySink):
-    """Keeps the place in a snapshot apart from the version, and a reset does not reach it."""
+    """A sink that keeps the position in a snapshot apart, so that a reset does not replace it."""
 
     async def reset(self, progress: Progress) -> None:
         at = self.destination.progress.get(progress.app_id)
@@ -173,7 +173,7 @@ class StuckInSnapshots(MemorySink):
 
 
 class Unfenced(MemorySink):
-    """Lets anybody write."""
+    """A sink without fencing."""
 
     async def progress(self, app_id: str) -> Progress | None:
         progress = await super().progress(app_id)
@@ -182,28 +182,28 @@ class Unfenced(MemorySink):
 
 
 class OneStream(MemorySink):
-    """Keeps one progress for all."""
+    """A sink with one progress for all streams."""
 
     async def progress(self, app_id: str) -> Progress | None:
         return next((Progress(app_id, each.position) for each in self.destination.progress.values()), None)
 
 
 class OwnMemory(MemorySink):
-    """Has delivered what this instance has seen."""
+    """A sink whose `has_delivered` knows only the commits of this instance."""
 
     async def has_delivered(self, pipeline: str) -> bool:
         return any(app_id.startswith(f"{pipeline}/") and seen is not None for app_id, seen in self._seen.items())
 
 
 class BeginningsOfNames(MemorySink):
-    """Takes a pipeline for another one whose name begins so."""
+    """A sink that confuses pipelines with a common prefix."""
 
     async def has_delivered(self, pipeline: str) -> bool:
         return any(app_id.startswith(pipeline) for app_id in self.destination.progress)
 
 
 class OnlyRows(MemorySink):
-    """Has delivered if there are rows."""
+    """A sink whose `has_delivered` needs rows."""
 
     async def has_delivered(self, pipeline: str) -> bool:
         return any(app_id.startswith(f"{pipeline}/") and rows for app_id, rows in self.destination.log.items())

@@ -1,4 +1,4 @@
-"""Faults strike where the script says, once, and as the errors a real destination would cause."""
+"""Faults fire where the script says, once, with the errors that a real destination would cause."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where batches of a feed end: after so many files, rows or bytes, and before what stands in the way."""
+"""Micro-batch limits: so many files, rows or bytes, and the end before an undeliverable version."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema([("a", pa.int64())])
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Version 1 adds a file of 100 rows in 10 row groups, version 2 nothing, version 3 three files of 5 rows each."""
+    """Write version 1 with a file of 100 rows in 10 row groups, 2 without files, 3 with three files of 5 rows each."""
     write_commit(tmp_path, 0, protocol(), metadata(**{"delta.enableChangeDataFeed": "true"}))
     write_commit(tmp_path, 1, _file(tmp_path, "large", 100))
     write_commit(tmp_path, 2, commit_info(operation="OPTIMIZE"))
@@ -50,12 +50,12 @@ def _file(table: Path, name: str, rows: int) -> dict[str, Any]:
 
 
 def size(table: Path, name: str) -> int:
-    """Of a file, in bytes."""
+    """Return the size of a file in bytes."""
     return (table / name).stat().st_size
 
 
 def ends(table: Path, budget: Budget, rules: PairingRules = KEEP) -> list[Position]:
-    """Where batches end."""
+    """Return the ends of all batches."""
     fed = feed_all(table, StartPoint(0), budget, rules)
     assert fed.rows == places_of(table, rules)
     return [place.position for place in fed.places]
@@ -125,7 +125,7 @@ def test_what_is_before_damage_comes_first(table: Path) -> None:
 
 
 class Strict(PlainView):
-    """Follows no change of the schema."""
+    """A view that refuses every schema change."""
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `tailer.spark.source.plan_cache.View.plan`."""
@@ -230,7 +230,7 @@ def test_net_changes_of_a_batch(table: Path) -> None:
     write_commit(table, 4, remove("small-0", size=size(table, "small-0")), _file(table, "small-3", 2))
     rows = feed_all(table, StartPoint(2), Budget(), PairingRules(), net=True).rows
     assert [place[:2] for place in rows.elements() if place[3] != "insert"] == []
-    assert rows.total() == 12  # three of five rows of one file are gone for good, two came again
+    assert rows.total() == 12  # three of five rows of one file are deleted, two were rewritten
 
 
 def test_a_large_file_is_split_among_pieces(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_kinds_of_work(table: Path) -> None:
 def test_partitions_of_a_version_are_work_for_several_executors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of one with nothing on the other side are compared with none. An update may go from one to another."""
+    """Rows of partitions on one side only are not compared. An update may move a row to another partition."""
     monkeypatch.setattr("tailer.spark.splits.MIN_SPLIT_BYTES", 1)
     write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))
     files = [_file(tmp_path, f"file-{index}", 5) for index in range(5)]

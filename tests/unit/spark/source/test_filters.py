@@ -1,4 +1,4 @@
-"""Filters: which rows pass, what a predicate may name, and that it cannot be anything but a predicate."""
+"""Filters: the rows that pass, the names a predicate may use, and the refusal of anything but a predicate."""
 
 import pickle
 from collections.abc import Callable
@@ -21,7 +21,7 @@ NO_ROWS_OF_ITS_OWN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def batch(columns: dict[str, pa.Array], types: list[str] | None = None, version: int = 7) -> ChangeBatch:
-    """Change rows with these columns; every other physical row is theirs."""
+    """Make change rows with these columns, at every other physical row."""
     count = len(next(iter(columns.values())))
     when = pa.array([datetime(2026, 3, 1, tzinfo=UTC)] * count, METADATA_FIELDS[2].type)
     arrays = [*columns.values(), pa.array(types or ["insert"] * count, pa.string())]
@@ -31,12 +31,12 @@ def batch(columns: dict[str, pa.Array], types: list[str] | None = None, version:
 
 
 def kept(text: str, **columns: pa.Array) -> list[int]:
-    """The numbers of the rows that pass."""
+    """Return the numbers of the rows that pass."""
     return [row // 2 for row in RowFilter(text).apply(batch(columns)).row_index.to_pylist()]
 
 
 def refusal(text: str, schema: pa.Schema = NO_ROWS_OF_ITS_OWN) -> ConfigError:
-    """How the predicate is refused for a table."""
+    """Return the error for the predicate on a table."""
     with pytest.raises(ConfigError) as caught:
         RowFilter(text).check(schema)
     assert caught.value.where == "filter"
@@ -144,7 +144,7 @@ def test_names_are_found_without_regard_to_case_in_both_quotes(text: str) -> Non
 
 
 def test_columns_with_names_of_other_things_are_columns() -> None:
-    """As are the clock, the user, and what the rows are called inside."""
+    """Likewise the names of functions, of the user, and of internal aliases."""
     for name in ("current_date", "user", "rows", "rows_", "a b", "select", "random"):
         assert kept(f"`{name}` = 2", **{name: pa.array([1, 2])}) == [1]
         assert kept(f"`{name}`.id = 2", **{name: pa.array([{"id": 1}, {"id": 2}]), "id": pa.array([2, 1])}) == [1]

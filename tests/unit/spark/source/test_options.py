@@ -1,4 +1,4 @@
-"""The options of the data source: what they mean, and that every fault is named as the user writes the option."""
+"""The options of the data source: their meaning, and that every fault is named as the user writes the option."""
 
 import pickle
 from pathlib import Path
@@ -15,21 +15,21 @@ from tailer.start import Start, StartKind
 
 
 def options(**given: object) -> SourceOptions:
-    """What Spark's dictionary of these options is read as; the path is /data/orders."""
+    """Parse Spark's dictionary of these options; the path is /data/orders."""
     return read_options(
         CaseInsensitiveDict({"path": "/data/orders", **{name: str(each) for name, each in given.items()}})
     )
 
 
 def refused(**given: object) -> tuple[str, str, str]:
-    """Where, why and what to do."""
+    """Return option, reason and remedy of the refusal."""
     with pytest.raises(ConfigError) as caught:
         options(**given)
     return caught.value.where, caught.value.reason, caught.value.remedy
 
 
 def at(kind: StartKind, value: int = 0) -> Start:
-    """A place in a table's history."""
+    """Make a position in a table's history."""
     return Start(kind, value)
 
 
@@ -217,7 +217,7 @@ def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
 
 
 def test_a_table_made_with_sql_is_refused() -> None:
-    """Spark gives its options to `schema`, with some of its own, and none of them to the reader."""
+    """Spark passes its options to `schema`, with some of its own, and none of them to the reader."""
     with pytest.raises(ConfigError, match="CREATE TABLE: ") as caught:
         read_options({"path": "file:/x", "location": "file:/x", "provider": "tailer", "owner": "me", "option.a": "1"})
     assert "CREATE TEMPORARY VIEW" in caught.value.remedy

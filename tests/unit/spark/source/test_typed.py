@@ -1,4 +1,4 @@
-"""Rows in the schemas that Spark reads: which versions fit, in what form, and what is said where one does not."""
+"""Rows in Spark's read schema: the versions that fit, the form of their rows, and the errors for the others."""
 
 import json
 import pickle
@@ -31,12 +31,12 @@ METADATA: Final = [field.name for field in METADATA_FIELDS]
 
 
 def mapped(name: str, kind: pa.DataType, physical: str = "") -> pa.Field:
-    """A column that files know by another name."""
+    """Make a column with another physical name."""
     return pa.field(name, kind, metadata={PHYSICAL_NAME: (physical or name).encode()})
 
 
 def planned(schema: Any, *changes: tuple[TaskKind, Any, pa.Table], folder: Path) -> ChangePlan:
-    """Version 3 of a table with `schema`: a task for each kind, schema of its rows and content of its file."""
+    """Plan version 3 of a table with `schema`: a task for each kind, schema of its rows and content of its file."""
     tasks = []
     for index, (kind, then, rows) in enumerate(changes):
         path = parquet(folder / f"{index}.parquet", rows)
@@ -46,7 +46,7 @@ def planned(schema: Any, *changes: tuple[TaskKind, Any, pa.Table], folder: Path)
 
 
 def read(plan: ChangePlan, columns: Any, chosen: bool = False) -> list[dict[str, Any]]:
-    """The rows of a plan in a read schema, without the metadata columns, checked to be in Spark's schema."""
+    """Return the rows of a plan in a read schema, without the metadata columns, checked to be in Spark's schema."""
     rows = TypedRows(pa.schema(columns), chosen)
     expected = to_arrow_schema(typed_schema(pa.schema(columns)), timezone="UTC")
     found = []
@@ -85,7 +85,7 @@ def test_the_columns_of_row_tracking_are_longs() -> None:
 
 
 def every_type() -> ChangeBatch:
-    """Rows with a column of every type, nulls among the values."""
+    """Make rows with a column of every type, with nulls among the values."""
     height = max(len(values) for _, values in DELTA_TYPES.values()) + 1
     columns = {
         name: pa.array([*values, *[None] * (height - len(values))], kind)
@@ -114,7 +114,7 @@ def test_typed_rows_are_cast_where_the_layout_is_another() -> None:
 
 
 def test_rows_of_an_older_version(tmp_path: Path) -> None:
-    """Columns that came later are null, narrow ones wide, renamed ones have their new names, on every level."""
+    """Later columns are null, narrow ones are widened, renamed ones have their new names, on every level."""
     inner = pa.struct([mapped("x", pa.int16(), "p2"), mapped("y", TEXT, "p3")])
     old = [mapped("a", INT, "p1"), mapped("s", pa.list_(inner), "p4")]
     file = pa.table(
@@ -134,7 +134,7 @@ def test_rows_of_an_older_version(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_newer_version_without_a_column_that_is_read(tmp_path: Path) -> None:
-    """A file may still have its values, from a time before."""
+    """A file may still have its values, from an earlier time."""
     plan = planned([("a", LONG)], (TaskKind.INSERT, [("a", LONG)], pa.table({"a": [1], "b": ["x"]})), folder=tmp_path)
     assert read(plan, [("a", LONG), ("b", TEXT)]) == [{"a": 1, "b": None}]
 
@@ -149,11 +149,11 @@ def test_a_column_that_is_not_read_is_missed(tmp_path: Path) -> None:
         assert isinstance(pickle.loads(pickle.dumps(caught.value)), ReadSchemaLeft)
         for way in ("envelope", "restart the query", "option columns"):
             assert way in caught.value.hint
-    # Somebody who names columns does not want others; but all of those.
+    # A selection excludes all other columns, but requires all of its own.
     assert read(plan, [("a", LONG)], chosen=True) == [{"a": 1}]
     with pytest.raises(SchemaChanged, match=r"s\.x"):
         read(plan, [("s", pa.struct([("y", LONG)]))], chosen=True)
-    # A version without rows fits everywhere.
+    # A version without rows fits every schema.
     assert read(replace(plan, tasks=()), [("b", LONG)]) == []
 
 
@@ -172,9 +172,9 @@ def test_rows_deleted_by_the_version_that_drops_a_column(tmp_path: Path) -> None
     )
     plan = planned(after, *changes, folder=tmp_path)
     assert read(plan, after) == [{"a": 1}, {"a": 2}]
-    # To older readers that column is one of theirs.
+    # To older readers it is an ordinary column.
     assert read(plan, [("a", LONG), ("gone", TEXT)]) == [{"a": 1, "gone": "x"}, {"a": 2, "gone": None}]
-    # It drops one, but what it keeps is missed.
+    # It drops a column, but the remaining one is missing in the read schema.
     kept = [*after, ("kept", LONG)]
     deleted = (TaskKind.DELETE, [*before, ("kept", LONG)], pa.table({"a": [1]}))
     with pytest.raises(SchemaChanged, match="kept"):
@@ -194,14 +194,14 @@ def test_rows_are_compared_in_a_column_that_the_version_drops(tmp_path: Path) ->
     assert [task.compared for task in again.tasks] == [task.compared for task in whole.tasks]
     chosen = TypedRows(pa.schema(after), chosen=True).restate(plan)
     assert [task.compared for task in chosen.tasks] == [None, None]
-    # Written before there was such a thing.
+    # Written before row tracking existed.
     value = whole.tasks[1].to_dict()
     del value["compared"]
     assert type(whole.tasks[1]).from_dict(value).compared is None
 
 
 def test_names_on_both_sides_of_a_removal_of_column_mapping(tmp_path: Path) -> None:
-    """Names were exchanged before it: what is called a then may be b now."""
+    """Names were exchanged before it: column a may be b now."""
     swapped, plain = [mapped("a", LONG, "b"), mapped("b", LONG, "a")], [("a", LONG), ("b", LONG)]
     file = pa.table({"a": [1], "b": [2]})
     old, new = (planned(each, (TaskKind.INSERT, each, file), folder=tmp_path) for each in (swapped, plain))
@@ -209,7 +209,7 @@ def test_names_on_both_sides_of_a_removal_of_column_mapping(tmp_path: Path) -> N
         TypedRows(pa.schema(plain)).restate(old)
     with pytest.raises(ReadSchemaLeft, match="column mapping was removed"):
         TypedRows(pa.schema(swapped), since=new.version - 1).restate(new)
-    # Mapped later, columns keep their values under whatever names.
+    # Mapped later: columns keep their values under any name.
     kept = TypedRows(pa.schema(swapped), since=new.version).restate(new)
     assert [field.name for field in kept.tasks[0].schema] == ["a", "b"]
     chosen = EnvelopeView(pa.schema(swapped), ["a"], None, since=new.version - 1)
@@ -229,19 +229,19 @@ S = pa.struct([("x", INT)])
 @pytest.mark.parametrize(
     ("read_columns", "before", "after", "away"),
     [
-        # Nothing happens, or nothing that matters.
+        # No change, or an irrelevant one.
         ([("a", LONG)], [("a", LONG)], [("a", LONG)], []),
         ([("a", LONG)], None, [("a", LONG)], []),
         ([("a", LONG)], [("a", LONG)], [pa.field("a", LONG, nullable=False)], []),
         ([("a", LONG)], [("a", LONG)], [mapped("a", LONG)], []),
-        # Towards the read schema, or not further away from it.
+        # Towards the read schema, or no further away from it.
         ([("a", LONG), ("b", TEXT)], [("a", LONG)], [("a", LONG), ("b", TEXT)], []),
         ([("a", LONG)], [("a", pa.int16())], [("a", INT)], []),
         ([mapped("z", LONG, "p")], [mapped("x", LONG, "p")], [mapped("y", LONG, "p")], []),
         ([("a", LONG)], [("a", LONG), ("b", TEXT)], [("a", LONG)], []),
         ([("a", LONG)], [("a", LONG), ("b", INT)], [("a", LONG), ("b", LONG)], []),
         ([("a", LONG), ("b", TEXT)], [("a", LONG)], [("a", LONG)], []),
-        # Away.
+        # Away from the read schema.
         ([("a", LONG), ("b", TEXT)], [("a", LONG), ("b", TEXT)], [("b", TEXT)], ["column a was dropped"]),
         ([mapped("a", LONG, "p")], [mapped("a", LONG, "p")], [mapped("b", LONG, "p")], ["column a was renamed to b"]),
         ([("a", INT)], [("a", INT)], [("a", LONG)], ["column a was widened from int32 to int64"]),
@@ -359,7 +359,7 @@ def test_a_schema_change_in_the_envelope() -> None:
 
 
 def test_text_that_is_none() -> None:
-    """What has no JSON text stops the query, and the message says which column it is."""
+    """A string without JSON text stops the query, and the error names the column."""
     damaged = pa.array([b"\xff"]).view(TEXT)
     with pytest.raises(
         UnsupportedFeature, match=r"version 7 needs a JSON text: column s\.a holds .* not UTF-8"

@@ -1,4 +1,4 @@
-"""What a configuration is completed with so that Spark knows of Delta, and what a session without it is told."""
+"""Completion of Spark's configuration for Delta, and the error for a session without it."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_a_connect_server_has_its_own() -> None:
 
 
 class Session:
-    """As much of a session as is asked: settings, and what loading from Delta raises."""
+    """A session with the used methods only: settings, and the error that loading from Delta raises."""
 
     def __init__(self, settings: dict[str, str], error: str) -> None:
         self._settings = settings
@@ -56,21 +56,21 @@ class Session:
 
     @property
     def conf(self) -> dict[str, str]:
-        """Has `get`."""
+        """Return the object with `get`."""
         return self._settings
 
     @property
     def read(self) -> Any:
-        """Has `format`."""
+        """Return the object with `format`."""
         return self
 
     def format(self, name: str) -> Any:
-        """Has `load`."""
+        """Return the object with `load`."""
         assert name == "delta"
         return self
 
     def load(self) -> None:
-        """Always fails: there is no path."""
+        """Raise the error: there is no path."""
         raise AnalysisException(self._error)
 
 

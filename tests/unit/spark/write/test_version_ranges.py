@@ -1,4 +1,4 @@
-"""Which versions share a span."""
+"""Version ranges: the versions that share one."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ MORE = WIDE % '{"name":"n","type":"long","nullable":true,"metadata":{}}'
 
 @pytest.fixture
 def table(tmp_path: Path) -> HandwrittenTable:
-    """A table with three versions that insert a row each."""
+    """Write a table with three versions that insert a row each."""
     made = HandwrittenTable(tmp_path / "table")
     for version in range(1, 4):
         made.commit(made.add(made.data(f"{version}.parquet", [version])))
@@ -40,14 +40,14 @@ def cut(
     most: int = 100,
     found: list[VersionRange] | None = None,
 ) -> list[tuple[int, int]]:
-    """The first and last version of each span. `found`: where they are kept if something is raised."""
+    """Return the first and last version of each range. `found`: filled also if an error is raised."""
     version_ranges: list[VersionRange] = [] if found is None else found
     anyio.run(_cut, table.path, policy or Policy(), until, most, version_ranges)
     return versions(version_ranges)
 
 
 def versions(version_ranges: list[VersionRange]) -> list[tuple[int, int]]:
-    """The first and last version of each."""
+    """Return the first and last version of each."""
     return [(version_range.first, version_range.last) for version_range in version_ranges]
 
 

@@ -1,4 +1,4 @@
-"""Avro messages: every type read back by fastavro, and the messages held against the JSON encoders', one by one."""
+"""Avro messages: every type read back by fastavro, and every message equal to the JSON encoders'."""
 
 import io
 import json
@@ -33,7 +33,7 @@ NOW_MS = 1772366401234
 
 
 class Registered:
-    """Gives ids from 300 on, which take two bytes."""
+    """A registry whose ids begin with 300, which takes two bytes."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, dict[str, Any]] = {}
@@ -45,7 +45,7 @@ class Registered:
         return number
 
     def read(self, message: bytes | None) -> Any:
-        """What a consumer with the registry makes of a message."""
+        """Read a message as a consumer with the registry does."""
         if message is None:
             return None
         assert message[:1] == b"\x00"
@@ -53,7 +53,7 @@ class Registered:
 
 
 def read(data: bytes, schema: Any) -> Any:
-    """The value, which takes all the bytes."""
+    """Read the value, which must take all the bytes."""
     buffer = io.BytesIO(data)
     value = schemaless_reader(buffer, schema, None)
     assert buffer.read() == b""
@@ -61,7 +61,7 @@ def read(data: bytes, schema: Any) -> Any:
 
 
 def plain(schema: Any) -> Any:
-    """The schema without logical types."""
+    """Return the schema without logical types."""
     if isinstance(schema, list):
         return [plain(branch) for branch in schema]
     if isinstance(schema, dict):
@@ -70,7 +70,7 @@ def plain(schema: Any) -> Any:
 
 
 def encoded(column: pa.Array, nullable: bool = True) -> tuple[list[bytes], dict[str, Any]]:
-    """A column's values as records of one field, and the schema."""
+    """Encode a column's values as records of one field; return them and the schema."""
     field = pa.field("v", column.type, nullable)
     rows = pa.StructArray.from_arrays([column], fields=[field])
     parts = writer_for(pa.struct([field]), nullable=False)(rows)
@@ -83,7 +83,7 @@ def values_of(column: pa.Array, nullable: bool = True) -> list[Any]:
 
 
 def expected(value: Any, kind: pa.DataType) -> Any:
-    """What fastavro gives for a value of Arrow's."""
+    """Return the value that fastavro must give for an Arrow value."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -300,7 +300,7 @@ def test_schemas_do_not_depend_on_what_is_in_the_table() -> None:
 
 
 def changes(kinds: Sequence[str], columns: dict[str, pa.Array], task: int = 3) -> ChangeBatch:
-    """Rows of version 5 with these change types."""
+    """Make rows of version 5 with these change types."""
     batch = change_batch(5, columns, task)
     rows = batch.rows.set_column(
         batch.rows.schema.get_field_index(CHANGE_TYPE), METADATA_FIELDS[0], pa.array(kinds, pa.string())
@@ -309,7 +309,7 @@ def changes(kinds: Sequence[str], columns: dict[str, pa.Array], task: int = 3) -
 
 
 def listed(messages: Messages, tell: Any) -> list[Any]:
-    """Key, value, row index and headers of each message."""
+    """Return key, value, row index and headers of each message."""
     length = len(messages)
     keys = [None] * length if messages.keys is None else messages.keys.to_pylist()
     headers = {name: column.to_pylist() for name, column in messages.headers}
@@ -321,7 +321,7 @@ def listed(messages: Messages, tell: Any) -> list[Any]:
 
 
 def told(encoder: Encoder, batches: Sequence[ChangeBatch], tell: Any) -> list[Any]:
-    """The messages of all batches of a task."""
+    """Return the messages of all batches of a task."""
     found = [message for batch in batches for message in listed(encoder.encode(batch, NOW_MS), tell)]
     last = encoder.flush(NOW_MS)
     assert encoder.pending is None
@@ -333,7 +333,7 @@ def from_json(text: bytes | None) -> Any:
 
 
 def without_time(value: Any) -> Any:
-    """A flat value without the one field that JSON has otherwise."""
+    """Return a flat value without the field whose JSON form differs."""
     return value and {name: field for name, field in value.items() if name != "_commit_timestamp"}
 
 

@@ -44,7 +44,7 @@ def client(server: RegistryServer, auto_register: bool = True, **access: Any) ->
 
 
 def record(*fields: pa.Field, debezium: bool = False) -> str:
-    """The schema of rows with these columns."""
+    """Make the schema of rows with these columns."""
     found: dict[str, str] = {}
 
     def register(subject: str, schema: str) -> int:

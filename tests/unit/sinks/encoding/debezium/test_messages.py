@@ -1,4 +1,4 @@
-"""Debezium's messages: some written out by hand, and random changes against a reference that goes row by row."""
+"""Debezium messages: some written by hand, and random changes against a reference that works row by row."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ def encoder(batch: ChangeBatch, key: Sequence[str] = ("id",), **options: Any) ->
 
 
 def listed(messages: Messages | None) -> list[Message]:
-    """Key, value, and the header's name and value of each message, as text."""
+    """Return key, value, and name and value of the header of each message, as text."""
     if messages is None:
         return []
     columns = [messages.values, *(column for _, column in messages.headers)]
@@ -55,7 +55,7 @@ def listed(messages: Messages | None) -> list[Message]:
 
 
 def told(made: DebeziumEncoder, *batches: ChangeBatch) -> list[Message]:
-    """The messages of all batches, with nothing left behind."""
+    """Return the messages of all batches, after the final flush."""
     messages = [message for batch in batches for message in listed(made.encode(batch, NOW_MS))]
     messages += listed(made.flush(NOW_MS))
     assert made.pending is None
@@ -63,7 +63,7 @@ def told(made: DebeziumEncoder, *batches: ChangeBatch) -> list[Message]:
 
 
 def outline(messages: list[Message], column: str = "name") -> list[str]:
-    """Each message in short: operation, what `column` was and is, row index."""
+    """Return each message in short: operation, old and new value of `column`, row index."""
     lines = []
     for _, text, _, _ in messages:
         if text is None:
@@ -78,7 +78,7 @@ def outline(messages: list[Message], column: str = "name") -> list[str]:
 def outlined(
     kinds: Sequence[str], ids: list[int | None], row_index: Sequence[int] | None = None, key: Sequence[str] = ("id",)
 ) -> list[str]:
-    """The messages of rows with these ids, whose names are a, b, c and so on; the same if they come one by one."""
+    """Return the messages of rows with these ids, named a, b, c and so on; rows one by one must give the same."""
     batch = changes(kinds, people(ids, [chr(97 + number) for number in range(len(ids))]), row_index)
     messages = told(encoder(batch, key), batch)
     assert told(encoder(batch, key), *(batch.slice(number, 1) for number in range(len(batch)))) == messages
@@ -172,7 +172,7 @@ def test_values_are_those_of_flat_json() -> None:
     )
 
 
-# Which images belong together.
+# Pairing of images.
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_values_are_those_of_flat_json() -> None:
         ([PRE], [1], [4], ["d a None 4", "tombstone"]),
         ([PRE, POST], [1, 1], [4, 6], ["d a None 4", "tombstone", "c None b 6"]),
         ([PRE, INSERT, POST], [1, 1, 1], [4, 5, 6], ["d a None 4", "tombstone", "c None b 5", "c None c 6"]),
-        # A preimage is missing: the same key tells.
+        # A preimage is missing: the equal key decides.
         ([POST, PRE, POST], [1, 2, 2], [4, 5, 6], ["c None a 4", "u b c 6"]),
         ([POST, PRE, POST], [1, 1, 1], [4, 5, 5], ["c None a 4", "u b c 5"]),
         ([PRE, POST, PRE, POST], [1, 1, 1, 1], [4, 5, 6, 7], ["u a b 5", "u c d 7"]),
@@ -201,7 +201,7 @@ def test_values_are_those_of_flat_json() -> None:
         ),
         ([PRE, PRE, POST], [1, 2, 3], [4, 5, 6], ["d a None 4", "tombstone", "d b None 5", "tombstone", "c None c 6"]),
         ([PRE, PRE, POST], [1, 2, 2], [4, 5, 6], ["d a None 4", "tombstone", "u b c 6"]),
-        # First all preimages, then all postimages: what meets in the middle is not of one row.
+        # All preimages come first, then all postimages: the adjacent ones in the middle are of different rows.
         (
             [PRE, PRE, POST, POST],
             [1, 2, 1, 2],
@@ -280,7 +280,7 @@ def test_what_is_held_back_does_not_go_with_another_task() -> None:
     assert outline(listed(made.encode(second, NOW_MS))) == ["c None b 5", "c None c 6"]
 
 
-# What is refused.
+# Refusals.
 
 
 def test_a_change_type_without_an_operation_is_refused_and_nothing_is_lost() -> None:
@@ -474,7 +474,7 @@ def test_a_topic_without_a_schema() -> None:
 
 
 def reference(rows: list[Row], task: int, tombstones: bool, schemas: tuple[str, str] | None) -> list[Message]:
-    """The messages of all rows of a task."""
+    """Build the messages of all rows of a task."""
     seconds = set(updates(rows))
     messages: list[Message] = []
     created = "c" if task < SNAPSHOT_TASKS else "r"
@@ -525,7 +525,7 @@ def reference(rows: list[Row], task: int, tombstones: bool, schemas: tuple[str, 
 
 
 def as_rows(batch: ChangeBatch, key: Sequence[str], decimal: DecimalForm) -> list[Row]:
-    """The reference's view of rows; `d` is the column of decimals."""
+    """Return the rows as the reference needs them; `d` is the column of decimals."""
     texts = row_texts(batch.rows.select(batch.rows.schema.names[: -len(METADATA_FIELDS)]))
     if decimal == "number":
         texts = (re.sub(r'"d":"([-.0-9]+)"', r'"d":\1', text) for text in texts)
@@ -569,7 +569,7 @@ def test_messages_equal_the_reference_wherever_batches_are_cut(
 
 
 def conforms(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a JSON value is one of its schema, as Kafka Connect reads it."""
+    """Return whether a JSON value matches its schema, as Kafka Connect reads it."""
     if value is None:
         return bool(schema["optional"])
     match schema["type"]:
