@@ -11,14 +11,17 @@
 The ports are in `tailer.sink`. This page explains them; `sinks.testing.SinkTests` says the same in code, and passing it
 is what "a sink" means.
 
-Writing one
------------
+A sink keeps change rows, each with its change type. A copy of the table, by upserts, is made from them downstream.
+
+Writing a sink
+--------------
 
 A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry point of
 the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
 (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`, `sinks`,
-`sinks.encoding` and `sinks.encoding.typed`. Import your client library at the top of your module: it is loaded only
-when a user configures your kind.
+`sinks.encoding` and `sinks.encoding.typed`. `name` is the pipeline's. The option `path` and options that end in `_file`
+arrive as absolute paths. `read_options` checks the others, and names `<name>.<option>` in errors. Import your client
+library at the top of your module: it is loaded only when a user configures your kind.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. A reader of the
    destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in the
@@ -28,8 +31,9 @@ when a user configures your kind.
    remains of a killed process must be invisible, and be cleaned up later.
 4. **One writer per app_id.** A transaction builds on what this instance last saw: what `progress` returned, or what it
    committed itself. If another instance has committed since, raise `SinkFenced`, in `begin`, `write` or `commit`.
-   If instead the latest instance wins, `begin` takes over: it raises `SinkUnavailable`, so that the pipeline asks for
-   progress again, and the fenced instance raises `SinkFenced`.
+   `begin` never waits for another writer: it raises, or lets `commit` find out. If the latest instance wins, `begin`
+   takes the stream over. If the stream has moved on since this instance last read progress, `begin` then raises
+   `SinkUnavailable`, and the pipeline reads progress again. The former writer gets `SinkFenced`.
 5. **The outcome of a commit is known or named.** Raise `CommitUnknown` if the answer was lost: the pipeline then asks
    for `progress` and continues from there. Raise `SinkRejected` or `SinkUnavailable` from `commit` only if nothing was
    committed.
@@ -41,7 +45,8 @@ when a user configures your kind.
    is not abandoned when the task is cancelled: finish it, or know that it did not take place.
 9. **Columns change while you write.** `begin` gives the schema of the first rows, `announce(SchemaChange)` that of the
    rows after it, and both may be in one transaction: a version that drops a column deletes rows that have it and
-   inserts rows that lack it. Make room for the new columns in the transaction itself. Columns are known by name: a
+   inserts rows that lack it. Make room for the new columns in the transaction itself; if that would lock readers
+   out, as `ALTER TABLE` of a database may, stage the rows and do it in `commit`. Columns are known by name: a
    renamed column is another one, and a dropped column is null from then on. If there is no room, raise `SinkRejected`
    in `announce`, before any of those rows, naming the column and the next step. Rows that were not announced are
    refused.
@@ -69,14 +74,15 @@ A sink that is also a `tailer.sink.Heartbeat` is called whenever there is nothin
 `tailer.sink.FirstStart` is asked before a pipeline begins without progress in it.
 
 `reset` sets progress without rows, durably, in either direction. Refuse (`SinkRejected`) a reset that would deliver
-twice or leave an unreported gap. Its position always closes a version.
+twice or leave an unreported gap. Its position closes a version, or is `Position.opening(n)`: for a sink that
+`distributes`, app ids that end in `/shards/layout` store a number of shards in that form.
 
 `has_delivered` returns whether a pipeline has progress for any table, from any instance. It becomes true with the first
 commit or `reset`, and stays true for ever. It distinguishes a first start from a table that has replaced another one,
 so it must not be limited to the tables this instance was asked about.
 
 A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write`, `announce` and
-`flush`, no progress. `tailer.sink.Recorded` makes it usable, and its type tells users what they get.
+`flush`, no progress. `tailer.progress.recorded.Recorded` makes it usable, and its type tells users what they get.
 
 Errors: translate your client's exceptions in the module that imports it. Name the sink by `name`, give the failure in
 `reason`; no secrets in texts. Raise `SinkUnavailable` if a retry may help, `SinkRejected` with a `remedy` if a person

@@ -2,7 +2,7 @@
 
 `MemoryDestination` takes the place of a server: it outlives the sinks that write to it, of which there may be several.
 A `MemorySink` is one instance of a writer. `MemoryProgressStore` keeps progress for sinks that cannot
-(`tailer.sink.Recorded`), in records that may also be shared.
+(`tailer.progress.recorded.Recorded`), in records that may also be shared.
 
 A configuration cannot name this kind of sink, because everything in it would be lost with the process.
 """

@@ -1,4 +1,6 @@
-"""Text from Arrow rows, for sinks without types.
+"""Rows for destinations: text, messages, and `typed` for destinations with column types.
+
+Text:
 
 - `flat`: JSON Lines, one object per change row, for programs. `FlatEncoder` is the usual entry.
 - `events`: the lines between them, for events.
@@ -6,7 +8,9 @@
 - `values`: the same, one value at a time: the reference, which documents the rules.
 - `terminal`: a table for people.
 
-And messages, for brokers: `messages` defines messages and encoders.
+Messages, for brokers:
+
+- `messages`: defines messages and encoders.
 
 - `flat_messages`: flat JSON, with or without keys.
 - `debezium`: Debezium's envelope, in JSON; `cloudevents`: CloudEvents, likewise.

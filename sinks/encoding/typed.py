@@ -2,7 +2,8 @@
 
 A transaction may hold rows of two schemas, and its table may have a third. `unite` returns one schema that holds them
 all: columns are matched by name, and a missing one is null. If types differ, the wider one is used, provided that it
-holds every value of the narrower one exactly (the changes of Delta's type widening: PROTOCOL.md, "Type Widening").
+holds every value of the narrower one exactly: the changes of Delta's type widening (PROTOCOL.md, "Type Widening"), and
+some decimals that Delta does not widen to (compare `tailer.schema.columns.widens`).
 Otherwise there is no such schema, and nothing is guessed. `conform` converts rows to it.
 """
 

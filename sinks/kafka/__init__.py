@@ -13,7 +13,10 @@
     rows         messages one by one, for the clients
     clients      the port of client libraries, and its implementations with kafka-python and confluent-kafka
 
-Exactly once ------------ Rows and progress are messages of one transaction. Progress goes to a compacted topic of its
+Exactly once
+------------
+
+Rows and progress are messages of one transaction. Progress goes to a compacted topic of its
 own, as in Kafka Connect's source connectors (KIP-618). `transactional.id` is the app_id. A producer is made in this
 order:
 

@@ -16,8 +16,8 @@ Passing `SinkTests` is what "a sink" means. Subclass it in a test module; pytest
 A schema change and a gap are announced between the rows. If types leave no place for a schema change
 (`reports_schema_changes = False`), it shows in the destination's schema.
 
-A sink that is an `AtLeastOnceSink` is tested inside `tailer.sink.Recorded`, with `exactly_once = False`: its rows may
-be early or repeated, and everything else holds. For asserts that explain themselves call
+A sink that is an `AtLeastOnceSink` is tested inside `tailer.progress.recorded.Recorded`, with `exactly_once = False`:
+its rows may be early or repeated, and everything else holds. For asserts that explain themselves call
 `pytest.register_assert_rewrite("sinks.testing")` in your `conftest.py`.
 
 Rows are compared as flat JSON values (`sinks.encoding`), which distinguish any two values, with any reader.

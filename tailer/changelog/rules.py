@@ -1,4 +1,7 @@
-"""The rules by which rows of a rewritten version are compared."""
+"""The rules by which rows of a rewritten version are compared.
+
+Every field is part of task numbers, which are persisted: read `tailer.changelog.task_ids` before adding one.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum

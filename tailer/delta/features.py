@@ -3,7 +3,7 @@
 `FEATURES` has one row for every feature with a specification or a proposal, and for every column type without a feature
 of its own. The protocol is checked at every version, because it may be upgraded or downgraded at any version. Reader
 features marked as refused, and unknown ones, are refused. Writer features do not concern a reader and are never
-refused, known or not.
+refused, known or not: their answer here is documentation.
 """
 
 import re
@@ -53,9 +53,7 @@ class Feature:
 
 
 _CATALOG: Final = "catalogManaged"
-_ASK_CATALOG: Final = (
-    "Follow it with a pipeline that has a catalog: [pipelines.NAME.catalog], see `tailer check` and the README."
-)
+_ASK_CATALOG: Final = "Follow it with a pipeline that has a table [pipelines.NAME.catalog]: see docs/delta.md."
 _MAPPING: Final = "columnMapping"
 _BY_CATALOG: Final = "a catalog ratifies its commits; the files alone may miss some"
 _WIDENING: Final = "old files hold narrower types; their values are cast up"

@@ -83,7 +83,8 @@ def restates(before: pa.DataType, after: pa.DataType) -> bool:
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Return whether a column may widen from `narrow` to `wide` without rewriting files (PROTOCOL.md, "Type Widening").
 
-    Every value of `narrow` is then a value of `wide`. Nested types widen in their fields, not as a whole.
+    Every value of `narrow` is then a value of `wide`. Nested types widen in their fields, not as a whole. A target may
+    accept more: see `sinks.encoding.typed.fits`.
     """
     if pa.types.is_signed_integer(narrow):
         if pa.types.is_decimal(wide):

@@ -9,7 +9,8 @@ and commits rows and progress together (invariant 1). Life of a transaction::
         await transaction.commit(Progress(app_id, position))   # everything becomes visible, or nothing
 
 A destination that cannot commit rows and progress atomically (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`,
-and its type says so. `Recorded` makes it usable for a pipeline, with progress kept in a `ProgressStore`.
+and its type says so. `tailer.progress.recorded.Recorded` makes it usable for a pipeline, with progress kept in a
+`ProgressStore`.
 
 Sinks are found through the entry-point group `tailer.sinks`, ours and those of third parties alike. An entry names a
 class with a classmethod `configure(name, options)` that validates without any I/O.

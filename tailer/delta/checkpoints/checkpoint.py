@@ -42,17 +42,8 @@ _log: Final = logging.getLogger(__name__)
 _BATCH_ROWS: Final = 4096
 _BUFFER_BYTES: Final = 1 << 16
 _WHOLE_BYTES: Final = 8 << 20  # of smaller files whole compressed columns are held in memory
-_REQUIRED: Final = ("protocol", "metaData", "checkpointMetadata", "sidecar")
-_ADD_FIELDS: Final = (
-    "path",
-    "partitionValues",
-    "size",
-    "modificationTime",
-    "dataChange",
-    "deletionVector",
-    "baseRowId",
-    "defaultRowCommitVersion",
-)
+_STATE_ACTIONS: Final = ("protocol", "metaData", "checkpointMetadata", "sidecar")
+_ADD_FIELDS: Final = AddFile.__struct_encode_fields__
 
 
 async def from_sound_checkpoint(
@@ -195,7 +186,9 @@ async def _read_required(
 
     for path in segment.checkpoint:
         with listed_before():
-            await _scan(store, segment, path.name, _REQUIRED if handle is None else (*_REQUIRED, "add"), handle_both)
+            await _scan(
+                store, segment, path.name, _STATE_ACTIONS if handle is None else (*_STATE_ACTIONS, "add"), handle_both
+            )
     required.check(segment)
     return required
 
