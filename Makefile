@@ -1,6 +1,6 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-golden test-spark test-kafka test-faults test-tiers test-all check bench soak setup java
+.PHONY: demo test test-long test-golden test-spark test-kafka test-faults test-tiers test-all check bench soak setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -33,6 +33,9 @@ SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
 	$(PYTEST) --tier test $(SIDE_BY_SIDE)
 
+test-long: .venv/.synced
+	$(PYTEST) --tier long
+
 test-golden: .venv/.synced $(LAKE_TAILER_JARS) java
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
@@ -53,7 +56,7 @@ test-tiers: .venv/.synced
 
 # Tests of brokers and of killed processes mostly wait, and those of tables compute, so they run side by side.
 test-all: setup $(CONNECT)/.synced
-	@tests/side_by_side.sh "test-tiers test" "test-golden test-spark" "test-kafka test-faults"
+	@tests/side_by_side.sh "test-tiers test" "test-golden test-long test-spark" "test-kafka test-faults"
 
 check: .venv/.synced
 	$(BIN)/ruff check

@@ -2,7 +2,7 @@
 
 Markers say what a test uses: the golden tables, Spark, Kafka, processes that are killed. `set_markers` derives them
 from the test's fixtures and folder; where neither shows it, the test says it with `@pytest.mark`. `smoke` puts a test
-that uses one of them into the tier `test` all the same.
+that uses one of them into the tier `test` all the same; `long` keeps a test that uses none out of it, for its time.
 
 So that markers stay true, a test is watched while it runs. Helpers that use something with a marker say so (`using`),
 and a test without a marker for Java finds one that refuses to start, in its own process and in every child.
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # What `make test-all` runs, and what it leaves to `make soak` and `make bench`.
-TIERS: Final = ("test", "golden", "spark", "connect", "kafka", "faults")
+TIERS: Final = ("test", "long", "golden", "spark", "connect", "kafka", "faults")
 BY_HAND: Final = ("soak", "bench")
 
 # The first marker that a test has decides.
@@ -44,6 +44,7 @@ _TIER_BY_MARKER: Final = {
     "faults": "faults",
     "kafka": "kafka",
     "spark": "spark",
+    "long": "long",
 }
 
 _MARKER_BY_FIXTURE: Final = {

@@ -18,6 +18,7 @@ from tests.support.follow import follow
 from tests.support.histories.long_history import Change, LongHistory
 
 KILLS: Final = 11
+FEW_KILLS: Final = 4
 TERMINATIONS: Final = 8
 COMMITS: Final = 300
 
@@ -79,13 +80,13 @@ def check(history: LongHistory, destination: Destination, last: int) -> None:
     assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
 
 
-@pytest.mark.smoke
+@pytest.mark.parametrize("kills", [pytest.param(FEW_KILLS, marks=pytest.mark.smoke), KILLS])
 def test_killed_again_and_again(
-    history: LongHistory, destination: Destination, config: Path, started: list[Daemon]
+    history: LongHistory, destination: Destination, config: Path, started: list[Daemon], kills: int
 ) -> None:
     moments = random.Random(history.seed)
     reached = []
-    for _ in range(KILLS):
+    for _ in range(kills):
         history.publish(moments.randrange(8))  # published while no daemon runs
         started.append(Daemon(config))
         started[-1].wait_until_running()
@@ -102,7 +103,7 @@ def test_killed_again_and_again(
     assert started[-1].terminate() == 0, started[-1].said
     check(history, destination, history.last)
     print(f"killed at versions {reached}")
-    assert len(set(reached)) > KILLS // 3, f"the daemon hardly got anywhere between kills: {reached}"
+    assert len(set(reached)) > kills // 3, f"the daemon hardly got anywhere between kills: {reached}"
 
 
 def test_terminated_while_busy(

@@ -99,6 +99,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_a_million_files_in_bounded_memory(table: Path) -> None:
     done = subprocess.run([sys.executable, READER, table], capture_output=True, check=True, text=True)
     found = json.loads(done.stdout)

@@ -51,12 +51,14 @@ def found_in(table: Path, rules: dict[str, Any]) -> list[list[Any]]:
     return changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tracked", "plain"])
 def test_rewritten_files_in_bounded_memory(tables: dict[str, Path], name: str) -> None:
     expected = [[kind, number] for kind in ("delete", "insert") for number in changed_ids()]
     assert found_in(tables[name], DROP) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "rules"), [("tracked", BY_ROW_ID), ("plain", BY_KEY)])
 def test_updates_in_bounded_memory(tables: dict[str, Path], name: str, rules: dict[str, Any]) -> None:
     images = ("update_preimage", "update_postimage")

@@ -279,6 +279,7 @@ async def test_a_path_that_is_no_table(tmp_path: Path) -> None:
     assert rows(empty, "id") == [{"id": 1}]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_transaction(tmp_path: Path) -> None:
     """Ten million rows, 700 MB of Arrow memory, in one commit."""
     target = tmp_path / "target"

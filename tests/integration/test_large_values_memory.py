@@ -57,7 +57,12 @@ def first_version(path: Path, kind: str, arrow: bool = False) -> int:
     return size
 
 
-@pytest.fixture(params=["string", "Arrow's dictionary", "binary", "nested"])
+@pytest.fixture(
+    params=[
+        "string",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("Arrow's dictionary", "binary", "nested")),
+    ]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Version 0 adds the rows, 1 writes all but the first and last anew, 2 deletes a third of them by a vector."""
     kind = "string" if request.param == "Arrow's dictionary" else request.param

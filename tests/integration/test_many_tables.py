@@ -51,6 +51,7 @@ def held(process: int) -> tuple[int, int]:
     return int(lines["Threads"]), int(lines["VmRSS"].split()[0]) // 1024
 
 
+@pytest.mark.long
 def test_fifty_tables_share_a_few_comparers(folder: Path) -> None:
     with background("run", folder / "tailer.toml") as daemon:
         until(lambda: list(delivered(folder)) == [ROWS + 1] * TABLES)

@@ -82,6 +82,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_ten_million_rows_in_bounded_memory(table: Path) -> None:
     command = [str(TAILER), "tail", str(table), "--from", "earliest", "--to", "latest", "--format", "jsonl"]
     started = time.monotonic()

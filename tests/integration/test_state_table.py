@@ -122,6 +122,7 @@ async def test_other_streams_do_not_disturb(store: ObjectStore) -> None:
         assert await StateTable(store).progress(app) == at(159, app)
 
 
+@pytest.mark.long
 async def test_the_log_stays_small_and_quick(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     table = StateTable(store)
@@ -417,6 +418,7 @@ def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
     assert len(list((tmp_path / LOG).iterdir())) < 120
 
 
+@pytest.mark.long
 def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
     """Each process goes on where the one before was killed: never behind it, never between two positions."""
     chance = random.Random(20260802)

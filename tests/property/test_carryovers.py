@@ -266,6 +266,7 @@ def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: R
     check_twins(histories[shape], histories[replace(shape, feed=False)])
 
 
+@pytest.mark.long
 def test_written_histories_in_which_columns_change(tmp_path: Path) -> None:
     compared = 0
     for archive in sorted(HISTORIES.glob("*.tar.xz")):

@@ -195,7 +195,7 @@ def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> b
     return True
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS[:4], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[4:])])
 def test_tables_whose_columns_change(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     table = Reshaped(tmp_path, chance).run(VERSIONS)

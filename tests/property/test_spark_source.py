@@ -30,7 +30,11 @@ WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # version's own columns show them.
 RETYPED: Final = {"00": [27], "02": [28], "03": [5], "07": [2, 25], "09": [28], "10": [19]}
 FOLLOWED: Final = [archive for archive in WRITTEN if archive.name[:2] not in RETYPED]
-histories = pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
+histories = pytest.mark.parametrize(
+    "archive",
+    [*WRITTEN[:4], *(pytest.param(archive, marks=pytest.mark.long) for archive in WRITTEN[4:])],
+    ids=lambda archive: archive.name[:2],
+)
 
 
 def restated(told: RecordedTable, version: Followed, columns: Schema) -> Rows:
@@ -92,7 +96,11 @@ class Unfolding:
                 file.rename(self._log / file.name)
 
 
-@pytest.mark.parametrize("archive", FOLLOWED, ids=lambda archive: archive.name[:2])
+@pytest.mark.parametrize(
+    "archive",
+    [*FOLLOWED[:2], *(pytest.param(archive, marks=pytest.mark.long) for archive in FOLLOWED[2:])],
+    ids=lambda archive: archive.name[:2],
+)
 def test_a_typed_stream_goes_on_after_each_restart(archive: Path, tmp_path: Path) -> None:
     """It reads versions as they come, and stops where one changes the columns: those before it were delivered."""
     told = read(archive, tmp_path)
@@ -133,7 +141,10 @@ def _is_end(place: dict[str, Any], version: int) -> bool:
 
 @pytest.mark.parametrize(
     "archive",
-    [*(each for each in WRITTEN if each not in FOLLOWED), *FOLLOWED[1::4]],
+    [
+        *FOLLOWED[1::4],
+        *(pytest.param(each, marks=pytest.mark.long) for each in WRITTEN if each not in FOLLOWED),
+    ],
     ids=lambda archive: archive.name[:2],
 )
 def test_an_envelope_goes_through_everything(archive: Path, tmp_path: Path) -> None:
