@@ -1,4 +1,4 @@
-"""A process that finds the live files of a table and says how many there are and how much memory that took."""
+"""A process that finds the live files of a table; prints their number and its peak memory."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from tailer.stores.local import LocalStore
 
 
 async def bootstrap(table: Path) -> dict[str, object]:
-    """State and live files of the latest version."""
+    """Find state and live files of the latest version."""
     store = LocalStore(table)
     listing = await list_recent(store, CLOCK_WINDOW)
 
@@ -41,7 +41,7 @@ async def bootstrap(table: Path) -> dict[str, object]:
 
 
 def resident_mb() -> float:
-    """How much memory this process had resident at most, in MB."""
+    """Return the peak resident memory of this process, in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

@@ -1,7 +1,7 @@
-"""Follows the version that rewrites by rules: arguments PATH and the rules as JSON.
+"""A process that follows the version with a rewrite: arguments PATH and the comparison rules as JSON.
 
-Prints the kind and the id of each change, and the peak memory in bytes, as JSON. With as many threads as there ever
-are: memory must not depend on the machine.
+Prints the kind and the id of each change, and the peak memory in bytes, as JSON. It uses the maximal number of threads,
+so that memory does not depend on the machine.
 """
 
 import json
@@ -19,7 +19,7 @@ __all__ = ["report"]
 
 
 def report(path: Path, rules: PairingRules) -> str:
-    """What to print."""
+    """Return the output."""
     changes: list[tuple[str, int]] = []
 
     def take(batch: ChangeBatch) -> None:
@@ -27,7 +27,7 @@ def report(path: Path, rules: PairingRules) -> str:
         changes.extend(zip(*columns, strict=True))
 
     pass_rewrite(path, ChangelogEngine(LocalEngine(MAX_THREADS), rules), take)
-    # Not `ru_maxrss`: that counts what the parent held when it started us.
+    # Not `ru_maxrss`: that includes the memory of the parent at the start.
     peak_kb = int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
     return json.dumps({"changes": changes, "peak_bytes": peak_kb * 1024})
 

@@ -1,4 +1,7 @@
-"""One transaction of many rows into a `DeltaSink`: arguments PATH and ROWS. Prints the peak memory in bytes."""
+"""A process that writes one transaction of many rows into a `DeltaSink`: arguments PATH and ROWS.
+
+Prints the peak memory in bytes.
+"""
 
 import re
 import sys
@@ -44,5 +47,5 @@ async def deliver(path: str, count: int) -> None:
 
 if __name__ == "__main__":
     anyio.run(deliver, sys.argv[1], int(sys.argv[2]))
-    # Not `ru_maxrss`: that counts what the parent held when it started us.
+    # Not `ru_maxrss`: that includes the memory of the parent at the start.
     print(int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024)

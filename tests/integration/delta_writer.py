@@ -1,8 +1,8 @@
-"""A process that follows an imaginary table into a `DeltaSink`, to be killed and raced: arguments PATH, APP, LAST.
+"""A process that follows an imaginary table into a `DeltaSink`, for kills and races: arguments PATH, APP, LAST.
 
-Version v has `v % 5` rows, so some have none; every 16th changes the columns behind them and then has two more. Being
-fenced is not the end here, unlike in the daemon: the process asks for progress again and goes on, which makes two of
-them race until the last version. Prints how often it was fenced.
+Version v has `v % 5` rows, so some have none. Every 16th version changes the columns after these rows and then has two
+more. A fenced process reads its progress again and continues, unlike the daemon, so two processes race until the last
+version. Prints how often it was fenced.
 """
 
 import sys
@@ -24,12 +24,12 @@ AFTER = output_schema(pa.schema([("n", pa.int32()), ("app", pa.string()), ("extr
 
 
 def expected_rows(app: str, version: int) -> list[tuple[str, int, int]]:
-    """The rows of one version: app, n, version."""
+    """Return the rows of one version: app, n, version."""
     return [(app, n, version) for n in [*range(version % 5), *([100, 101] if version % 16 == 15 else [])]]
 
 
 def batch(app: str, version: int) -> ChangeBatch:
-    """The version's first rows as the pipeline would hand them over."""
+    """Return the version's first rows as the pipeline would pass them."""
     return _batch(app, version, 0, range(version % 5), SCHEMA)
 
 

@@ -1,6 +1,7 @@
-"""A process that records positions in a state table, to be killed and raced: arguments PATH, APP, LAST.
+"""A process that records positions in a state table, for kills and races: arguments PATH, APP, LAST.
 
-Going on after being fenced, unlike the daemon, makes two of them race until the last version. Prints how often.
+A fenced process continues, unlike the daemon, so two processes race until the last version. Prints how often it was
+fenced.
 """
 
 import sys
@@ -19,7 +20,7 @@ __all__ = ["following"]
 
 
 def following(position: Position | None) -> Position:
-    """The stream of positions: of each version two places inside it, then its end."""
+    """Yield positions: of each version two inside it, then its end."""
     if position is None:
         return Position(0, 0, 5)
     if position.closes_version:
@@ -43,6 +44,6 @@ async def record(path: str, app: str, last: int) -> int:
 
 
 if __name__ == "__main__":
-    pa.scalar(0)  # pyarrow looks for pandas at its first use: where that is installed it takes longer than we may live
+    pa.scalar(0)  # pyarrow imports pandas at its first use, which may take longer than this process lives
     print("started", flush=True)
     print(anyio.run(record, sys.argv[1], sys.argv[2], int(sys.argv[3])))

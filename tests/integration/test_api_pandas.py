@@ -1,4 +1,4 @@
-"""`tailer.changes(...).to_pandas()`, where pandas is installed."""
+"""`tailer.changes(...).to_pandas()`, with pandas installed."""
 
 from pathlib import Path
 

@@ -46,17 +46,17 @@ SCHEMA: Final = pa.schema([*HEAD, pa.field("add", ADD)])
 
 
 def path(number: int) -> str:
-    """The path of a file."""
+    """Return the path of a file."""
     return f"p=x/part-{number}-016ae953-37a9-438e-8683-9a9a4a79a395.c000.snappy.parquet"
 
 
 def text(ids: pa.Array, before: str, after: str) -> pa.Array:
-    """Texts with a number in the middle."""
+    """Make texts with a number in the middle."""
     return pc.binary_join_element_wise(before, ids.cast(pa.string()), after, "")
 
 
 def adds(first: int) -> pa.StructArray:
-    """Some rows of the checkpoint, with all that Spark writes about a file."""
+    """Make some rows of the checkpoint, with all that Spark writes about a file."""
     ids = pa.array(range(first, first + STEP), pa.int64())
     name = text(ids, "a name of some length ", " and more")
     bounds = pa.StructArray.from_arrays([ids, name], fields=list(BOUNDS))
@@ -75,7 +75,7 @@ def adds(first: int) -> pa.StructArray:
 
 
 def batches() -> Iterator[pa.Table]:
-    """The rows of the checkpoint: protocol and metadata, then files, the latest first."""
+    """Yield the rows of the checkpoint: protocol and metadata, then files, the latest first."""
     head: list[Action] = [protocol(), metadata()]
     yield pa.Table.from_pylist(head, SCHEMA)
     for first in range(0, FILES, STEP):

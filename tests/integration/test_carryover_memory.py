@@ -12,7 +12,7 @@ import pytest
 from tests.bench.rewritten import changed_ids, write_by_hand
 
 LIMIT_MB: Final = 400
-# Where pandas is installed, as it is for Spark Connect, pyarrow takes it in: 60 MB that are not ours to measure.
+# Where pandas is installed, as for Spark Connect, pyarrow imports it: 60 MB that are not measured here.
 READER: Final = """
 import runpy, sys
 
@@ -31,7 +31,7 @@ BY_KEY: Final = {"compute_updates": True, "key": ["id"]}
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same table twice: `tracked` tells its rows apart, `plain` does not."""
+    """The same table twice: `tracked` with row tracking, `plain` without."""
     folder = tmp_path_factory.mktemp("rewritten")
     found = {name: folder / name for name in ("tracked", "plain")}
     write_by_hand(found["tracked"], found["plain"])
@@ -39,7 +39,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def found_in(table: Path, rules: dict[str, Any]) -> list[list[Any]]:
-    """Kind and id of each change that a process of its own finds, in order, without taking too much memory for it."""
+    """Return kind and id of each change that a separate process finds, in order, and check its peak memory."""
     command = [sys.executable, "-c", READER, str(table), json.dumps(rules)]
     started = time.monotonic()
     process = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2])

@@ -1,4 +1,4 @@
-"""A table without a change feed, as a user follows it: `tailer tail` and `tailer run` show the rows that changed."""
+"""A table without a change feed, as a user follows it: `tailer tail` and `tailer run` show only changed rows."""
 
 import json
 import time

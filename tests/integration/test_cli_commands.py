@@ -1,4 +1,4 @@
-"""The command `tailer` and its small verbs, `check` and `plan`: what they print, and what they end with."""
+"""The command `tailer` and its verbs `check` and `plan`: output and exit codes."""
 
 import json
 import re

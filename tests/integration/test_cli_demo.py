@@ -1,4 +1,4 @@
-"""`tailer demo`: that it proves what it claims, that its proof can fail, and that nothing of it stays behind."""
+"""`tailer demo`: the proof succeeds, can fail, and leaves no files or processes."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ SHORT = (
 
 
 def environment(temporary: Path, **variables: str) -> dict[str, str]:
-    """Our environment with the jars, and all temporary files in one place."""
+    """Our environment with the jars, and all temporary files in one folder."""
     return os.environ | {"LAKE_TAILER_JARS": str(delta_jars()[0].parent), "TMPDIR": str(temporary)} | variables
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Files and processes that have to do with a folder."""
+    """Return files and processes that refer to a folder."""
     files = [str(path) for path in folder.rglob("*") if path.name.startswith("lake-tailer-demo")]
     processes = [
         " ".join(process.info["cmdline"])
@@ -125,7 +125,7 @@ def test_the_proof_finds_what_is_wrong(
     left_over: int,
 ) -> None:
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(str(history))
-    # Delta would take columns of these names for its own in a table with a feed; in a plain one they are like others.
+    # Delta reserves these names in a table with a feed; in other tables they are ordinary columns.
     spoil(feed).write.format("delta").save(str(tmp_path / "copy"))
     verdict = judge(spark, history, tmp_path / "copy")
     assert (verdict.missing, verdict.unexpected, verdict.lacking, verdict.left_over) == (

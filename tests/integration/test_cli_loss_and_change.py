@@ -1,4 +1,4 @@
-"""The whole program where columns change, files are lost and tables become others: what it prints and keeps."""
+"""The command line through schema changes, lost files and replaced tables: output and delivered rows."""
 
 import json
 import re
@@ -27,7 +27,7 @@ sink = {{kind = "{kind}", path = "{kind}"}}
 
 @pytest.fixture
 def table(tmp_path: Path) -> HandwrittenTable:
-    """Version 1 has one column, version 2 two."""
+    """A table whose version 1 has one column, and version 2 two."""
     found = HandwrittenTable(tmp_path / "t")
     found.commit(found.add(found.data("1.parquet", [1, 2])))
     widen(found, found.add(found.data("2.parquet", [3], note=["three"])))
@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> HandwrittenTable:
 
 
 def widen(table: HandwrittenTable, *actions: object) -> None:
-    """Commit a schema with a column more."""
+    """Commit a schema with one more column."""
     schema = json.loads(table.metadata["schemaString"])
     schema["fields"].append({"name": "note", "type": "string", "nullable": True, "metadata": {}})
     table.metadata = {**table.metadata, "schemaString": json.dumps(schema)}
@@ -43,26 +43,26 @@ def widen(table: HandwrittenTable, *actions: object) -> None:
 
 
 def replace(table: HandwrittenTable, table_id: str, *actions: object) -> None:
-    """What REPLACE TABLE commits."""
+    """Commit the actions of REPLACE TABLE."""
     table.metadata = {**table.metadata, "id": table_id}
     table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
 
 
 def configured(folder: Path, kind: str = "files", on_data_loss: str = "fail", on_schema_change: str = "evolve") -> Path:
-    """A configuration beside the table."""
+    """Write a configuration beside the table."""
     path = folder / "tailer.toml"
     path.write_text(CONFIG.format(kind=kind, on_data_loss=on_data_loss, on_schema_change=on_schema_change))
     return path
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    """All that the files sink has, table by table."""
+    """Return all lines of the files sink, table by table."""
     files = sorted((folder / "files").rglob("*.jsonl"), key=lambda path: path.name)
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
 def told(folder: Path) -> list[tuple[object, object]]:
-    """Change type and version of every line."""
+    """Return change type and version of every line."""
     return [(line["_change_type"], line["_commit_version"]) for line in lines(folder)]
 
 

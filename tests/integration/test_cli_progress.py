@@ -1,4 +1,4 @@
-"""`tailer progress`: what it tells of real sinks, and what a daemon does after it was set."""
+"""`tailer progress`: its output over real sinks, and the daemon after a reset."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,14 +34,14 @@ def orders(tmp_path: Path) -> Orders:
 
 
 def configured(orders: Orders, text: str) -> Path:
-    """A configuration beside the table."""
+    """Write a configuration beside the table."""
     path = orders.path.parent / "tailer.toml"
     path.write_text(text)
     return path
 
 
 def shown(config: Path) -> Shown:
-    """Delivered, latest and lag by pipeline."""
+    """Return delivered, latest and lag by pipeline."""
     done = tailer("progress", "show", config)
     assert (done.returncode, done.stderr) == (0, "")
     header, *lines = [line.split("\t") for line in done.stdout.splitlines()]
@@ -53,7 +53,7 @@ def shown(config: Path) -> Shown:
 
 
 def run_until(config: Path, done: Callable[[], bool]) -> list[str]:
-    """Run the daemon until `done`, end it well, and return its lines on standard output."""
+    """Run the daemon until `done`, stop it, and return its lines on standard output."""
     with background("run", config) as daemon:
         until(done)
         daemon.terminate()

@@ -1,4 +1,4 @@
-"""Standard output that is closed, full or read by nobody, and standard error likewise: no verb may call that a bug."""
+"""Standard output and standard error that are closed, full or without a reader: no verb reports a bug."""
 
 import subprocess
 from pathlib import Path

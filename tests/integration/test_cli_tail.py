@@ -1,4 +1,4 @@
-"""`tailer tail` as a user has it: what it prints, where it begins and ends, and how it can be stopped."""
+"""`tailer tail` as a user runs it: output, start and end, and interruption."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def orders(tmp_path: Path) -> Orders:
 
 
 def rows(lines: Sequence[str]) -> list[tuple[int, str, int]]:
-    """JSON Lines as (version, change, id)."""
+    """Parse JSON Lines as (version, change, id)."""
     found = [json.loads(line) for line in lines]
     return [(row["_commit_version"], row["_change_type"], row["id"]) for row in found]
 

@@ -1,4 +1,4 @@
-"""The daemon: pipelines side by side, signals, and what a real process leaves behind when it is stopped or killed."""
+"""The daemon: concurrent pipelines, signals, and the output of a stopped or killed process."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.daemon.process import until
 
 
 class Endless:
-    """A pipeline that works until it is stopped, and needs `finishing_s` seconds more then."""
+    """A pipeline that runs until it is stopped, and then needs `finishing_s` more seconds."""
 
     def __init__(self, finishing_s: float = 0.0) -> None:
         self.finishing_s = finishing_s
@@ -39,7 +39,7 @@ class Endless:
 
 
 class Failing:
-    """A pipeline that cannot go on."""
+    """A pipeline that fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -49,11 +49,11 @@ class Failing:
         raise self.error
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
 
 async def send(*numbers: signal.Signals) -> None:
-    """Signals to ourselves, once somebody listens."""
+    """Send signals to this process, once a handler is installed."""
     for number in numbers:
         await anyio.sleep(0.2)
         os.kill(os.getpid(), number)
@@ -117,7 +117,7 @@ def orders(tmp_path: Path) -> Orders:
 
 
 def configured(folder: Path, *pipelines: str, top: str = "") -> Path:
-    """A configuration of pipelines given as NAME KIND TARGET."""
+    """Write a configuration of pipelines given as NAME KIND TARGET."""
     text = [top]
     for name, kind, target in map(str.split, pipelines):
         option = f'format = "{target}"' if kind == "stdout" else f'path = "{target}"'
@@ -127,7 +127,7 @@ def configured(folder: Path, *pipelines: str, top: str = "") -> Path:
 
 
 def copied(orders: Orders, target: str = "copy") -> list[tuple[int, str, int]]:
-    """What has been delivered so far."""
+    """Return the rows delivered so far."""
     try:
         return orders.copied_to(orders.path.parent / target)
     except TableNotFoundError:
@@ -135,7 +135,7 @@ def copied(orders: Orders, target: str = "copy") -> list[tuple[int, str, int]]:
 
 
 def filed(folder: Path) -> list[tuple[int, str, int]]:
-    """What lies in the directory of a `files` sink."""
+    """Return the files in the directory of a `files` sink."""
     lines = [line for path in folder.rglob("*.jsonl") for line in path.read_text().splitlines()]
     rows = map(json.loads, lines)
     return sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in rows)
@@ -170,7 +170,7 @@ def test_the_next_run_goes_on_where_the_last_one_ended(orders: Orders) -> None:
         assert daemon.returncode == 0
         printed += out.splitlines()
     rows = [json.loads(line) for line in printed]
-    # Drained, so even the sink that may repeat has not.
+    # Drained, so even the at-least-once sink has no repetition.
     delivered = [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows]
     assert delivered == orders.changes[: len(delivered)]
     assert len(delivered) >= len(orders.changes) - 1

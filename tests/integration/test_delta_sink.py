@@ -1,4 +1,4 @@
-"""The delta sink against real Delta tables: what is there afterwards is read back by delta-rs and by Spark."""
+"""The delta sink against real Delta tables: the result is read back by delta-rs and by Spark."""
 
 import random
 import signal
@@ -51,7 +51,7 @@ def up_to(last: int, app: str = APP) -> Counter[tuple[str, int, int]]:
 
 
 def fails(*_: object, **__: object) -> None:
-    """In the place of a write that never reaches the table."""
+    """Replace a write that never reaches the table."""
     raise OSError("connection reset")
 
 
@@ -96,7 +96,7 @@ async def test_a_transaction_without_rows_moves_progress_and_creates_the_table(t
 
 
 class SourceError(Exception):
-    """Something before the sink broke."""
+    """An error before the sink."""
 
 
 @pytest.mark.parametrize("failure", [None, SourceError])
@@ -159,17 +159,17 @@ async def test_reset_never_delivers_rows_that_are_there_once_more(tmp_path: Path
 
 
 async def test_of_two_instances_only_one_commits(tmp_path: Path) -> None:
-    """Each order in which two instances can meet: before begin, before commit, and where there is no table yet."""
+    """Every order in which two instances can meet: before begin, before commit, and without a table."""
     target = tmp_path / "target"
     first, second = DeltaSink("first", str(target)), DeltaSink("second", str(target))
-    for version in (1, 2):  # once creating the table, once appending to it
+    for version in (1, 2):  # the first creates the table, the second appends
         assert await second.progress(APP) == await first.progress(APP)
         async with second.begin(APP, SCHEMA) as transaction:
             await transaction.write(batch(APP, version))
             await deliver(first, version)
             with pytest.raises(SinkFenced):
                 await transaction.commit(expect(version))
-        with pytest.raises(SinkFenced):  # still on what it knew before
+        with pytest.raises(SinkFenced):  # still on its old progress
             await deliver(second, version + 1)
         assert await first.progress(APP) == expect(version)
     assert delivered(target) == Counter(expected_rows(APP, 1) + expected_rows(APP, 2))
@@ -249,7 +249,7 @@ async def test_an_unreadable_table_after_a_lost_answer_is_unknown(
         await deliver(sink, 2)
     monkeypatch.setattr(delta_table, "write_deltalake", write)
     (tmp_path / "kept").rename(target / "_delta_log" / f"{2:020d}.json")
-    with pytest.raises(SinkFenced):  # not asked again: this instance may not go on from what it knew
+    with pytest.raises(SinkFenced):  # this instance must read its progress first
         await deliver(sink, 2)
     assert await sink.progress(APP) == expect(2)
     assert delivered(target) == up_to(2)

@@ -1,4 +1,4 @@
-"""The delta sink where the source's columns change: what the target becomes, in one commit, and what it refuses."""
+"""The delta sink with a changing source schema: the target's columns, in one commit, and the refusals."""
 
 import datetime as dt
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 def insert(version: int, schema: pa.Schema, *values: dict[str, Any], kind: str = "insert") -> ChangeBatch:
-    """Rows given by their table columns."""
+    """Make inserted rows from table columns."""
     stamp = {"_change_type": kind, "_commit_version": version, "_commit_timestamp": 1_700_000_000_000_000}
     rows = pa.RecordBatch.from_pylist([{**value, **stamp} for value in values], schema=output_schema(schema))
     return ChangeBatch("t", version, 0, rows, pa.array(range(len(values)), pa.int64()))
@@ -36,7 +36,7 @@ def change(version: int, before: pa.Schema, after: pa.Schema) -> SchemaChange:
 
 
 async def deliver(target: Path, version: int, schema: pa.Schema, *items: ChangeBatch | SchemaChange | Gap) -> None:
-    """One transaction that begins with `schema`, by an instance of its own."""
+    """Run one transaction that begins with `schema`, with a new instance."""
     async with DeltaSink("target", str(target)).begin(APP, output_schema(schema)) as transaction:
         for item in items:
             if isinstance(item, ChangeBatch):
@@ -98,7 +98,7 @@ async def test_deletes_of_the_old_and_inserts_of_the_new_columns_are_one_commit(
 
 
 async def test_fields_inside_a_map_come_and_go(tmp_path: Path, spark: SparkSession) -> None:
-    """delta-rs writes them, but does not read files that lack some: Spark does."""
+    """delta-rs writes them, but cannot read files that lack some: Spark can."""
     target = tmp_path / "target"
     first = pa.schema([("m", pa.map_(pa.string(), pa.struct([("x", pa.int64())])))])
     second = pa.schema([("m", pa.map_(pa.string(), pa.struct([("y", pa.string())])))])
@@ -175,7 +175,7 @@ async def test_rows_of_both_types_make_a_new_table_of_the_wider_one(tmp_path: Pa
     text = pa.schema([("c", pa.string())])
     with pytest.raises(SinkRejected, match="column c is int32 in some rows and string in others"):
         await deliver(tmp_path / "other", 1, before, insert(1, before, {"c": 1}), change(1, before, text))
-    # Without rows there is nothing that had to fit.
+    # Without rows nothing has to fit.
     await deliver(tmp_path / "other", 1, before, change(1, before, text), insert(1, text, {"c": "x"}))
     assert types(tmp_path / "other") == {"c": pa.string()}
 
@@ -193,7 +193,7 @@ async def test_a_table_that_another_writer_made_meanwhile_may_be_wider(tmp_path:
 
 
 async def test_the_remedy_for_a_widened_column_works(tmp_path: Path, spark: SparkSession) -> None:
-    """The target is rewritten as the hint says; progress and partitions stay, and the stream goes on."""
+    """The target is rewritten as the hint says; progress and partitions stay, and the stream continues."""
     target = tmp_path / "target"
     before = pa.schema([("n", pa.int32()), ("part", pa.string()), ("a`b.c", pa.float32()), ("rest", pa.string())])
     after = pa.schema([("n", pa.int64()), ("part", pa.string()), ("a`b.c", pa.float64()), ("rest", pa.string())])
@@ -267,7 +267,7 @@ async def test_a_gap_is_a_row_and_is_told_in_the_commit(tmp_path: Path, spark: S
 
 
 async def test_columns_that_came_while_a_transaction_was_open_are_not_lost(tmp_path: Path) -> None:
-    """Another stream grows the table between begin and announce: nothing is committed, and the next try fits it."""
+    """Another stream extends the table between begin and announce: nothing is committed, and the retry fits."""
     target = tmp_path / "target"
     plain, wider = pa.schema([("id", pa.int64())]), pa.schema([("id", pa.int64()), ("b", pa.string())])
     await deliver(target, 1, plain, insert(1, plain, {"id": 1}))

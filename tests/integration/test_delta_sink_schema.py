@@ -1,4 +1,4 @@
-"""Which rows and which tables fit each other: types, growing tables, and everything the delta sink refuses."""
+"""The fit of rows and tables: types, growing tables, and everything the delta sink refuses."""
 
 import datetime as dt
 import decimal
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def deliver(sink: DeltaSink, version: int, schema: pa.Schema, *values: dict[str, Any]) -> None:
-    """One transaction of rows given by their table columns."""
+    """Run one transaction of rows given by their table columns."""
     stamp = {"_change_type": "insert", "_commit_version": version, "_commit_timestamp": 1_700_000_000_000_000}
     full = output_schema(schema)
     rows = pa.RecordBatch.from_pylist([{**value, **stamp} for value in values], schema=full)
@@ -245,7 +245,7 @@ async def test_what_delta_rs_cannot_write_is_refused_with_its_reason(tmp_path: P
 
 
 async def test_tables_made_by_spark(tmp_path: Path, spark: SparkSession) -> None:
-    """Deletion vectors, generated columns and column mapping are written right; what is not is refused."""
+    """Deletion vectors, generated columns and column mapping are written correctly, or refused."""
     columns = "id LONG, a STRING, _change_type STRING, _commit_version LONG, _commit_timestamp TIMESTAMP"
 
     def create(name: str, more: str) -> Path:

@@ -1,4 +1,4 @@
-"""The delta sink where a snapshot takes several commits: what the log says, who may go on, what Spark makes of it."""
+"""The delta sink with a snapshot in several commits: its txns in the log, fencing, and reading by Spark."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ FIRST = {"orders/#delivered": 1}  # in the first commit of a pipeline
 
 
 async def take(sink: DeltaSink, batch: ChangeBatch) -> None:
-    """Commit a part of a snapshot, and the place behind it."""
+    """Commit a part of a snapshot, and the position after it."""
     await deliver(sink, batch, progress=inside(batch))
 
 
@@ -46,7 +46,7 @@ def wanted(*batches: ChangeBatch) -> Counter[int]:
 
 
 def txns(target: Path) -> list[dict[str, int]]:
-    """The txns of each commit that has any, by what follows `APP` in their names, if it does."""
+    """Return the txns of each commit that has any, without the prefix `APP` in their names."""
     found = []
     for commit in sorted((target / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
@@ -108,7 +108,7 @@ async def test_a_table_that_knows_no_places_is_at_the_end_of_a_version(tmp_path:
 
 
 def open_and_read(target: Path, in_between: Callable[[], None]) -> list[Any]:
-    """The three txns from one `DeltaTable`, with something done to the table between opening and reading."""
+    """Read the three txns from one `DeltaTable`, with a change of the table between opening and reading."""
     table = DeltaTable(str(target))
     in_between()
     return [table.transaction_version(f"{APP}{suffix}") for suffix in ("", "#task", "#row")]
@@ -160,7 +160,7 @@ async def test_of_two_instances_inside_a_snapshot_only_one_commits(tmp_path: Pat
             await take(first, batch)
             with pytest.raises(SinkFenced):
                 await transaction.commit(inside(batch))
-        with pytest.raises(SinkFenced):  # still on what it knew before
+        with pytest.raises(SinkFenced):  # still on its old progress
             await deliver(second, part(3, 9), progress=up_to(APP, 3))
     assert ids(target) == wanted(part(3, 0), part(3, 1), part(3, 2))
 
@@ -189,7 +189,7 @@ async def test_a_lost_answer_inside_a_snapshot_is_found(tmp_path: Path, monkeypa
         monkeypatch.setattr(delta_table, "write_deltalake", write)
         await take(other, part(0, 2))
         monkeypatch.setattr(delta_table, "write_deltalake", fails)
-        with pytest.raises(SinkFenced):  # that place is in the table now, but it was another instance
+        with pytest.raises(SinkFenced):  # that position is in the table now, but from another instance
             await transaction.commit(inside(part(0, 2)))
     assert ids(target) == wanted(part(0, 0), part(0, 1), part(0, 2))
 
@@ -214,7 +214,7 @@ async def test_reset_to_before_half_a_snapshot_needs_its_rows_gone(tmp_path: Pat
 
 @pytest.mark.parametrize("closed", [False, True])
 async def test_spark_keeps_the_place(tmp_path: Path, spark: SparkSession, closed: bool) -> None:
-    """Its OPTIMIZE, its checkpoint with what only that still says, and its view of the txns, -1 and END among them."""
+    """Spark's OPTIMIZE, its checkpoint as the only record, and its view of the txns, -1 and END among them."""
     target = tmp_path / "target"
     sink = DeltaSink("target", str(target))
     parts = [part(0, file) for file in range(3)]
@@ -239,7 +239,7 @@ async def test_spark_keeps_the_place(tmp_path: Path, spark: SparkSession, closed
 
 
 def forget_before_checkpoint(target: Path) -> int:
-    """Delete the commits before the newest checkpoint; how many."""
+    """Delete the commits before the newest checkpoint; return their number."""
     log = target / "_delta_log"
     newest = max(int(file.name[:20]) for file in log.glob("*.checkpoint*.parquet"))
     covered = [file for file in log.glob("*.json") if file.name[0] == "0" and int(file.name[:20]) < newest]

@@ -1,4 +1,4 @@
-"""Readers that pass by files on the word of the log lose no row of a target: delta-rs and Spark, filtering."""
+"""Filtering readers that skip files by statistics, delta-rs and Spark, lose no row of a target."""
 
 import datetime as dt
 import decimal
@@ -59,7 +59,7 @@ ROW: dict[str, Any] = {
     "pairs": [("a", EXACTLY)],
 }
 OTHER = {"id": 2, "double": 1.0, "single": 1.0}
-# Each column, and what to compare it with, in SQL.
+# Each column, and the literal to compare it with, in SQL.
 FILTERS = {
     "id": "1",
     "day": "date '1500-01-01'",
@@ -90,13 +90,13 @@ pytestmark = pytest.mark.anyio
 
 
 async def nothing() -> None:
-    """Happens before most commits."""
+    """Do nothing before the commit."""
 
 
 async def deliver(
     sink: DeltaSink, version: int, rows: pa.RecordBatch, before_commit: Callable[[], Awaitable[None]] = nothing
 ) -> None:
-    """One transaction of rows given without metadata columns."""
+    """Run one transaction of rows given without metadata columns."""
     schema = output_schema(rows.schema)
     stamp = [pa.repeat(pa.scalar(value), len(rows)) for value in ("insert", version, 1_700_000_000_000_000)]
     columns = [column.cast(field.type) for column, field in zip([*rows.columns, *stamp], schema, strict=True)]
@@ -120,7 +120,7 @@ def adds(path: Path) -> list[dict[str, Any]]:
 
 
 def dates(*days: int) -> pa.RecordBatch:
-    """Rows of dates that Python has none for, given in days since 1970."""
+    """Make rows of dates outside Python's range, given in days since 1970."""
     return pa.record_batch({"id": pa.array(range(len(days))), "day": pa.array(days, pa.int32()).cast(pa.date32())})
 
 
@@ -165,7 +165,7 @@ async def test_the_log_says_what_is_exact_and_nothing_else(tmp_path: Path) -> No
 
 
 async def test_names_of_mapped_columns_are_not_names_in_files(tmp_path: Path, spark: SparkSession) -> None:
-    """A column that was renamed is still called as before in the files, where another one has that name now."""
+    """A renamed column keeps its name in the files, and another column has that name now."""
     target = tmp_path / "target"
     stamps = "_change_type STRING, _commit_version LONG, _commit_timestamp TIMESTAMP"
 

@@ -1,4 +1,4 @@
-"""A Delta table that executors write: the same rows, columns and progress as the `delta` sink gives it by itself."""
+"""A Delta table written by executors: the same rows, columns and progress as from the `delta` sink alone."""
 
 import json
 import time
@@ -54,12 +54,12 @@ def history(tmp_path: Path) -> LongHistory:
 
 @pytest.fixture
 def delivering(history: LongHistory, tmp_path: Path) -> Delivering:
-    """It is delivered to a target that is not there yet."""
+    """A pipeline to a target that does not exist yet."""
     return Delivering(history.path, tmp_path / "target")
 
 
 def same_as_driver(delivering: Delivering, ends: Sequence[int | None] = (None,)) -> None:
-    """Check that the target is what the driver would have made of it."""
+    """Check that the target equals that of the driver."""
     beside = delivering.into(delivering.target.with_name("beside"))
     for end in ends:
         beside.by_driver(end)
@@ -73,14 +73,14 @@ def same_as_driver(delivering: Delivering, ends: Sequence[int | None] = (None,))
 
 
 def commits(target: Path) -> int:
-    """How many commits the target has."""
+    """Return the number of commits of the target."""
     return DeltaTable(target).version() + 1
 
 
 def test_a_backlog_is_one_commit(delivering: Delivering, spark: SparkSession) -> None:
     delivering.by_executors(spark)
     same_as_driver(delivering)
-    # The table, the rows, and that the pipeline has delivered something.
+    # The table, the rows, and the mark that the pipeline has delivered.
     assert commits(delivering.target) == 3
     delivering.by_executors(spark)
     assert commits(delivering.target) == 3
@@ -102,7 +102,7 @@ def test_the_start_at_the_newest_version_is_kept(
     later.by_executors(spark)
     assert later.progress() == history.last
     ids = iter(range(10**6, 10**6 + 2))
-    # What arrives before anything was delivered is not left out.
+    # Commits before the first delivery are not left out.
     write_deltalake(history.path, pa.table({"id": pa.array([next(ids)], pa.int64())}), mode="append")
     later.by_executors(spark)
     assert [dict(row)["id"] for row in rows_of(later.target)] == [str(10**6)]
@@ -125,7 +125,7 @@ def test_a_snapshot_that_the_driver_began_is_finished(delivering: Delivering, sp
 
 
 async def _begin_snapshot(whole: Delivering) -> None:
-    """Deliver the first row of a snapshot, and no more."""
+    """Deliver the first row of a snapshot only."""
     log, sink = whole.log(), whole.sink()
     app_id = f"orders/{await log.table_id()}"
     async with aclosing(log.snapshot_plans(await log.latest())) as pages:
@@ -159,7 +159,7 @@ def test_columns_come_go_and_are_renamed(tmp_path: Path, spark: SparkSession) ->
         f"ALTER TABLE delta.`{source}` DROP COLUMN c",
     ):
         spark.sql(statement)
-    # Rows with the old columns are deleted, and rows with new ones inserted, by one version.
+    # One version deletes rows with the old columns and inserts rows with new ones.
     new = spark.sql("SELECT 9 AS a, current_date() AS d")
     new.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(source))
     spark.sql(f"INSERT INTO delta.`{source}` VALUES (10, DATE'2026-03-01')")
@@ -227,7 +227,7 @@ def test_what_the_target_cannot_take_stops_it_behind_the_rest(tmp_path: Path, sp
     with pytest.raises(SinkRejected, match="do not fit") as caught:
         delivering.by_executors(spark)
     assert delivering.progress() == 1
-    # What the message says to do is all there is to do.
+    # The hint's instruction is sufficient.
     spark.sql(caught.value.hint.partition("with Spark: ")[2])
     delivering.by_executors(spark)
     assert sorted(dict(row)["a"] for row in rows_of(delivering.target)) == ["1", "2"]
@@ -283,7 +283,7 @@ def test_a_change_of_columns_may_be_refused(tmp_path: Path, spark: SparkSession)
     write_deltalake(source, pa.table({"a": [3], "b": [1]}), mode="append", schema_mode="merge")
     policy = Policy(on_schema_change=OnSchemaChange.FAIL)
     delivering = Delivering(source, tmp_path / "target", policy=policy)
-    for _ in range(2):  # the second time, what the columns were is in the log alone
+    for _ in range(2):  # the second time, only the log has the old columns
         with pytest.raises(SchemaChanged, match="column b"):
             delivering.by_executors(spark)
         assert delivering.progress() == 1
@@ -300,26 +300,26 @@ def test_another_table_in_the_place_of_the_first(
 
 
 def interrupted(delivering: Delivering, then: Callable[[Append], Append]) -> Interrupted:
-    """Such a sink, at which `then` happens."""
+    """Make a sink at which `then` happens."""
     sink = Interrupted.configure(delivering.name, delivering.settings.sink_options)
     sink.then = then
     return sink
 
 
 def other_delivers(delivering: Delivering, until: int, append: Append) -> Append:
-    """Another instance delivers."""
+    """Deliver with another instance."""
     delivering.by_driver(until)
     return append
 
 
 def check_then_deliver(check: Callable[[], None], delivering: Delivering, until: int) -> None:
-    """Find that the append is due; then another instance is faster. In a task of the job."""
+    """Check that the append is due, then let another instance be faster. Runs in a task of the job."""
     check()
     delivering.by_driver(until)
 
 
 def other_delivers_in_job(delivering: Delivering, until: int, append: Append) -> Append:
-    """Another instance delivers while executors read."""
+    """Deliver with another instance while executors read."""
     return replace(append, check=partial(check_then_deliver, append.check, delivering, until))
 
 
@@ -343,7 +343,7 @@ class Forgetful(DeltaSink):
     lost = 0
 
     async def confirm(self, append: Append, position: Position) -> bool:
-        """Loses it."""
+        """Lose the answer."""
         self.lost += 1
         if self.lost == 1:
             raise CommitUnknown(self.name, "the answer was lost")
@@ -360,13 +360,13 @@ def test_an_answer_that_is_lost(delivering: Delivering, spark: SparkSession) -> 
 
 
 def test_an_append_of_ours_that_counted_as_failed(delivering: Delivering, spark: SparkSession) -> None:
-    """As with a Connect server that goes on after its client has lost it."""
+    """Like a Connect server that continues after its client has lost it."""
     delivering.by_driver(5)
     sink = DeltaSink.configure(delivering.name, delivering.settings.sink_options)
     late: list[Append] = []
 
     class Late(Interrupted):
-        """Commits a first append behind our back, then the second one is asked for."""
+        """A sink that commits a first append when the second one is requested."""
 
     slow = Late.configure(delivering.name, delivering.settings.sink_options)
     slow._instance = sink._instance
@@ -385,7 +385,7 @@ def test_an_append_of_ours_that_counted_as_failed(delivering: Delivering, spark:
 
 
 def wait_in_task(check: Callable[[], None], folder: Path) -> None:
-    """Say that the job runs, and wait to be stopped."""
+    """Report that the job runs, and wait to be stopped."""
     check()
     (folder / "running").touch()
     deadline = time.monotonic() + PATIENCE_S

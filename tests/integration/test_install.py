@@ -1,6 +1,6 @@
-"""The package as a user gets it: wheel and sdist, each in an environment that has nothing else.
+"""The package as a user gets it: wheel and sdist, each in an otherwise empty environment.
 
-Versions are those of `uv.lock`, from uv's cache where it has them, else from the registry.
+Versions are those of `uv.lock`, from uv's cache if possible, else from the registry.
 """
 
 import json
@@ -23,9 +23,9 @@ from tests.test_readme import blocks, compare
 ROOT: Final = Path(__file__).resolve().parents[2]
 VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 UV: Final = Path(sys.executable).with_name("uv")
-PACKAGES: Final = 16  # at most, with what the dependencies depend on
+PACKAGES: Final = 16  # at most, with indirect dependencies
 
-# Modules that need an extra, by the library that they miss without it.
+# Modules that need an extra, by the library that is missing without it.
 NEED_EXTRAS: Final = {
     "deltalake": {"sinks.delta."},
     "fastavro": {"sinks.encoding.avro."},
@@ -70,7 +70,7 @@ catalog = {kind = "unity", uri = "http://127.0.0.1:1", table = "a.b.c"}
 
 
 def uv(*arguments: object) -> str:
-    """Run uv without the network, and if that is not enough, with it; what it printed."""
+    """Run uv without the network, then with it if necessary; return its output."""
     result = _uv(*arguments, "--offline")
     if result.returncode:
         result = _uv(*arguments)
@@ -92,7 +92,7 @@ def _uv(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the package in it; commands run in `folder`, which is far from our sources."""
+    """An environment with the package in it; commands run in `folder`, which is outside our sources."""
 
     environment: Path
     folder: Path
@@ -111,7 +111,7 @@ class Installed:
         )
 
     def output(self, command: str, *arguments: object) -> str:
-        """Run a command that must succeed; its standard output."""
+        """Run a command that must succeed; return its standard output."""
         result = self.run(command, *arguments)
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -119,7 +119,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that was built from it."""
+    """A folder with the sdist, and the wheel built from it."""
     folder = tmp_path_factory.mktemp("built")
     uv("build", "--out-dir", folder, ROOT)
     return folder
@@ -140,7 +140,7 @@ def sdist(built: Path) -> Path:
 
 
 def install(package: Path, extra: str, folder: Path) -> Installed:
-    """Install a file of ours with an extra into a new environment, every other package as in `uv.lock`."""
+    """Install a built file with an extra into a new environment, every other package as in `uv.lock`."""
     locked, environment = folder / "locked.txt", folder / "environment"
     uv("export", "--frozen", "--all-extras", "--no-hashes", "--no-emit-project", "--quiet", "--output-file", locked)
     uv("venv", "--python", sys.executable, environment)
@@ -152,7 +152,7 @@ def install(package: Path, extra: str, folder: Path) -> Installed:
 
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """What `pip install lake-tailer` gives, and a table that somebody else wrote."""
+    """An installation by `pip install lake-tailer`, and a table of another writer."""
     installed = install(wheel, "", tmp_path_factory.mktemp("bare"))
     table = str(installed.folder / "shop")
     write_deltalake(table, pa.table({"id": [1, 2, 3], "amount": [10.0, 20.0, 30.0]}))
@@ -162,7 +162,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="module")
 def with_delta(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """What `pip install 'lake-tailer[delta]'` gives, from the sdist."""
+    """An installation by `pip install 'lake-tailer[delta]'`, from the sdist."""
     return install(sdist, "[delta]", tmp_path_factory.mktemp("delta"))
 
 

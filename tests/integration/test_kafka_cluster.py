@@ -1,4 +1,4 @@
-"""The Kafka of the tests does what the tests of the sink rely on: it stays, dies, stands still and loses answers."""
+"""The test cluster does what tests of the sink rely on: it runs, dies, freezes and loses answers."""
 
 import os
 import select
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kafka
 
 @contextmanager
 def producing(bootstrap_servers: str, **settings: Any) -> Iterator[KafkaProducer]:
-    """A producer that waits for every replica, and for nobody when it is closed."""
+    """A producer that waits for every replica, and not at all when it is closed."""
     producer = KafkaProducer(bootstrap_servers=bootstrap_servers.split(","), acks="all", **settings)
     try:
         yield producer
@@ -36,7 +36,7 @@ def producing(bootstrap_servers: str, **settings: Any) -> Iterator[KafkaProducer
 
 
 def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
-    """What a reader of committed records sees."""
+    """Return the values that a reader of committed records sees."""
     return [record.value for record in read_topic(bootstrap_servers, topic)]
 
 
@@ -233,6 +233,6 @@ def test_no_node_outlives_tests_that_are_killed(tmp_path: Path) -> None:
         node = int(tests.stdout.readline())
         watched = os.pidfd_open(node)
         tests.kill()
-    # A process is gone when its descriptor can be read from.
+    # A process has ended when its descriptor can be read from.
     assert select.select([watched], [], [], 120)[0]
     os.close(watched)

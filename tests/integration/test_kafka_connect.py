@@ -1,7 +1,7 @@
-"""What programs made for Debezium's topics make of ours, unchanged: a database written by Kafka Connect and Debezium.
+"""Programs for Debezium's topics read ours unchanged: a database written by Kafka Connect and Debezium.
 
-The table in the database must be what the Delta table is, whatever was done to that one; and Debezium's library must
-find in our messages what it would have put there itself.
+The table in the database must equal the Delta table, after any change of the latter. Debezium's library must find in
+our messages the values that it would have written.
 """
 
 import json
@@ -99,7 +99,7 @@ def history(path: Path) -> None:
     table.update({"name": "'now known'"}, predicate="shop = 'b' AND id = 1")
     table.delete("shop = 'b' AND id = 3 OR shop = 'c' AND id >= 10")
     table.update({"id": "id + 100"}, predicate="name = 'to move'")
-    # Each of two rows gets the key that the other one had.
+    # Each of two rows gets the key of the other one.
     table.update({"id": "3 - id", "count": "id"}, predicate="shop = 'b' AND id < 3")
     # Delta-rs makes the columns of the key nullable along the way.
     append(path, {"shop": ["b", "d"], "id": [5, 1], "note": ["first", None]})
@@ -110,12 +110,12 @@ def history(path: Path) -> None:
 
 
 def append(path: Path, columns: dict[str, list[Any]]) -> None:
-    """Add rows, and the columns they are the first to have."""
+    """Add rows, and their new columns."""
     write_deltalake(path, pa.table(columns), mode="append", schema_mode="merge")
 
 
 def deliver(kafka: KafkaCluster, table: Path, topic: str, folder: Path, start: str = "earliest") -> None:
-    """Have a daemon deliver a table until it says that the latest version is complete."""
+    """Let a daemon deliver a table until it reports that the latest version is complete."""
     end_topic = create_topic(kafka.bootstrap_servers)
     configuration = folder / f"{topic}.toml"
     configuration.write_text(f"""
@@ -145,7 +145,7 @@ shared_topic = true
 
 
 def abandon(kafka: KafkaCluster, topic: str) -> None:
-    """Leave a transaction behind that was aborted, and holds what nobody could read."""
+    """Abort a transaction whose records nobody could read."""
     producer = KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers.split(","), acks="all", transactional_id=unique_name("abandoned")
     )
@@ -159,7 +159,7 @@ def abandon(kafka: KafkaCluster, topic: str) -> None:
 
 
 def in_delta(path: Path) -> list[dict[str, Any]]:
-    """The rows of a Delta table, as the database says them in JSON."""
+    """Return the rows of a Delta table, in the database's JSON form."""
     rows = [
         {name: _in_json(value) for name, value in row.items()}
         for row in DeltaTable(path).to_pyarrow_table().to_pylist()
@@ -178,7 +178,7 @@ def _in_json(value: Any) -> Any:
 
 
 def in_database(postgres: Postgres, topic: str) -> list[dict[str, Any]]:
-    """The rows of the table that the connector made for a topic."""
+    """Return the rows of the table that the connector created for a topic."""
     ((text,),) = postgres.query(f'SELECT json_agg(rows) FROM "{topic.rpartition(".")[2]}" rows')
     rows: list[dict[str, Any]] = json.loads(text or "[]")
     for row in rows:
@@ -189,7 +189,7 @@ def in_database(postgres: Postgres, topic: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Delivered:
-    """A table, and the topic its history went to."""
+    """A table, and the topic with its history."""
 
     table: Path
     topic: str
@@ -197,12 +197,12 @@ class Delivered:
 
     @property
     def texts(self) -> list[bytes]:
-        """Keys and values."""
+        """Return keys and values."""
         return [text for record in self.records for text in (record.key, record.value) if text is not None]
 
     @property
     def payloads(self) -> list[dict[str, Any]]:
-        """Values, without their schemas."""
+        """Return values, without their schemas."""
         return [json.loads(record.value)["payload"] for record in self.records if record.value is not None]
 
 
@@ -237,7 +237,7 @@ def library() -> Iterator[DebeziumLibrary]:
 def test_a_database_follows_the_table(delivered: Delivered, connect: ConnectWorker, postgres: Postgres) -> None:
     operations = [payload["op"] for payload in delivered.payloads]
     assert set(operations) == set("cud")
-    assert len(delivered.records) - len(operations) == operations.count("d")  # a tombstone each
+    assert len(delivered.records) - len(operations) == operations.count("d")  # one tombstone each
     connect.sink(delivered.topic, SINK | {"connection.url": postgres.url})
     connect.await_read(delivered.topic)
     assert in_database(postgres, delivered.topic) == in_delta(delivered.table)
@@ -279,7 +279,7 @@ def test_a_database_that_begins_with_a_snapshot(
 
 
 def test_keys_stay_in_their_partitions(delivered: Delivered) -> None:
-    """Whatever becomes of the columns: who reads them out of order puts old rows over new ones."""
+    """Also after schema changes: a reader of two partitions could put old rows over new ones."""
     partitions: dict[str, set[int]] = {}
     for record in delivered.records:
         key = json.dumps(json.loads(record.key or b"")["payload"])
@@ -342,7 +342,7 @@ def test_schemas_are_those_that_debezium_makes(delivered: Delivered, library: De
         for record in delivered.records
         if record.value is not None
     }
-    assert len(values) == 2  # without and with the column that was added
+    assert len(values) == 2  # without and with the added column
     for schema, value in values.items():
         assert library.is_envelope(value)
         assert library.envelope_schema(value) == json.loads(schema)

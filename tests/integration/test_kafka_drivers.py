@@ -1,4 +1,4 @@
-"""Both drivers of the `kafka` sink, and the reading of topics, against a real broker that does what it should."""
+"""Both drivers of the `kafka` sink, and the reading of topics, against a healthy broker."""
 
 import inspect
 import os
@@ -35,7 +35,7 @@ JAVA_HASHES: Final = {
 
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
-    """What a topic holds."""
+    """Return the values in a topic."""
     return [record.value for record in records]
 
 
@@ -48,13 +48,13 @@ def await_true(reached: Callable[[], bool]) -> None:
 
 
 def await_end(kafka: KafkaCluster, topic: str, end: int) -> None:
-    """Wait until the first partition of a topic reaches so far, open transactions counted."""
+    """Wait until the first partition of a topic has that length, open transactions included."""
     await_true(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= end)
 
 
 @every_driver
 def test_what_is_committed_is_seen_and_what_is_aborted_is_not(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """One transaction after the other by one producer, empty ones among them."""
+    """Several transactions of one producer, empty ones among them."""
     topic = create_topic(kafka.bootstrap_servers)
     with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
         producer.begin()
@@ -77,7 +77,7 @@ def test_what_is_committed_is_seen_and_what_is_aborted_is_not(driver: ProducerFa
 
 @every_driver
 def test_a_closed_producer_leaves_nothing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """Closed inside of a transaction; the next one with the same id clears up behind it."""
+    """Closed during a transaction; the next producer with the same id aborts it."""
     topic, shard = create_topic(kafka.bootstrap_servers), unique_name()
     with producing(driver, kafka.bootstrap_servers, shard) as producer:
         producer.begin()
@@ -121,7 +121,7 @@ def test_every_byte_arrives(driver: ProducerFactory, kafka: KafkaCluster) -> Non
 
 @every_driver
 def test_the_order_of_each_key(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """With and without headers in turn, over several transactions, with little room for what is on its way."""
+    """With and without headers in turn, over several transactions, with a small send buffer."""
     topic = create_topic(kafka.bootstrap_servers, partitions=4)
     count = 6000
     settings = ProducerSettings(in_flight_bytes=2**20)
@@ -164,11 +164,11 @@ def test_keys_lie_where_java_puts_them(driver: ProducerFactory, kafka: KafkaClus
 
 @every_driver
 def test_messages_without_keys_are_spread(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """Over all partitions; or all go to the one that is named."""
+    """Over all partitions; or all to the given one."""
     spread, chosen = (create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(2))
     with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
         rounds = 0
-        # Where they go is drawn anew every few milliseconds.
+        # The partition is chosen anew every few milliseconds.
         while not all(end_offsets(kafka.bootstrap_servers, [spread])[TopicPartition(spread, one)] for one in (0, 1)):
             assert rounds < 50, "all went to one partition"
             rounds += 1
@@ -186,7 +186,7 @@ def test_messages_without_keys_are_spread(driver: ProducerFactory, kafka: KafkaC
 @every_driver
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4"])
 def test_compressions(driver: ProducerFactory, kafka: KafkaCluster, compression: str) -> None:
-    """Whatever both clients have on board."""
+    """All compressions that both clients support."""
     topic = create_topic(kafka.bootstrap_servers)
     settings = ProducerSettings(compression=compression)  # type: ignore[arg-type]
     with producing(driver, kafka.bootstrap_servers, unique_name(), settings) as producer:
@@ -197,7 +197,7 @@ def test_compressions(driver: ProducerFactory, kafka: KafkaCluster, compression:
 
 
 def test_a_compression_that_is_not_installed(kafka: KafkaCluster) -> None:
-    """kafka-python takes libraries for some."""
+    """kafka-python needs libraries for some."""
     with pytest.raises(SinkRejected, match="snappy") as caught:
         DRIVERS["kafka-python"](
             connection_to(kafka.bootstrap_servers), ProducerSettings(compression="snappy"), unique_name()
@@ -206,13 +206,13 @@ def test_a_compression_that_is_not_installed(kafka: KafkaCluster) -> None:
 
 
 def test_checksums_are_not_made_in_python() -> None:
-    """kafka-python falls back to its own code without a word, and takes twice as long for everything."""
+    """kafka-python silently falls back to Python code, which takes twice as long for everything."""
     assert util.crc32c_c is not None
     assert inspect.signature(util.calc_crc32c).parameters["_crc32c"].default is util.crc32c_c
 
 
 def test_brokers_that_are_too_old(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused before anything is done; here none is new enough."""
+    """Refused before any other request; the test demands a version that no broker has."""
     monkeypatch.setattr(python_connection, "OLDEST_BROKER", (99, 0))
     with pytest.raises(SinkRejected, match="brokers are of version") as caught:
         PythonProducer(connection_to(kafka.bootstrap_servers), ProducerSettings(), unique_name())
@@ -222,7 +222,7 @@ def test_brokers_that_are_too_old(kafka: KafkaCluster, monkeypatch: pytest.Monke
 
 
 def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
-    """Those that there are; a topic that is there is left as it is."""
+    """Only existing topics are described; `create` does not change an existing one."""
     cluster = Cluster(connection_to(kafka.bootstrap_servers))
     first, second, missing = unique_name(), unique_name(), unique_name()
     try:
@@ -252,7 +252,7 @@ def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
 
 @every_driver
 def test_the_newest_value_of_each_key_is_read(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """Up to the end at the time of the call, each time; aborted records are none, tombstones have no value."""
+    """Up to the end at the time of each call; without aborted records, and without tombstones."""
     topic = create_topic(kafka.bootstrap_servers, configs={"cleanup.policy": "compact"})
     cluster = Cluster(connection_to(kafka.bootstrap_servers))
     try:
@@ -278,7 +278,7 @@ def test_the_newest_value_of_each_key_is_read(driver: ProducerFactory, kafka: Ka
 
 @every_driver
 def test_an_open_transaction_hides_nothing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """What lies behind another's open transaction is waited for; a consumer's own end would be before it."""
+    """The read waits for records after an open transaction; a consumer's own end would be before it."""
     topic = create_topic(kafka.bootstrap_servers)
     cluster = Cluster(connection_to(kafka.bootstrap_servers))
     try:
@@ -306,7 +306,7 @@ def test_an_open_transaction_hides_nothing(driver: ProducerFactory, kafka: Kafka
 
 
 def test_a_topic_that_was_made_anew_is_read_anew(kafka: KafkaCluster) -> None:
-    """What was read of the old one is forgotten, though the new one is longer."""
+    """The cached records of the old topic are dropped, although the new one is longer."""
     topic = create_topic(kafka.bootstrap_servers)
     cluster = Cluster(connection_to(kafka.bootstrap_servers))
     try:

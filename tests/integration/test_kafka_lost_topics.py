@@ -1,4 +1,4 @@
-"""Topics that are deleted, forget or are created again: a pipeline stops and says how to go on, and then is exact."""
+"""Topics that are deleted, recreated or emptied: a pipeline stops with a hint, and is exact after following it."""
 
 import random
 import re
@@ -35,14 +35,14 @@ def pipe(kafka: KafkaCluster, tmp_path: Path) -> Pipe:
 
 
 def named_version(error: SinkRejected) -> int:
-    """The version that the hint says to go on behind."""
+    """Return the version in the hint, after which to continue."""
     found = re.search(r"--to (\d+)`", error.hint) or re.search(r"with (\d+) it continues", error.hint)
     assert found is not None, error.hint
     return int(found[1])
 
 
 def put(servers: str, topic: str, key: bytes | None, value: bytes | None) -> None:
-    """Let somebody else write a message."""
+    """Write a message with another producer."""
     with producing(PythonProducer, servers, unique_name(), ProducerSettings()) as producer:
         producer.begin()
         producer.send(topic, messages_of([value], None if key is None else [key]), partition=0)
@@ -61,7 +61,7 @@ def test_progress_that_is_lost_stops(pipe: Pipe, client: str, start: str, how: s
         "recreated": lambda: pipe.recreate(pipe.progress_topic),
         "expired": pipe.expire_progress,
     }[how]()
-    for _ in range(2):  # nothing is left behind by which the next start could go on
+    for _ in range(2):  # the failed start must not leave anything that would let the next one continue
         with pytest.raises(SinkRejected, match="was its progress lost") as raised:
             pipe.deliver(start=start)
         assert named_version(raised.value) == 4
@@ -82,7 +82,7 @@ def test_without_an_end_topic_a_person_must_know(pipe: Pipe) -> None:
 
 
 def test_rows_that_are_gone_by_age_were_delivered(pipe: Pipe) -> None:
-    """The topic for rows has no messages any more."""
+    """The topic for rows is empty, but its rows were delivered."""
     pipe.options["end_topic"] = None
     pipe.deliver()
     pipe.expire(pipe.topic)
@@ -154,7 +154,7 @@ def test_progress_that_vanishes_while_it_runs(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize("shards", [0, 2, 3])
 def test_the_number_of_shards_is_lost(pipe: Pipe, shards: int) -> None:
-    """Shards have their progress; nobody takes the pipeline for one that was never divided."""
+    """Shards have progress, so the pipeline must not pass for an undivided one."""
     pipe.deliver(shards=2)
     put(pipe.servers, pipe.progress_topic, f"{pipe.name}/shards/layout".encode(), None)
     put(pipe.servers, pipe.progress_topic, pipe.app_id.encode(), None)
@@ -239,7 +239,7 @@ def test_a_topic_that_was_created_again_stops(pipe: Pipe, client: str, shards: i
 
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
 def test_a_topic_that_was_created_again_before_the_table_was_replaced_stops(pipe: Pipe, how: str) -> None:
-    """A new table id has no progress of its own yet: that of the table before it names the topic."""
+    """The new table id has no progress yet: that of the previous id names the topic."""
     pipe.deliver()
     (pipe.delete if how == "deleted" else pipe.recreate)(pipe.topic)
     pipe.replace_table()
@@ -280,7 +280,7 @@ def test_a_topic_is_created_again_while_it_runs(pipe: Pipe, client: str, how: st
 
 @every_client
 def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: str) -> None:
-    """As versions before wrote it."""
+    """As earlier versions wrote it."""
     pipe.options["client"] = client
     pipe.deliver()
     old = b'{"instance":"me","topic":"%s","partitions":1,"version":4}' % pipe.topic.encode()
@@ -302,7 +302,7 @@ def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: st
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_befalls_the_topics_nothing_is_doubled_or_left_out(pipe: Pipe, seed: int) -> None:
-    """Starts, other numbers of shards and losses at random; where a start is refused, its hint is followed."""
+    """Random starts, numbers of shards and losses; after a refused start its hint is followed."""
     chance = random.Random(seed)
     expected: list[int] = []
     reached, was_lost = -1, False
@@ -337,7 +337,7 @@ def test_whatever_befalls_the_topics_nothing_is_doubled_or_left_out(pipe: Pipe, 
 @every_client
 @pytest.mark.parametrize("which", ["topic", "progress_topic"])
 def test_a_topic_that_is_deleted_is_reported_at_once(pipe: Pipe, client: str, which: str) -> None:
-    """Not when the delivery times out."""
+    """Not only when the delivery times out."""
     pipe.options["client"] = client
 
     async def run(sink: KafkaSink) -> None:

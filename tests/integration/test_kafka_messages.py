@@ -1,4 +1,4 @@
-"""What a person reads about trouble with brokers, and how soon."""
+"""Messages about broker failures: their text, and how soon they come."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A Kafka that forgets transactional ids after a second, not after days."""
+    """A Kafka that forgets transactional ids after a second instead of days."""
     properties = {
         "transactional.id.expiration.ms": "1000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
@@ -32,7 +32,7 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster
 
 
 def await_forgotten(cluster: KafkaCluster, transactional_id: str) -> None:
-    """Return when the broker knows of no such id."""
+    """Return when the broker has forgotten the id."""
     deadline = time.monotonic() + 60
     with admin(cluster.bootstrap_servers) as client:
         while transactional_id in str(client.list_transactions()):
@@ -42,7 +42,7 @@ def await_forgotten(cluster: KafkaCluster, transactional_id: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_producer_that_was_idle_for_too_long(forgetful: KafkaCluster, client: str) -> None:
-    """Neither the client's word for what follows from it, nor that a transaction was too slow."""
+    """The message has neither the client's term for the consequence nor the claim that a transaction was too slow."""
     topic = unique_name("orders")
     servers = {"bootstrap_servers": forgetful.bootstrap_servers, "client": client, "create_topics": True}
     sink = KafkaSink.configure("sink", {**servers, "topic": topic, "progress_topic": f"{topic}.progress"})
@@ -65,7 +65,7 @@ def test_a_producer_that_was_idle_for_too_long(forgetful: KafkaCluster, client: 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_broker_that_cannot_be_reached_is_reported_at_once(tmp_path: Path, client: str) -> None:
-    """And the daemon ends when it is told to."""
+    """The daemon also ends on request."""
     Orders(tmp_path / "orders").insert(1)
     address = f"127.0.0.1:{free_ports(1)[0]}"
     config = tmp_path / "tailer.toml"

@@ -1,4 +1,4 @@
-"""Every way to prove who we are to a broker, with both drivers and for reading; and what is said when it fails."""
+"""Every authentication to a broker, with both drivers and for reading; and the errors of failed ones."""
 
 import json
 import logging
@@ -29,23 +29,23 @@ SECRETS: Final = (PASSWORD, CLIENT_SECRET, "wrong-password", "wrong-secret")
 
 
 def plain_tls(kafka: SecureKafka) -> Tls:
-    """Trusts the cluster's authority."""
+    """TLS that trusts the cluster's authority."""
     return Tls(str(kafka.certificates.ca_file))
 
 
 def mutual_tls(kafka: SecureKafka) -> Tls:
-    """And shows a certificate."""
+    """TLS with a client certificate."""
     certificates = kafka.certificates
     return Tls(str(certificates.ca_file), str(certificates.certificate_file), str(certificates.key_file))
 
 
 def oauth(kafka: SecureKafka, secret: str = CLIENT_SECRET) -> Sasl:
-    """By a token."""
+    """OAUTHBEARER."""
     return Sasl("OAUTHBEARER", oauth=OAuth(kafka.tokens.uri, CLIENT_ID, secret, "topics"))
 
 
 def at(kafka: SecureKafka, listener: str, tls: Tls | None = None, sasl: Sasl | None = None) -> Connection:
-    """A connection by a listener."""
+    """Return a connection by a listener."""
     return Connection(SINK, kafka.cluster.bootstrap(listener).split(","), tls, sasl)
 
 
@@ -65,7 +65,7 @@ every_way = pytest.mark.parametrize("way", [pytest.param(way, id=name) for name,
 
 
 def assert_refused(driver: ProducerFactory, connection: Connection, kind: type[SinkError]) -> SinkError:
-    """Neither producing nor reading begins; no secret is said."""
+    """Assert that neither producing nor reading begins, and that no secret is printed."""
     with pytest.raises(kind) as caught:
         driver(connection, ProducerSettings(), unique_name())
     with pytest.raises(kind) as also:
@@ -78,7 +78,7 @@ def assert_refused(driver: ProducerFactory, connection: Connection, kind: type[S
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that are given up soon."""
+    """Shorten the timeouts of connections."""
     monkeypatch.setattr(python_connection, "_CONNECT_MS", 3000)
     monkeypatch.setattr(confluent_producer, "_INIT_S", 3.0)
 
@@ -91,7 +91,7 @@ def test_a_way_in(
     secure_kafka: SecureKafka,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A transaction is committed and read; the clients do not write secrets into the log, even when debugging."""
+    """A transaction is committed and read; the clients do not log secrets, even with debug logging."""
     for logger in (None, "kafka", "sinks.kafka.clients.confluent_producer.librdkafka"):
         caplog.set_level(logging.DEBUG, logger)
     topic = create_topic(secure_kafka.cluster.bootstrap_servers)
@@ -115,7 +115,7 @@ def test_a_way_in(
 @every_driver
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_wrong_password(driver: ProducerFactory, secure_kafka: SecureKafka, mechanism: Any) -> None:
-    """A person must look, at once."""
+    """The error asks for an operator, without retries."""
     connection = at(secure_kafka, "SASL", None, Sasl(mechanism, USER, "wrong-password"))
     assert "refuse the login" in str(assert_refused(driver, connection, SinkRejected))
 
@@ -123,13 +123,13 @@ def test_a_wrong_password(driver: ProducerFactory, secure_kafka: SecureKafka, me
 @pytest.mark.usefixtures("impatient")
 @every_driver
 def test_an_authority_that_is_not_known(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
-    """The broker's certificate is signed by somebody else's."""
+    """The broker's certificate is signed by another authority."""
     assert "certificate" in str(assert_refused(driver, at(secure_kafka, "TLS", Tls()), SinkRejected))
 
 
 @every_driver
 def test_files_that_cannot_be_used(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
-    """Missing, or no certificates."""
+    """Missing files, or files without certificates."""
     authority = str(secure_kafka.certificates.ca_file)
     for tls in (Tls("/missing.pem"), Tls(authority, authority, "/missing.key"), Tls(authority, authority, authority)):
         assert_refused(driver, at(secure_kafka, "MUTUAL_TLS", tls), SinkRejected)
@@ -138,14 +138,14 @@ def test_files_that_cannot_be_used(driver: ProducerFactory, secure_kafka: Secure
 @pytest.mark.usefixtures("impatient")
 @every_driver
 def test_no_certificate_where_one_is_asked_for(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
-    """The broker hangs up."""
+    """The broker closes the connection."""
     with pytest.raises(SinkError):
         driver(at(secure_kafka, "MUTUAL_TLS", plain_tls(secure_kafka)), ProducerSettings(), unique_name())
 
 
 @every_driver
 def test_no_token(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
-    """A wrong secret is for a person, a server that is down is not; nor is one that says nonsense."""
+    """A wrong secret needs an operator; a server that is down, or answers nonsense, is retried."""
     assert_refused(driver, at(secure_kafka, "SASL", None, oauth(secure_kafka, "wrong-secret")), SinkRejected)
     connection = at(secure_kafka, "SASL", None, oauth(secure_kafka))
     try:
@@ -161,7 +161,7 @@ def test_no_token(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
 
 
 def test_tokens_are_kept_while_they_are_good(secure_kafka: SecureKafka) -> None:
-    """One question for many connections; the next one before the token ends."""
+    """One request for many connections; the next one before the token expires."""
     sasl = oauth(secure_kafka)
     assert sasl.oauth is not None
     tokens = Tokens(SINK, sasl.oauth, None)
@@ -181,7 +181,7 @@ def test_tokens_are_kept_while_they_are_good(secure_kafka: SecureKafka) -> None:
 
 @every_driver
 def test_what_is_not_allowed(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
-    """Another user's topic, another user's transactional id: the error names what is missing."""
+    """Another user's topic or transactional id: the error names the missing permission."""
     servers = secure_kafka.cluster.bootstrap_servers
     topic, shard = create_topic(servers), unique_name()
     theirs = [
@@ -206,14 +206,14 @@ def test_what_is_not_allowed(driver: ProducerFactory, secure_kafka: SecureKafka)
 
 
 def send_and_commit(send: Callable[..., None], commit: Callable[[], None], topic: str) -> None:
-    """A message that is refused when it is sent, or when it is committed."""
+    """Send a message that is refused at once, or at the commit."""
     send(topic, messages_of([b"1"]))
     commit()
 
 
 @every_driver
 def test_the_sink_s_own_options(driver: ProducerFactory, secure_kafka: SecureKafka, tmp_path: Path) -> None:
-    """Secrets from files; whatever is wrong with them is told without them."""
+    """Secrets from files; errors about them do not contain them."""
     client = "kafka-python" if driver is PythonProducer else "confluent-kafka"
     for name, secret in (("password", PASSWORD), ("client-secret", CLIENT_SECRET), ("wrong", "wrong-password")):
         (tmp_path / name).write_text(f"{secret}\n")

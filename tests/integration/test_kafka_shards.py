@@ -1,4 +1,4 @@
-"""A pipeline whose shards are delivered side by side, on a real broker: their figures, their number, their rivals."""
+"""A pipeline whose shards are delivered concurrently, on a real broker: figures, resharding, fencing."""
 
 import json
 from collections import Counter
@@ -119,7 +119,7 @@ def test_whoever_dies_while_the_number_changes(kafka: KafkaCluster, history: His
 
 
 def test_who_was_divided_differently_writes_nothing_more(kafka: KafkaCluster, history: History) -> None:
-    """An executor that lives on, while the pipeline is delivered in another way."""
+    """An executor that still runs while the pipeline is delivered with another number of shards."""
     place = ShardedDelivery(kafka, history)
     history.publish(9)
     place.deliver(2)
@@ -206,7 +206,7 @@ def test_another_table_in_its_place_is_told(kafka: KafkaCluster, history: Histor
 
 
 def test_a_commit_that_makes_it_another_table(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Shards without a row of the version in question have an END of it as well."""
+    """Shards without a row of that version have an END of it as well."""
     schema, table = schema_string(id="long"), tmp_path / "table"
 
     def rows(name: str, *ids: int) -> Any:
@@ -255,14 +255,14 @@ def test_progress_is_that_of_the_shard_furthest_behind(kafka: KafkaCluster, hist
 
 
 def shown(place: ShardedDelivery, folder: Path) -> list[str]:
-    """Delivered, latest and lag, as `tailer progress` has them."""
+    """Return delivered, latest and lag, as `tailer progress` prints them."""
     done = tailer("progress", "show", configured(place, folder))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()[-1].split("\t")[3:]
 
 
 def configured(place: ShardedDelivery, folder: Path) -> Path:
-    """A configuration for the daemon with three shards."""
+    """Write a configuration for the daemon with three shards."""
     path, settings = folder / "tailer.toml", place.settings(3)
     options = {"kind": settings.sink_kind, **settings.sink_options}
     lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]

@@ -1,4 +1,4 @@
-"""What a `kafka` sink writes besides its contract: other topics, other forms, and what it refuses, on a real broker."""
+"""The `kafka` sink beyond its contract, on a real broker: other topics, other formats, and refusals."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ TABLE_ID = APP.rpartition("/")[2]
 
 
 class Place:
-    """A topic of a test's own, with others beside it, and sinks that write there."""
+    """A topic of the test's own, with its companion topics, and sinks that write there."""
 
     def __init__(self, kafka: KafkaCluster, **options: Any) -> None:
         self.servers = kafka.bootstrap_servers
@@ -43,7 +43,7 @@ class Place:
         return KafkaSink.configure("sink", {**self.options, **options})
 
     def run(self, *work: Callable[[KafkaSink], Awaitable[Any]], **options: Any) -> None:
-        """Do that with one instance of the sink, one after the other."""
+        """Run each function with one instance of the sink, one after the other."""
 
         async def all_of_it() -> None:
             sink = self.sink(**options)
@@ -149,13 +149,13 @@ def test_a_version_may_be_one_transaction(kafka: KafkaCluster) -> None:
 
 @pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
 def test_a_version_too_long_for_its_transaction_is_sent_twice(kafka: KafkaCluster, client: str) -> None:
-    """Not over and over; what comes before it counts anew."""
+    """It is not retried endlessly; versions before it restart the count."""
     place = Place(kafka, boundary="version", transaction_timeout_s=1, client=client)
 
     async def late(sink: KafkaSink, version: int) -> None:
         async with sink.begin(APP, SCHEMA) as transaction:
             await transaction.write(numbered(version))
-            await anyio.sleep(2.5)  # not for something to happen: it is the fault itself
+            await anyio.sleep(2.5)  # the pause is the fault itself
             await transaction.write(numbered(version, task=1))
             await transaction.commit(up_to(APP, version))
 
@@ -176,13 +176,13 @@ def test_a_version_too_long_for_its_transaction_is_sent_twice(kafka: KafkaCluste
 
 
 def test_a_chunk_that_takes_too_long_is_tried_again(kafka: KafkaCluster) -> None:
-    """The next time it may be shorter."""
+    """The chunk may be shorter at the next attempt."""
     place = Place(kafka, transaction_timeout_s=1)
 
     async def late(sink: KafkaSink) -> None:
         async with sink.begin(APP, SCHEMA) as transaction:
             await transaction.write(numbered(1))
-            await anyio.sleep(2.5)  # not for something to happen: it is the fault itself
+            await anyio.sleep(2.5)  # the pause is the fault itself
             await transaction.commit(up_to(APP, 1))
 
     async def all_of_it(sink: KafkaSink) -> None:
@@ -222,7 +222,7 @@ def test_events_may_have_a_topic_of_their_own(kafka: KafkaCluster) -> None:
     assert told[0]["changes"] == list(CHANGE.changes)
     assert (told[1]["first_version"], told[1]["_commit_version"]) == (3, 5)
     ends = [json.loads(record.value or b"") for record in read_topic(place.servers, str(place.options["end_topic"]))]
-    assert [end["commit_version"] for end in ends] == [1, 2]  # what is lost has no end
+    assert [end["commit_version"] for end in ends] == [1, 2]  # a lost version has no END
 
 
 def test_a_gap_that_nobody_would_see_is_refused(kafka: KafkaCluster) -> None:
@@ -256,7 +256,7 @@ def test_another_topic_or_more_partitions_stop_the_stream(kafka: KafkaCluster) -
             client.wait_for_topics([place.topic])
 
     with pytest.raises(SinkRejected, match="has 4 partitions and had 2"):
-        place.run(delivering(numbered(2)), grow, delivering(numbered(3)))  # seen while it runs
+        place.run(delivering(numbered(2)), grow, delivering(numbered(3)))  # noticed while it runs
     with pytest.raises(SinkRejected, match="has 4 partitions and had 2"):
         place.run(delivering(numbered(3)))  # and at a start
     assert {value["_commit_version"] for value in place.values()} == {1, 2}
@@ -276,7 +276,7 @@ def test_a_key_of_another_type_stops_the_stream(kafka: KafkaCluster) -> None:
     rows = numbered(3).rows.set_column(0, "id", pa.array(range(3), pa.decimal128(20, 0)))
     other = ChangeBatch("table", 3, 0, rows, numbered(3).row_index)
     with pytest.raises(SinkRejected, match="made of other things"):
-        place.run(delivering(other))  # as behind a gap
+        place.run(delivering(other))  # as after a gap
     with pytest.raises(SinkRejected, match="made of other things"):
         place.run(delivering(numbered(3)), decimal="number")
     place.run(lambda sink: sink.reset(up_to(APP, 2)), delivering(other))
@@ -288,12 +288,12 @@ def test_a_key_of_another_type_stops_the_stream(kafka: KafkaCluster) -> None:
 
 
 def test_a_refusal_lets_readers_go_on(kafka: KafkaCluster) -> None:
-    """What was sent before it is aborted, not left for the broker to give up."""
+    """Messages sent before the refusal are aborted at once, not left for the broker's timeout."""
     place = Place(kafka, max_record_bytes=2000, transaction_timeout_s=600)
     batch = change_batch(4, {"name": pa.array(["a"] * 9000 + ["b" * 3000])})
     with pytest.raises(SinkRejected):
         place.run(delivering(batch))
-    assert place.values() == []  # returns only when nothing is open
+    assert place.values() == []  # returns only when no transaction is open
 
 
 @pytest.mark.parametrize("tombstones", [True, False])
@@ -316,7 +316,7 @@ def test_a_key_that_changes(kafka: KafkaCluster, tombstones: bool) -> None:
 
 
 def test_what_is_held_back_is_not_progress(kafka: KafkaCluster) -> None:
-    """Two images that may be one update are cut apart by the end of a transaction."""
+    """The end of a transaction separates two images that may be one update."""
     columns = {"id": pa.array([1, 2, 2]), "name": pa.array(["a", "b", "c"])}
     batch = in_version(changes([INSERT, PRE, POST], columns, [0, 1, 2], task=0), 1)
     place = Place(kafka, envelope="debezium", end_topic=unique_name("end"))
@@ -332,11 +332,11 @@ def test_what_is_held_back_is_not_progress(kafka: KafkaCluster) -> None:
 
     other = Place(kafka, envelope="debezium", end_topic=unique_name("end"))
     other.run(delivering(batch.slice(0, 2), progress=inside(1, 0, 1)))  # and is killed
-    other.run(delivering(batch.slice(1, 2)))  # what comes behind its progress
+    other.run(delivering(batch.slice(1, 2)))  # continues after its progress
     third = Place(kafka, envelope="debezium", end_topic=unique_name("end"))
     third.run(
         delivering(batch.slice(0, 2), progress=inside(1, 0, 1)),
-        lambda sink: sink.progress(APP),  # another session begins, and reads from there
+        lambda sink: sink.progress(APP),  # another session begins, and continues from there
         delivering(batch.slice(1, 2)),
     )
     for each in (place, other, third):

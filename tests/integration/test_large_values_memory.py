@@ -1,4 +1,4 @@
-"""Text that a file has once and thousands of rows have: through `tail` and `run` in bounded memory (invariant 7)."""
+"""A string stored once for thousands of rows: through `tail` and `run` in bounded memory (invariant 7)."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def repeated(kind: pa.DataType) -> pa.DictionaryArray:
 
 
 def columns(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns of a file, and their types in the log."""
+    """Make the columns of a file, and their types in the log."""
     ids, offsets = pa.array(range(ROWS), pa.int64()), pa.array(range(ROWS + 1), pa.int32())
     if kind == "nested":
         struct = pa.StructArray.from_arrays([repeated(pa.string())], ["x"])
@@ -48,7 +48,7 @@ def columns(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def first_version(path: Path, kind: str, arrow: bool = False) -> int:
-    """Make a table whose version 0 adds the rows in one file; the size of that."""
+    """Make a table whose version 0 adds the rows in one file; return the size of that."""
     arrays, types = columns(kind)
     size = parquet(path / "a.parquet", pa.table(arrays), store_schema=arrow).stat().st_size
     write_commit(
@@ -64,7 +64,7 @@ def first_version(path: Path, kind: str, arrow: bool = False) -> int:
     ]
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Version 0 adds the rows, 1 writes all but the first and last anew, 2 deletes a third of them by a vector."""
+    """A table: version 0 adds the rows, 1 rewrites all but the first and last, 2 deletes a third by a vector."""
     kind = "string" if request.param == "Arrow's dictionary" else request.param
     arrow, path = kind != request.param, tmp_path / "table"
     first = first_version(path, kind, arrow)
@@ -115,7 +115,7 @@ def test_run_into_files(tmp_path: Path) -> None:
 
 
 def stop_when_delivered(daemon: subprocess.Popen[bytes], target: Path) -> None:
-    """Ask the daemon to stop once there is a file; those that are not whole yet are hidden."""
+    """Ask the daemon to stop once a file is visible; incomplete files are hidden."""
     end = time.monotonic() + WAIT_S
     while daemon.poll() is None and time.monotonic() < end:
         if any(not path.name.startswith(".") for path in target.rglob("*.jsonl")):

@@ -1,4 +1,4 @@
-"""Many small tables in one process: how many threads and how much memory the real daemon needs for comparing them."""
+"""Many small tables in one process: threads and memory of the real daemon while it compares their rows."""
 
 import shutil
 import time
@@ -15,8 +15,8 @@ from tests.support.daemon.process import until
 
 TABLES: Final = 50
 ROWS: Final = 10
-# Of the whole process. With a comparer for each pipeline it had 594 threads and 499 MB; with a few for all, 146 and
-# 197 MB, of which the watch of each table's log takes two threads.
+# Of the whole process. With a row index for each pipeline it had 594 threads and 499 MB; with a small pool, 146 and
+# 197 MB. The watch of each table's log takes two threads.
 THREADS: Final = 200
 RESIDENT_MB: Final = 300
 
@@ -38,14 +38,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def delivered(folder: Path) -> Iterator[int]:
-    """How many lines each target has."""
+    """Return the number of lines of each target."""
     for number in range(TABLES):
         files = (folder / "out" / str(number)).rglob("*.jsonl")
         yield sum(len(path.read_text().splitlines()) for path in files)
 
 
 def held(process: int) -> tuple[int, int]:
-    """Threads, and resident memory in MB."""
+    """Return threads, and resident memory in MB."""
     text = Path(f"/proc/{process}/status").read_text()
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(lines["Threads"]), int(lines["VmRSS"].split()[0]) // 1024

@@ -32,7 +32,7 @@ FIELDS: Final = {
 
 
 def row_groups(first: int) -> Iterator[pa.Table]:
-    """Rows in groups, no two alike: dictionaries would hide what strings cost."""
+    """Yield row groups of distinct rows: dictionaries would hide the cost of strings."""
     for begin in range(first, first + ROWS // FILES, ROW_GROUP):
         ids = pa.array(range(begin, begin + ROW_GROUP), pa.int64())
         text = ids.cast(pa.string())

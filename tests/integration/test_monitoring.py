@@ -1,4 +1,4 @@
-"""What an operator sees of a running daemon when one of its pipelines dies, or cannot get on."""
+"""Monitoring of a running daemon when a pipeline dies or is stuck."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ NAMES = ("a", "b", "c")
 
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, Orders]:
-    """Three tables, a pipeline for each, and where to ask for metrics."""
+    """Three tables, a pipeline for each, and the address of the metrics."""
     found = {name: Orders(tmp_path / name) for name in NAMES}
     text = ['metrics = "127.0.0.1:0"']
     for name, table in found.items():
@@ -28,7 +28,7 @@ def tables(tmp_path: Path) -> dict[str, Orders]:
 
 
 def asked(address: str, path: str) -> tuple[int, str]:
-    """Status and body."""
+    """Return status and body of a request."""
     try:
         with urlopen(address + path, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -38,7 +38,7 @@ def asked(address: str, path: str) -> tuple[int, str]:
 
 
 def address_of(daemon: subprocess.Popen[str]) -> str:
-    """Where it answers, by its log."""
+    """Return the address of the monitor from the log."""
     assert daemon.stderr is not None
     return next(found[1] for line in daemon.stderr if (found := re.search(r"(http://\S+)/metrics", line)))
 

@@ -1,8 +1,7 @@
-"""What former code left unfinished is finished by today's: complete, and with nothing doubled.
+"""Unfinished work of former code is finished by the current code: complete, without duplicates.
 
-The archives are written by `tests.generate_old_targets`, with code of that time. What a pipeline delivered altogether
-is judged by delta-rs: the rows of each version are exactly those by which its snapshot differs from the one before, so
-a row that is lost or comes twice shows.
+`tests.generate_old_targets` writes the archives with the code of that time. delta-rs judges the complete delivery: the
+rows of each version must be the difference of its snapshot and the one before, so that a lost or repeated row shows.
 """
 
 import json
@@ -57,7 +56,7 @@ Event = dict[str, Any]
 
 
 def unpacked(name: str, folder: Path) -> Facts:
-    """Unpack an archive; what it says of itself."""
+    """Unpack an archive; return its facts."""
     with tarfile.open(OLD_DATA / f"{name}.tar.xz") as tar:
         tar.extractall(folder, filter="data")
     facts: Facts = json.loads((folder / "facts.json").read_bytes())
@@ -65,7 +64,7 @@ def unpacked(name: str, folder: Path) -> Facts:
 
 
 async def resume(facts: Facts, folder: Path, sink: Sink, rules: PairingRules | None = None) -> None:
-    """Go on where the sink is, which is where the old code left it, up to the newest version."""
+    """Continue from the progress in the sink, where the old code stopped, up to the newest version."""
     keyed = bool(sink.demands.key)
     key = tuple(sink.demands.key or facts["key"])
     progress = facts["progress"]
@@ -77,7 +76,7 @@ async def resume(facts: Facts, folder: Path, sink: Sink, rules: PairingRules | N
         assert found is not None
         # With a key, the last image is held back for its update: progress is the row before it.
         assert found.position in (position, replace(position, row=position.row - keyed))
-        # Where nothing is known of it, a start at the end would lose what the old code had not delivered.
+        # If the progress were unknown, a start at the end would lose the rest.
         start, until, limits = Start.parse("latest"), Start.parse("latest"), Limits(max_rows=1)
         await Pipeline(facts["name"], table, sink, engine, TimerWake(), start, until, limits=limits).run()
         reached = await sink.progress(progress["app_id"])
@@ -88,7 +87,7 @@ async def resume(facts: Facts, folder: Path, sink: Sink, rules: PairingRules | N
 
 
 def judge(facts: Facts, folder: Path, events: Iterable[Event]) -> None:
-    """Compare what was delivered, of each version, with the snapshots before and after it."""
+    """Compare the rows of each version with the snapshots before and after it."""
     by_version: dict[int, list[Event]] = {}
     for event in events:
         by_version.setdefault(int(event["_commit_version"]), []).append(event)
@@ -105,19 +104,19 @@ def judge(facts: Facts, folder: Path, events: Iterable[Event]) -> None:
 
 
 def rows_with(events: list[Event], kinds: tuple[str, ...]) -> Rows:
-    """The rows of events of these kinds."""
+    """Return the rows of events of these kinds."""
     chosen = [{name: event[name] for name in COLUMNS[:3]} for event in events if event["_change_type"] in kinds]
     return rows_of(pa.Table.from_pylist(chosen)) if chosen else Rows()
 
 
 def of_lines(text: str) -> list[Event]:
-    """The change rows among lines of JSON."""
+    """Return the change rows among lines of JSON."""
     events = [json.loads(line) for line in text.splitlines()]
     return [event for event in events if event["_change_type"] in (*GONE, *COME)]
 
 
 def in_folder(facts: Facts, target: Path) -> list[Event]:
-    """The change rows of a `delta` or `files` target."""
+    """Return the change rows of a `delta` or `files` target."""
     if facts["kind"] == "delta":
         reader = QueryBuilder().register("target", DeltaTable(target))
         found: list[Event] = pa.table(reader.execute("SELECT * FROM target").read_all()).to_pylist()
@@ -139,7 +138,7 @@ def test_a_folder_is_finished(name: str, tmp_path: Path) -> None:
 
 
 def finish_stdout(facts: Facts, folder: Path, rules: PairingRules | None = None) -> None:
-    """Append to the lines that the old code has printed."""
+    """Append to the lines that the old code printed."""
     with (folder / "stdout.jsonl").open("a") as stream:
         sink = Recorded(StdoutSink("sink", "jsonl", stream), StateTable(LocalStore(folder / "state")))
         anyio.run(resume, facts, folder, sink, rules)
@@ -165,14 +164,14 @@ def test_inside_of_a_version_other_rules_are_refused(rules: PairingRules, tmp_pa
 
 @pytest.mark.parametrize("name", [name for name in (*STATES, *KAFKA) if "inside" in name])
 def test_archives_are_inside_of_a_rewritten_version(name: str, tmp_path: Path) -> None:
-    """Their task numbers are of format 1: else they would show nothing of it."""
+    """Their task numbers must be of format 1, otherwise they would test nothing."""
     progress = unpacked(name, tmp_path)["progress"]
     assert progress["version"] == REWRITTEN
     assert 1 <= progress["task"] // TASKS <= 2**28
 
 
 def put_back(kafka: KafkaCluster, topics: dict[str, list[Facts]], topic: str) -> None:
-    """Write the old records again, into topics of this test's own."""
+    """Write the old records into topics of this test."""
     names = {"old-rows": topic, "old-progress": f"{topic}.progress"}
     create_topic(kafka.bootstrap_servers, topic, partitions=2)
     create_topic(kafka.bootstrap_servers, names["old-progress"], configs={"cleanup.policy": "compact"})
@@ -212,7 +211,7 @@ def test_a_kafka_topic_is_finished(name: str, kafka: KafkaCluster, tmp_path: Pat
 
 
 class Query:
-    """A query of the archive, which puts each micro-batch into a file of its own, once."""
+    """A query of the archive, which puts each micro-batch into a separate file, once."""
 
     def __init__(self, spark: SparkSession, facts: Facts, folder: Path) -> None:
         tailer.spark.register(spark)
@@ -227,14 +226,14 @@ class Query:
         pq.write_table(frame.toArrow(), file)
 
     def run(self) -> None:
-        """Go on to the end."""
+        """Continue to the end."""
         source = self._spark.readStream.format("tailer").options(**self._options).load(str(self._folder / "table"))
         writer = source.writeStream.foreachBatch(self._take)
         query = writer.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(availableNow=True).start()
         query.awaitTermination()
 
     def rows(self) -> list[Event]:
-        """The rows of all batches, in order."""
+        """Return the rows of all batches, in order."""
         files = sorted(self.batches.iterdir(), key=lambda file: int(file.stem))
         return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
@@ -242,7 +241,7 @@ class Query:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_query_is_finished(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The batch that had failed is planned by the old code, and read by today's."""
+    """The old code planned the failed batch, and the current code reads it."""
     facts = unpacked(name, tmp_path)
     query = Query(spark, facts, tmp_path)
     before = len(list(query.batches.iterdir()))

@@ -1,4 +1,4 @@
-"""Avro messages and the client of schema registries against a real registry, Apicurio's, by its Confluent API."""
+"""Avro messages and the client of schema registries against Apicurio's registry, by its Confluent API."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def client(registry: str, auto_register: bool = True) -> SchemaRegistry:
 
 
 def read(registry: str, message: bytes) -> Any:
-    """What a consumer makes of a message, with nothing but the registry."""
+    """Read a message as a consumer does, with nothing but the registry."""
     assert message[:1] == b"\x00"
     with urlopen(f"{registry}/schemas/ids/{int.from_bytes(message[1:5], 'big')}", timeout=60) as answer:
         schema = json.loads(json.load(answer)["schema"])

@@ -1,4 +1,4 @@
-"""Targets that change under a sink, cannot be written, or were left by an earlier lake-tailer."""
+"""Targets that change under a sink, cannot be written, or were written by an earlier lake-tailer."""
 
 import errno
 import json
@@ -45,7 +45,7 @@ def replaced_by_files(path: Path) -> None:
 
 
 def everything(folder: Path) -> list[Path]:
-    """All that is in `folder`."""
+    """Return all paths below `folder`."""
     return sorted(folder.rglob("*"))
 
 
@@ -66,7 +66,7 @@ def moved(path: Path) -> None:
 async def test_a_target_that_goes_while_in_use_is_named(
     tmp_path: Path, kind: str, change: Callable[[Path], None]
 ) -> None:
-    """Nobody took over, and it must not be begun anew: what was delivered is gone."""
+    """No other instance took over, and the sink must not start over: delivered rows are lost."""
     target = tmp_path / "target"
     sink = KINDS[kind](target)
     await deliver(sink, numbered(1), app_id=APP)
@@ -125,7 +125,7 @@ async def test_a_lock_that_somebody_removed_is_no_other_directory(tmp_path: Path
 
 
 async def test_a_table_with_only_our_progress_goes_on(tmp_path: Path) -> None:
-    """As where the operator dropped the metadata columns: an earlier lake-tailer wrote there, and said so."""
+    """As if the operator had dropped the metadata columns: an earlier lake-tailer wrote the table."""
     for name in (APP, "orders/#delivered"):
         target = tmp_path / name.replace("/", "_")
         properties = CommitProperties(app_transactions=[Transaction(name, 3)])
@@ -202,7 +202,7 @@ async def test_a_full_disk_below_the_files_may_pass(tmp_path: Path, monkeypatch:
 
 
 async def test_a_table_replaced_by_its_operator_keeps_its_progress(tmp_path: Path) -> None:
-    """Our own advice for a wider column: the id is another one, the progress is there, and the sink goes on."""
+    """The hint for a wider column: the rewritten table has another id and the old progress, and the sink continues."""
     sink = DeltaSink("target", str(tmp_path))
     await deliver(sink, numbered(1), app_id=APP)
     log = tmp_path / "_delta_log"

@@ -1,6 +1,6 @@
-"""Spark Connect: the same answers where Spark is behind a server, of which this process has nothing but a client.
+"""Spark Connect: the same rows with Spark behind a server and only a client in this process.
 
-`test_spark_executors` runs on it too. In an environment of its own: see the marker `spark_connect`.
+`test_spark_executors` runs on it too. Needs an environment of its own: see the marker `spark_connect`.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
 
 
 def feed_of(told: RecordedTable) -> pa.Table:
-    """All change rows, as Spark gives them."""
+    """Return all change rows, as Spark reads them."""
     return pa.concat_tables([answer.feed for answer in told.answers.values() if answer.feed])
 
 
@@ -69,7 +69,7 @@ def test_a_batch_is_the_expected_feed(session: SparkSession, told: RecordedTable
 
 
 def test_a_stream_is_the_expected_feed(session: SparkSession, told: RecordedTable, tmp_path: Path) -> None:
-    """In several micro-batches, the second half by another query that takes over."""
+    """In several micro-batches; another query continues with the second half."""
     for end in (2, told.last):
         frame = session.readStream.format("tailer").options(startingVersion=0, maxRowsPerTrigger=3)
         changes = frame.option("endingVersion", end).load(str(told.path))

@@ -1,4 +1,4 @@
-"""`tailer run` with an engine on Spark: the same rows, and a process that ends when it is asked to."""
+"""`tailer run` with an engine on Spark: the same rows, and a process that ends on request."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ WAIT_S = 120.0
 
 
 def copied(orders: Orders, target: Path) -> bool:
-    """Whether every change lies in the target."""
+    """Return whether every change is in the target."""
     try:
         return orders.copied_to(target) == sorted(orders.changes)
     except TableNotFoundError:
@@ -26,7 +26,7 @@ def copied(orders: Orders, target: Path) -> bool:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
+    """Wait for an effect of another process."""
     end = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < end, "waited too long"
@@ -34,7 +34,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def configuration(folder: Path, engine: str, name: str = "", more: str = "") -> Path:
-    """A pipeline from `source` to `target-<name>`, with Spark in the same process."""
+    """Write a configuration of a pipeline from `source` to `target-<name>`, with Spark in the same process."""
     name = name or engine
     path = folder / f"{name}.toml"
     path.write_text(
@@ -62,7 +62,7 @@ def configuration(folder: Path, engine: str, name: str = "", more: str = "") -> 
 
 
 def java_children(pid: int) -> list[str]:
-    """What a process has started and not ended, by its command."""
+    """Return the running Java children of a process, by their commands."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:

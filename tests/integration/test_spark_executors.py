@@ -1,4 +1,4 @@
-"""Executors: results in order, errors as they were, jobs that end when asked; the same with Spark of every kind.
+"""Executors: results in order, errors unchanged, jobs that end on request; the same with every kind of Spark.
 
 Spark in this process, a standalone cluster of two workers, and a Connect server.
 """
@@ -35,14 +35,14 @@ Work = Callable[[int], Iterator[bytes]]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """Spark Connect."""
+    """A Spark Connect server."""
     with ConnectServer(tmp_path_factory.mktemp("connect")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def connect(server: ConnectServer) -> Iterator[SparkSession]:
-    """A session of it."""
+    """A session of the Connect server."""
     session = open_session(server.settings())
     yield session
     close_session(session)
@@ -57,7 +57,7 @@ def session(request: pytest.FixtureRequest) -> SparkSession:
 
 @pytest.fixture
 def executors(session: SparkSession) -> Iterator[Executors]:
-    """What is tested."""
+    """The executors under test."""
     with closing(Executors(session)) as found:
         yield found
 
@@ -71,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 @pytest.fixture(scope="module")
 def driver(cluster: StandaloneCluster) -> Iterator[Driver]:
-    """A driver of the cluster, with tasks that Spark runs twice where they take long."""
+    """A driver of the cluster; Spark runs slow tasks twice (speculation)."""
     speculative = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
@@ -84,7 +84,7 @@ def driver(cluster: StandaloneCluster) -> Iterator[Driver]:
 
 
 def counting() -> Work:
-    """As many chunks as the item says; made here, because executors cannot import this module."""
+    """Yield as many chunks as the item says; a closure, because executors cannot import this module."""
 
     def count(item: int) -> Iterator[bytes]:
         for chunk in range(item):
@@ -94,7 +94,7 @@ def counting() -> Work:
 
 
 def failing() -> Work:
-    """One chunk, then an error for some items."""
+    """Yield one chunk, then raise an error for some items."""
 
     def fail(item: int) -> Iterator[bytes]:
         yield b"first"
@@ -109,7 +109,7 @@ def failing() -> Work:
 
 
 def waiting(folder: Path) -> Work:
-    """Items that say in `folder` that they have begun, and never end."""
+    """Make items that write a file in `folder` and never end."""
 
     def wait(item: int) -> Iterator[bytes]:
         (folder / str(item)).touch()
@@ -120,7 +120,7 @@ def waiting(folder: Path) -> Work:
 
 
 def waiting_once(folder: Path) -> Work:
-    """Item 3 says with its process, in `folder`, that it has begun, and never ends, but when it is run again."""
+    """Item 3 writes a file with its process id to `folder` and never ends; its second attempt ends."""
 
     def wait(item: int) -> Iterator[bytes]:
         begun = folder / "begun"
@@ -135,7 +135,7 @@ def waiting_once(folder: Path) -> Work:
 
 
 def frozen() -> Work:
-    """How many objects the worker leaves alone when it collects garbage."""
+    """Count the objects that the worker's garbage collector ignores."""
 
     def count(_item: int) -> Iterator[bytes]:
         yield b"%d" % gc.get_freeze_count()
@@ -144,7 +144,7 @@ def frozen() -> Work:
 
 
 def expected(items: list[int]) -> list[list[bytes]]:
-    """What `counting` gives."""
+    """Return the chunks of `counting`."""
     return [list(counting()(item)) for item in items]
 
 
@@ -183,7 +183,7 @@ def test_no_more_than_a_window_is_under_way(executors: Executors, tmp_path: Path
     with closing(executors.run(tell, list(range(20)))) as run:
         next(run)
         await_files(tmp_path, 5)
-        # Nothing is begun but what was handed out and a window behind it; whoever is late does not change that.
+        # Only results that were taken and a window after them are begun; a slow item does not change that.
         assert {int(path.name) for path in tmp_path.iterdir()} == set(range(5))
 
 
@@ -228,7 +228,7 @@ def test_a_run_can_be_stopped_from_another_thread(executors: Executors, tmp_path
     with pytest.raises(CancelledError):
         next(run)
     thread.join(PATIENCE_S)
-    # No core is left with what was stopped.
+    # Stopped jobs hold no core.
     assert list(executors.run(counting(), [2, 2])) == expected([2, 2])
 
 
@@ -245,14 +245,14 @@ def test_work_that_executors_do_not_know_is_a_fault_of_the_installation(
 
 
 def run_counting(session: SparkSession, items: list[int]) -> list[list[bytes]]:
-    """What a driver of the cluster does."""
+    """Run `counting` on a driver of the cluster."""
     with closing(Executors(session)) as executors:
         assert executors.parallelism == 2
         return list(executors.run(counting(), items))
 
 
 def run_waiting_once(session: SparkSession, folder: Path, items: list[int]) -> list[list[bytes]]:
-    """The same, with a task that waits to be killed."""
+    """Run `waiting_once` on a driver of the cluster."""
     with closing(Executors(session)) as executors:
         return list(executors.run(waiting_once(folder), items))
 

@@ -1,4 +1,4 @@
-"""What is offered to `foreachBatch`: exact also where a batch is done twice."""
+"""The recipes for `foreachBatch`: exact even if a batch is processed twice."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Done = Callable[[DataFrame, int], None]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A table with a few versions: inserts, then updates, a delete and a key that comes back."""
+    """A table with a few versions: inserts, then updates, a delete and a key that returns."""
     path = tmp_path / "source"
     write_deltalake(path, pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"]}))
     write_deltalake(path, pa.table({"k": pa.array([4], pa.int64()), "v": ["d"]}), mode="append")
@@ -32,20 +32,20 @@ def source(tmp_path: Path) -> Path:
 
 
 def changes(spark: SparkSession, source: Path, **options: Any) -> DataFrame:
-    """The table's changes from its first version on, a few rows at a time."""
+    """Read the table's changes from its first version on, a few rows at a time."""
     tailer.spark.register(spark)
     reader = spark.readStream.format("tailer").option("startingVersion", 0).option("maxFilesPerTrigger", 2)
     return reader.options(**options).load(str(source))
 
 
 def run(rows: DataFrame, each: Done, checkpoint: Path) -> None:
-    """Do all batches there are."""
+    """Run all available batches."""
     query = rows.writeStream.foreachBatch(each).trigger(availableNow=True)
     query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
 
 def failing_behind(each: Done, at: int) -> Done:
-    """`each`, with a failure behind the batch number `at`: Spark does not know that it was done."""
+    """Make `each` fail after batch `at`: Spark does not know that it was processed."""
 
     def done(batch: DataFrame, number: int) -> None:
         each(batch, number)
@@ -56,7 +56,7 @@ def failing_behind(each: Done, at: int) -> Done:
 
 
 def run_with_failures(rows: DataFrame, each: Done, checkpoint: Path) -> None:
-    """Do all batches; the first two are done twice."""
+    """Run all batches; the first two are processed twice."""
     for at in (0, 1):
         with pytest.raises(StreamingQueryException):
             run(rows, failing_behind(each, at), checkpoint)
@@ -64,7 +64,7 @@ def run_with_failures(rows: DataFrame, each: Done, checkpoint: Path) -> None:
 
 
 def contents(path: Path) -> Counter[tuple[int, str]]:
-    """Keys and values of a table."""
+    """Return keys and values of a table."""
     return Counter((row["k"], row["v"]) for row in pa.table(DeltaTable(path).scan()).to_pylist())
 
 
@@ -82,7 +82,7 @@ def test_a_batch_is_appended_once(source: Path, tmp_path: Path, spark: SparkSess
 def test_a_table_without_our_columns_is_not_appended_to(
     source: Path, tmp_path: Path, spark: SparkSession, schema: str
 ) -> None:
-    """Neither the source, also behind a link, nor any other; with `adopt` it is."""
+    """Neither the source, also by a link, nor any other; with `adopt` it is."""
     (tmp_path / "link").symlink_to(source)
     tailer.spark.register(spark)
     rows = spark.read.format("tailer").option("startingVersion", 0).option("schema", schema).load(str(source))
@@ -108,7 +108,7 @@ def test_a_copy_is_kept_by_key(source: Path, tmp_path: Path, spark: SparkSession
     new = pa.table({"k": pa.array([7], pa.int64()), "v": ["g"], "w": ["new"]})
     write_deltalake(source, new, mode="append", schema_mode="merge")
     DeltaTable(source).delete("k = 4")
-    # A query that was ended by a change of the columns, and is begun again with the new ones.
+    # A query ended by a schema change is started again with the new columns.
     run(changes(spark, source, netChanges="true", key="k"), each, tmp_path / "checkpoint")
     assert contents(target) == contents(source)
     assert "w" in [field.name for field in DeltaTable(target).schema().fields]

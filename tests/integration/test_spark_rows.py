@@ -1,4 +1,4 @@
-"""Rows as Spark takes them: through a real data source, beside Delta's own change feed of the same table."""
+"""Rows in Spark's form: through a real data source, compared with Delta's own change feed of the same table."""
 
 import json
 import pickle
@@ -26,9 +26,9 @@ METADATA: Final = [field.name for field in METADATA_FIELDS]
 
 
 def load(spark: SparkSession, name: str, schema: StructType, work: list[ChangePlan], rows: Any) -> DataFrame:
-    """What Spark reads from a data source that gives the rows of `work`, one partition a plan, as `rows` has them."""
+    """Load a data source that yields the rows of `work`, one partition per plan, with the schema `rows`."""
 
-    # Classes inside a function travel by value: executors cannot import this module.
+    # A class inside a function is pickled by value: executors cannot import this module.
     class Reader(DataSourceReader):
         def partitions(self) -> list[InputPartition]:
             return [InputPartition(pickle.dumps((plan, rows))) for plan in work]
@@ -56,18 +56,18 @@ def load(spark: SparkSession, name: str, schema: StructType, work: list[ChangePl
 
 
 def typed(spark: SparkSession, name: str, work: list[ChangePlan], columns: pa.Schema) -> DataFrame:
-    """The rows of plans in the read schema `columns`."""
+    """Return the rows of plans in the read schema `columns`."""
     rows = TypedRows(columns)
     return load(spark, name, typed_schema(columns), [rows.restate(plan) for plan in work], rows)
 
 
 def delta_feed(spark: SparkSession, path: Path, first: int = 0) -> DataFrame:
-    """Delta's own change feed."""
+    """Read Delta's own change feed."""
     return spark.read.format("delta").options(readChangeFeed="true", startingVersion=first).load(str(path))
 
 
 def assert_reads_alike(found: DataFrame, expected: DataFrame) -> None:
-    """Names, types and rows; Arrow's checks of every buffer too."""
+    """Compare names, types and rows, with Arrow's full validation of every buffer."""
     assert found.dtypes == expected.dtypes
     rows = found.toArrow()
     rows.validate(full=True)
@@ -113,7 +113,7 @@ def test_every_type_reads_as_in_the_feed_of_delta(spark: SparkSession, all_types
 
 
 def test_columns_without_a_type(spark: SparkSession, tmp_path: Path) -> None:
-    """Void is a type of Spark's, too, and no file has a value."""
+    """Void is also a type of Spark, and no file has a value of it."""
     properties = "'delta.enableChangeDataFeed' = 'true'"
     spark.sql(f"CREATE TABLE delta.`{tmp_path}` (a INT, v VOID, b INT) USING delta TBLPROPERTIES ({properties})")
     spark.range(3).selectExpr("int(id) AS a", "int(id) AS b").write.format("delta").mode("append").save(str(tmp_path))

@@ -1,7 +1,7 @@
-"""The seam to Spark: PySpark executors run a plan's tasks and give the rows `LocalEngine` gives, in the same order.
+"""PySpark executors run a plan's tasks and give the rows of `LocalEngine`, in the same order.
 
-And what makes that possible (invariant 4): a plan survives JSON and pickle, and planning and executing a version again,
-with other threads, other batches or from the middle, gives the same rows at the same positions.
+This needs determinism (invariant 4): a plan survives JSON and pickle. Planning and executing a version again, with
+other threads, other batches or from the middle, gives the same rows at the same positions.
 """
 
 import pickle
@@ -49,15 +49,15 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hi
 
 
 def placed(followed: Followed) -> Rows:
-    """Every row with its position, in delivery order."""
+    """Return every row with its position, in delivery order."""
     return list(zip(followed.positions, rows_in_order(followed.table), strict=True))
 
 
 def on_executors(spark: SparkSession, plan: ChangePlan, partitions: int) -> Rows:
-    """A plan's rows with their positions, made by executors and put together in task order."""
+    """Return a plan's rows with their positions, read by executors and joined in task order."""
 
     def rows(pickled: bytes) -> Iterator[tuple[tuple[int, int, int], bytes]]:
-        # A function inside a function travels by value: executors cannot import this module.
+        # A nested function is pickled by value: executors cannot import this module.
         for batch in execute(pickle.loads(pickled)):
             for at, row in enumerate(batch.row_index.to_pylist()):
                 sink = pa.BufferOutputStream()
@@ -71,7 +71,7 @@ def on_executors(spark: SparkSession, plan: ChangePlan, partitions: int) -> Rows
 
 
 def tables(history: History) -> list[Path]:
-    """Everything the seam is tried on."""
+    """Return the tables for these tests."""
     return [*map(golden_delta, GOLDEN), history.path]
 
 

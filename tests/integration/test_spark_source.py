@@ -1,6 +1,6 @@
-"""The data source `tailer` in Spark: batches, streams and SQL, beside Delta's own change feed of the same tables.
+"""The data source `tailer` in Spark: batches, streams and SQL, compared with Delta's change feed of the same tables.
 
-What needs many combinations is tested without Spark (`tests.support.spark.queries`): here is what only Spark shows.
+Combinations are tested without Spark (`tests.support.spark.queries`); these tests need Spark itself.
 """
 
 import json
@@ -35,7 +35,7 @@ class Source:
         self.checkpoint = folder / "checkpoint"
 
     def batch(self, path: Path, **options: Any) -> DataFrame:
-        """A batch."""
+        """Read a batch."""
         return self.spark.read.format("tailer").options(**options).load(str(path))
 
     def stream(
@@ -48,7 +48,7 @@ class Source:
         provider: str = "tailer",
         **options: Any,
     ) -> tuple[StreamingQuery, list[pa.Table]]:
-        """A query that runs, and its micro-batches; `each` is called with the number of each before it is read."""
+        """Run a query and collect its micro-batches; `each` is called with the number of each before it is read."""
         found: list[pa.Table] = []
 
         def take(rows: DataFrame, number: int) -> None:
@@ -60,13 +60,13 @@ class Source:
         return writer.trigger(**(trigger or {"availableNow": True})).start(), found
 
     def rows(self, path: Path, checkpoint: Path | None = None, **options: Any) -> pa.Table:
-        """What a query gives until it ends by itself."""
+        """Return the rows of a query that ends by itself."""
         query, found = self.stream(path, checkpoint, **options)
         query.awaitTermination()
         return _united(found)
 
     def stopped(self, path: Path, checkpoint: Path | None = None, **options: Any) -> tuple[pa.Table, str]:
-        """What a query gives until it fails, and with what text."""
+        """Return the rows of a query that fails, and its error text."""
         query, found = self.stream(path, checkpoint, **options)
         with pytest.raises(StreamingQueryException) as failure:
             query.awaitTermination()
@@ -74,13 +74,13 @@ class Source:
 
 
 def _united(batches: list[pa.Table]) -> pa.Table:
-    """All rows; no column where there was no batch."""
+    """Return all rows; no column if there was no batch."""
     return pa.concat_tables(batches) if batches else pa.table({})
 
 
 @pytest.fixture
 def source(spark: SparkSession, tmp_path: Path) -> Source:
-    """The data source, with a checkpoint folder of its own."""
+    """The data source, with its own checkpoint folder."""
     return Source(spark, tmp_path)
 
 
@@ -99,13 +99,13 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tab
 
 
 def feed(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
-    """Delta's own change feed."""
+    """Read Delta's own change feed."""
     given = {"readChangeFeed": True, "startingVersion": 0, **options}
     return spark.read.format("delta").options(**given).load(str(path))
 
 
 def ids(rows: pa.Table, column: str = "a") -> list[Any]:
-    """A column's values, in order."""
+    """Return a column's values, in order."""
     return sorted(rows[column].to_pylist())
 
 
@@ -144,7 +144,7 @@ def test_instants_are_the_same_in_any_time_zone(source: Source, orders: Table) -
 
 @pytest.mark.smoke
 def test_a_query_on_the_move(source: Source, tmp_path: Path) -> None:
-    """From a snapshot on, killed in the middle of it, up to commits that arrive while it runs."""
+    """A query from a snapshot on, killed inside it, up to commits that arrive while it runs."""
     table = MappedTable(tmp_path / "t", a="long")
     for first in (0, 10, 20):
         table.insert(a=range(first, first + 10))
@@ -167,7 +167,7 @@ def test_a_query_on_the_move(source: Source, tmp_path: Path) -> None:
         reported = [json.loads(progress.sources[0].latestOffset) for progress in query.recentProgress]
     finally:
         query.stop()
-    # There is none of a batch that is repeated after a restart.
+    # A batch that is repeated after a restart has no progress report.
     latest = [offset["version"] for offset in reported if offset is not None]
     assert latest[0] == version - 1
     assert latest[-1] == version
@@ -213,7 +213,7 @@ def test_a_typed_stream_says_what_to_do_and_goes_on(source: Source, tmp_path: Pa
 
 
 def test_an_envelope_goes_on_where_delta_stops(source: Source, tmp_path: Path) -> None:
-    """Renamed, dropped and wider columns; and a feed switched off, where Delta shows rows that did not change."""
+    """Renamed, dropped and widened columns; and a disabled feed, where Delta shows rows that did not change."""
     table = Table(source.spark, tmp_path / "t")
     properties = "'delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true'"
     table.create("a INT, b STRING, c INT", "SELECT int(id), 'x', 0 FROM range(10)", properties=properties)
@@ -255,7 +255,7 @@ def test_one_file_of_many_row_groups_has_many_partitions(source: Source, tmp_pat
     file = table.path / action["add"]["path"]
     values = pa.table({"a": [letter * 2**21 for letter in "abcdefghijklmnop"]})
     pq.write_table(values, file, row_group_size=1, compression="none", use_dictionary=False, write_statistics=False)
-    # What the log says of its size is believed: a file that really is as large takes long to write.
+    # The reader trusts the size in the log: writing a file of that size takes too long.
     table.commit({"add": {**action["add"], "size": 2**28}})
     frame = source.batch(table.path, startingVersion=1)
     assert frame.rdd.getNumPartitions() == 4
@@ -290,7 +290,7 @@ def test_wrong_options_are_answered_with_the_next_step(
 
 
 def test_a_schema_of_ones_own(source: Source, tmp_path: Path) -> None:
-    """The table's own is taken; any other is refused, with what to do instead."""
+    """The table's own schema is accepted; any other is refused, with a hint."""
     table = MappedTable(tmp_path / "t", a="long")
     table.insert(a=[1])
     reader = source.spark.read.format("tailer").option("startingVersion", 0)

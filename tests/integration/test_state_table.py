@@ -1,4 +1,4 @@
-"""The state table: real files, real processes, other Delta readers; and what must not look like a new start."""
+"""The state table: real files, real processes, other Delta readers; and losses that are no first start."""
 
 import os
 import random
@@ -53,7 +53,7 @@ def at(version: int, app: str = APP) -> Progress:
 
 
 async def fill(store: ObjectStore, records: int, app: str = APP, first: int = 0) -> StateTable:
-    """`records` records, versions from `first` on."""
+    """Write `records` records, versions from `first` on."""
     table = StateTable(store)
     for version in range(first, first + records):
         await table.record(at(version, app))
@@ -93,7 +93,7 @@ async def test_only_one_instance_records(store: ObjectStore) -> None:
     await first.record(at(1))
     with pytest.raises(SinkFenced):
         await second.record(at(1))
-    with pytest.raises(SinkFenced):  # not asked again, not allowed again
+    with pytest.raises(SinkFenced):  # without a new read it is refused again
         await second.record(at(2))
     await first.record(at(2))
     assert await second.progress(APP) == at(2)
@@ -187,7 +187,7 @@ async def test_readers_are_not_disturbed_while_the_log_is_shortened(tmp_path: Pa
 
 
 async def test_a_writer_that_slept_through_two_checkpoints_is_not_lost(store: ObjectStore) -> None:
-    """Its next version was deleted long ago, so creating it succeeds and means nothing."""
+    """Its next version was deleted long ago, so creating it succeeds without an effect."""
     sleeper = await fill(store, 3, "sleeper")
     await fill(store, 4 * CHECKPOINT_EVERY, "busy")
     await sleeper.record(at(3, "sleeper"))
@@ -203,7 +203,7 @@ async def test_a_writer_that_slept_through_two_checkpoints_is_not_lost(store: Ob
 
 
 class FaultyStore(MemoryStore):
-    """Fails at the next put of a kind, before or after it took place."""
+    """A store that fails at the next put of a kind, before or after it took place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ async def test_failures_of_the_store() -> None:
 
 
 async def test_dying_while_shortening_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After any number of deletions the table is whole, and the next checkpoint cleans up the rest."""
+    """After any number of deletions the table is valid, and the next checkpoint removes the rest."""
 
     class Killed(BaseException):
         pass
@@ -329,7 +329,7 @@ async def test_flipped_bits_in_a_checkpoint_are_found(tmp_path: Path) -> None:
 
 
 async def test_a_broken_checkpoint_can_be_removed(tmp_path: Path) -> None:
-    """The one before it, and the commits since, are there for that."""
+    """The previous checkpoint and the commits since are kept for that."""
     await fill(LocalStore(tmp_path), 2 * CHECKPOINT_EVERY + 10)
     max((tmp_path / LOG).glob("*.parquet")).unlink()
     assert await StateTable(LocalStore(tmp_path)).progress(APP) == at(2 * CHECKPOINT_EVERY + 9)
@@ -420,7 +420,7 @@ def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
 
 @pytest.mark.long
 def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
-    """Each process goes on where the one before was killed: never behind it, never between two positions."""
+    """Each process continues where the previous one was killed: never later, never between two positions."""
     chance = random.Random(20260802)
     last, kills = 200, 0
     position: Position | None = None

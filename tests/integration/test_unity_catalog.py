@@ -1,7 +1,7 @@
-"""Tables whose commits Unity Catalog hands out: what Delta Kernel writes there, followed row-exact; and refusals.
+"""Tables managed by Unity Catalog: commits of Delta Kernel, followed row by row; and refusals.
 
-The catalog is `unity_server.py`. Commits are staged, ratified and published by Delta's own client where it can do so,
-and by hand where no client at hand would: a catalog that contradicts the folder, files that go, tables that change.
+The catalog is `tests.support.servers.unity_catalog`. Delta's own client stages, ratifies and publishes commits where
+possible. Other cases are written by hand: a catalog that contradicts the folder, missing files, changing tables.
 """
 
 import json
@@ -48,7 +48,7 @@ def client(server: UnityServer, **options: Any) -> UnityCatalog:
 
 
 async def rows(log: DeltaTableLog, first: int | None = None) -> list[Row]:
-    """(version, change, a) of what there is to read from `first` on (None: where the last reading ended)."""
+    """Return (version, change, a) of all rows from `first` on (None: from the end of the last read)."""
     found: list[Row] = []
     if first is not None:
         await log.seek(first)
@@ -73,7 +73,7 @@ class Managed:
         server.add(NAME, folder)
 
     def actions(self, version: int, *values: int, deletes: int | None = None) -> list[str]:
-        """The commit of `version`: rows come, and those of version `deletes` go."""
+        """Make the commit of `version`, which inserts rows and deletes those of version `deletes`."""
         path = parquet(self.folder / f"{version}-{values[0]}.parquet", pa.table({"a": pa.array(values, pa.int64())}))
         lines = [commit_info(inCommitTimestamp=1000 + version), add(path.name, size=path.stat().st_size)]
         if deletes is not None:
@@ -81,7 +81,7 @@ class Managed:
         return [json.dumps(line) for line in lines]
 
     def stage(self, version: int, *values: int, deletes: int | None = None, of: str = "a") -> Path:
-        """Write a commit that nobody has ratified."""
+        """Write a commit that is not ratified."""
         path = self.folder / "_delta_log" / "_staged_commits" / f"{version:020d}.{of * 8}-0000-4000-8000-{of * 12}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(self.actions(version, *values, deletes=deletes)) + "\n")
@@ -98,7 +98,7 @@ class Managed:
         write_commit(self.folder, version, *self.actions(version, *values))
 
     def log(self, **options: Any) -> DeltaTableLog:
-        """The table as it is followed."""
+        """Return the table's log."""
         return DeltaTableLog(LocalStore(self.folder), catalog=client(self.server, **options))
 
 
@@ -130,12 +130,12 @@ class Kernel:
 
     @property
     def snapshot(self) -> Any:
-        """The table as Kernel finds it through the catalog."""
+        """Return the table as Kernel finds it through the catalog."""
         nothing = self.jvm.java.util.Optional.empty()
         return self.client.loadSnapshot(self.engine, self.id, self.location, self.name, nothing, nothing)
 
     def append(self, *values: int) -> int:
-        """Commit rows; the version."""
+        """Commit rows; return the version."""
         path = self.folder / f"{values[0]}.parquet"
         pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
         files = self.jvm.java.util.ArrayList()
@@ -150,7 +150,7 @@ class Kernel:
         return int(done.getVersion())
 
     def timestamp_ms(self) -> int:
-        """The time of the latest version."""
+        """Return the time of the latest version."""
         return int(self.snapshot.getTimestamp(self.engine))
 
 
@@ -169,7 +169,7 @@ def test_what_delta_kernel_writes_is_followed(spark: SparkSession, catalog: Unit
     assert published(kernel.folder) == [0, 1, 2], "and the catalog names them still"
     assert anyio.run(rows, log, 0) == expected
 
-    # With this commit Kernel tells the catalog what it has published.
+    # With this commit Kernel reports its published commits to the catalog.
     assert kernel.append(30) == 3
     assert published(kernel.folder) == [0, 1, 2]
     assert anyio.run(rows, log) == [(3, "insert", 30)], "where the last reading ended"
@@ -188,10 +188,10 @@ def published(folder: Path) -> list[int]:
 async def test_the_commit_that_the_catalog_names_is_the_one(managed: Managed) -> None:
     managed.commit(1, 10)
     managed.commit(2, 20, deletes=1)
-    managed.stage(2, 666, of="b")  # lost against the other
+    managed.stage(2, 666, of="b")  # lost to the other commit
     managed.stage(3, 667)  # not ratified
-    managed.publish(1, 668)  # not what the catalog says
-    managed.publish(3, 669)  # beyond the catalog's latest version
+    managed.publish(1, 668)  # not the commit that the catalog names
+    managed.publish(3, 669)  # after the catalog's latest version
     managed.publish(4, 670)
     log = managed.log()
     assert await rows(log, 0) == [(1, "insert", 10), (2, "delete", 10), (2, "insert", 20)]
@@ -218,7 +218,7 @@ async def test_a_version_is_read_once_it_is_ratified(managed: Managed) -> None:
     staged.unlink()
     managed.commit(3, 30, deletes=2)
     assert await rows(log) == [(2, "insert", 20), (3, "delete", 20), (3, "insert", 30)]
-    for _ in range(40):  # long enough to look for a gap
+    for _ in range(40):  # long enough for a gap check
         assert await rows(log) == []
 
 
