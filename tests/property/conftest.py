@@ -1,4 +1,4 @@
-"""Spark as the random histories want it."""
+"""Spark with settings for the random histories."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,18 +10,18 @@ from pyspark.sql import SparkSession
 from tests.support.histories.random_history import quick
 from tests.support.spark.table import Table
 
-# This peer is not built for Linux on all processors; the tests about it are nobody else's.
+# This library is not built for Linux on all processors; only its own tests need it.
 collect_ignore = [] if find_spec("delta_kernel_rust_sharing_wrapper") else ["test_peer_kernel.py"]
 
 
 @pytest.fixture(scope="package")
 def quick_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session all suites share, with settings of this one while it runs."""
+    """The shared session, with settings for small tables while it is used."""
     with quick(spark):
         yield spark
 
 
 @pytest.fixture
 def table(quick_spark: SparkSession, tmp_path: Path) -> Table:
-    """A table that is not there yet."""
+    """A table that does not exist yet."""
     return Table(quick_spark, tmp_path / "table")

@@ -1,11 +1,11 @@
-"""Tables without a change feed: only the rows that changed are events, and none of them is missing.
+"""Tables without a change feed: only changed rows are events, and no changed row is missing.
 
-Random histories that write most rows again as they were (`tests.support.histories.rewrites`) are judged version by
-version over delta-rs's and Spark's snapshots: the fold of the events holds, and there are as many events as rows in
-which two snapshots differ. A history that is written twice, with a change feed and without one, has the same events
-when updates are identified by key. Histories whose columns change are those of `tests.support.oracle.recorded`.
+Random histories that rewrite most rows unchanged (`tests.support.histories.rewrites`) are judged version by version
+with delta-rs's and Spark's snapshots: the fold of the events holds, and there are as many events as rows in which two
+snapshots differ. A history written twice, with a change feed and without one, has the same events when updates are
+identified by key. Histories whose columns change are those of `tests.support.oracle.recorded`.
 
-`make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
+`make soak` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
 at `LAKE_TAILER_SOAK_SEED`.
 """
 
@@ -63,9 +63,9 @@ DROP: Final = PairingRules()
 KEEP: Final = PairingRules(Carryovers.KEEP)
 BY_KEY: Final = PairingRules(compute_updates=True, key=("id",), skip_unchanged=True)
 BY_ROW_ID: Final = replace(BY_KEY, key=())
-# Whatever these do, what is left to apply is the same.
+# The fold is the same with each of these rules.
 OTHERS: Final = (KEEP, BY_ROW_ID, BY_KEY, replace(BY_KEY, carryovers=Carryovers.KEEP))
-# What keeps the ids of the rows it writes again.
+# Operations that keep the ids of rewritten rows.
 KEEPING_IDS: Final = ("UPDATE", "DELETE", "MERGE", "OPTIMIZE")
 
 
@@ -75,7 +75,7 @@ def shape(vectors: bool, tracked: bool, partitioned: bool, rich: bool, unique: b
     return RewriteShape(False, vectors, partitioned, rich, traits)
 
 
-# Each two of vectors, row tracking and partitions in all four ways, and what is done to such a table.
+# All combinations of vectors, row tracking and partitions in pairs, and the operations on such tables.
 DONE: Final = {
     shape(vectors=False, tracked=False, partitioned=False, rich=True, unique=False): (
         "insert again",
@@ -122,12 +122,12 @@ def paired(rules: PairingRules) -> ChangelogEngine:
 
 
 def row_count(version: Followed) -> int:
-    """How many events a version has."""
+    """Return the number of events of a version."""
     return sum(table.num_rows for table in version.tables)
 
 
 def check(history: RewriteHistory) -> int:
-    """Judge every version of a history without a feed; returns how many there are."""
+    """Judge every version of a history without a feed; return their number."""
     raw = follow(history.path)
     assert [version.plan.version for version in raw] == list(range(history.latest + 1))
     found = {rules: follow(history.path, engine=paired(rules)) for rules in (DROP, *OTHERS)}
@@ -145,21 +145,21 @@ def check(history: RewriteHistory) -> int:
 
 
 def snapshot_rows(history: RewriteHistory, version: int) -> Rows:
-    """All rows of a version; the latest is asked of Spark, the others of the quicker reader."""
+    """Return all rows of a version: the latest from Spark, the others from the faster reader."""
     if version == history.latest:
         return spark_snapshot(history.spark, history.path, version)
     return delta_rs_snapshot(history.path, version)
 
 
 def check_fold(before: Rows, after: Rows, versions: Iterable[Followed], where: str) -> None:
-    """What was there with the events of a version applied is what is there then, whichever the rules."""
+    """Check that the events of a version turn the previous snapshot into the next one, with any rules."""
     for version in versions:
         kept, come = gone_and_come(before, version.tables, where)
         assert_same(kept + come, after, where)
 
 
 def check_places(raw: Followed, found: Mapping[PairingRules, Followed], where: str) -> None:
-    """Events stay where they were; it is known which are left of several equal ones, and which are one update."""
+    """Check that positions stay, and which of several equal events remain, and which are one update."""
     tracked = any(task.tracking is not None for task in raw.plan.tasks)
     left = changes(events(run_plan(raw.plan.with_row_ids()) if tracked else raw))
     assert events(found[KEEP]) == events(raw), where
@@ -169,18 +169,18 @@ def check_places(raw: Followed, found: Mapping[PairingRules, Followed], where: s
 
 
 def check_resumed(chosen: random.Random, raw: Followed, whole: Followed, where: str) -> None:
-    """Whoever goes on behind any row, one that was left out included, gets what he would have got."""
+    """Check that resuming after any row, a dropped one included, gives the remaining events."""
     if whole.positions:
         place = chosen.choice(raw.positions)
-        first = whole.positions[0].task // TASKS * TASKS  # of this way to read the version
+        first = whole.positions[0].task // TASKS * TASKS  # of these comparison rules
         rest = run_plan(raw.plan, paired(BY_KEY), replace(place, task=first + place.task))
         assert events(rest) == [event for event in events(whole) if event.position > place], f"after {place}, {where}"
 
 
 def check_twins(on: RewriteHistory, off: RewriteHistory) -> None:
-    """Both were written alike; their events agree when updates are told by key, and by row id where rows have one.
+    """Compare two histories written alike: their events agree with updates by key, and by row id where rows have one.
 
-    Unless asked for updates, the feed is believed.
+    Without a request for updates, the feed is used unchanged.
     """
     assert on.story == off.story
     for raw, left in zip(follow(on.path), follow(on.path, engine=paired(DROP)), strict=True):
@@ -197,15 +197,16 @@ def check_twins(on: RewriteHistory, off: RewriteHistory) -> None:
 
 
 def untimed(version: Followed) -> Rows:
-    """A version's events but for the time of its commit."""
+    """Return a version's events without the commit time."""
     return sum((rows_of(table, [COMMIT_TIMESTAMP]) for table in version.tables), Rows())
 
 
 def check_told(told: RecordedTable) -> int:
-    """Judge the versions of a written history that have no feed; returns how many deleted and inserted the same.
+    """Judge the versions of a written history without a feed; return how many delete and insert equal rows.
 
-    The events that there are without comparison are judged elsewhere; of these, exactly those are left of which the
-    version does not have as many on the other side. Deleted rows are said in the columns of the version.
+    Events without comparison are judged elsewhere. Of these, exactly those remain that have no equal row on the other
+    side
+    of the version. Deleted rows are compared in the columns of the version.
     """
     compared = 0
     raw, found = follow(told.path, told.first), follow(told.path, told.first, engine=paired(DROP))
@@ -226,9 +227,9 @@ def check_told(told: RecordedTable) -> int:
 
 
 def sides(version: Followed, before: Schema, after: Schema) -> tuple[Rows, Rows]:
-    """A version's deleted rows, said in the columns of `after`, and its inserted ones.
+    """Return a version's deleted rows, in the columns of `after`, and its inserted ones.
 
-    A row that held something in a column that is lost is no other row.
+    A row with a value in a dropped column equals no other row.
     """
     gone, come, kept = Rows(), Rows(), shared(after, before)
     for table in version.tables:
@@ -306,13 +307,13 @@ def test_overwrite_that_changes_a_type(table: Table) -> None:
 
 
 def test_restore_of_a_dropped_column(table: Table) -> None:
-    """A row whose file was written without the column has its id and commit version from before, and another value."""
+    """A row whose file was written without the column keeps its id and commit version, with another value."""
     properties = "'delta.columnMapping.mode' = 'name', 'delta.enableRowTracking' = 'true'"
     table.create(COLUMNS, TEN_ROWS, feed=False, properties=properties)
     table.sql("ALTER TABLE {t} DROP COLUMN n")
     table.sql("DELETE FROM {t} WHERE id = 0")
     table.sql("RESTORE TABLE {t} TO VERSION AS OF 1")
-    # Where the column is null, nothing changes.
+    # Rows with null in the column do not change.
     judged(table, {"delete": 8, "insert": 9}, {"update_preimage": 8, "update_postimage": 8, "insert": 1}, compared=2)
 
 
@@ -320,7 +321,7 @@ MAPPED: Final = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' =
 
 
 def test_net_changes_where_column_mapping_is_removed(table: Table) -> None:
-    """Spark writes every file anew, under other physical names: columns are what they are called."""
+    """Spark rewrites every file under other physical names: columns are matched by name."""
     table.create(COLUMNS, "SELECT id, 'old', 1 FROM range(4)", feed=False, properties=MAPPED)
     table.sql("INSERT INTO {t} SELECT id, 'new', 2 FROM range(4, 6)")
     table.sql("DELETE FROM {t} WHERE id = 0")
@@ -352,7 +353,7 @@ def test_net_changes_of_rows_that_differ_in_a_dropped_column(table: Table, again
 
 
 def test_overwrite_that_drops_a_column(table: Table) -> None:
-    """Rows that had a value there are others now."""
+    """Rows with a value in the column become other rows."""
     table.create(COLUMNS, TEN_ROWS, feed=False)
     rows = table.spark.read.format("delta").load(str(table.path)).select("id", "name")
     rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(table.path))
@@ -360,11 +361,11 @@ def test_overwrite_that_drops_a_column(table: Table) -> None:
 
 
 def net(table: Table, last: int, *options: str) -> list[tuple[str, int, int]]:
-    """Change type, id and version of what the command line shows from version 2 on."""
+    """Return change type, id and version of the output of `tail` from version 2 on."""
     done = tailer("tail", table.path, "--from", 2, "--to", last, "--net-changes", *options)
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    # Between the rows a line says what became of the columns.
+    # Lines about schema changes come between the rows.
     return sorted((row["_change_type"], row["id"], row["_commit_version"]) for row in rows if "id" in row)
 
 
@@ -373,9 +374,9 @@ TEN_ROWS: Final = "SELECT id, 'old', IF(id = 4, NULL, CAST(id AS INT)) FROM rang
 
 
 def judged(table: Table, changed: dict[str, int], updates: dict[str, int], compared: int = 1) -> None:
-    """The latest version has so many changes, and so many where updates are told by the key.
+    """Check the number of changes of the latest version, and of updates by key.
 
-    `compared`: how many versions of the table, which has no feed, delete and insert the same.
+    `compared`: the number of versions that delete and insert equal rows, in this table without a feed.
     """
     schemas = schemas_in(table.path)
     story = [f"version {version}" for version in schemas]

@@ -1,7 +1,7 @@
-"""Cases of the change feed that no public table covers, made by Spark itself and named after what is special.
+"""Cases of the change feed that no public table covers, written by Spark and named after their special property.
 
-Each is checked like a random history: against Spark's change feed where there is one, and by the fold over Spark's
-snapshots; and it asserts that its log holds what it is about.
+Each is checked like a random history: by Spark's change feed if there is one, and by the fold over Spark's snapshots.
+Each also asserts that its log has the special property.
 """
 
 import os
@@ -162,7 +162,7 @@ def test_partition_values_that_need_escapes(table: Table) -> None:
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
 def test_empty_text_and_null(table: Table, vectors: bool) -> None:
-    """Both are null as a partition value, and two different things in a column."""
+    """Both are null as a partition value, and two different values in a column."""
     rows = "SELECT * FROM VALUES (1, '', 'a'), (2, NULL, ''), (3, 'x', NULL), (4, '', NULL)"
     table.create("id BIGINT, p STRING, s STRING", rows, vectors=vectors, partition="p")
     table.sql("UPDATE {t} SET s = 'changed' WHERE id = 4")
@@ -206,7 +206,7 @@ def test_columns_added_later_are_null_in_older_files(table: Table, position: str
 
 
 def test_overwrite_with_another_partitioning(table: Table) -> None:
-    """The removed files are partitioned as the table was, the added ones as it is from then on."""
+    """The removed files have the old partitioning, the added ones the new."""
     table.create("id BIGINT, p STRING, q STRING", "SELECT id, IF(id = 0, NULL, 'x'), NULL FROM range(3)", partition="p")
     rows = table.spark.sql("SELECT id, 'y' AS p, IF(id = 1, NULL, 'z') AS q FROM range(3)")
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")

@@ -1,4 +1,4 @@
-"""Configurations of random keys and values: all that is wrong is found, whatever else is wrong, and nothing crashes."""
+"""Configurations of random keys and values: every fault is found, whatever other faults there are, without a crash."""
 
 import json
 import tempfile
@@ -28,7 +28,7 @@ SINK_KEYS: Final = [
     "large_records", "dead_letter_topic", "registry_url", "registry_username", "tls", "tls_ca_file", "sasl_mechanism",
     "sasl_username", "create_topics", "envelop",
 ]  # fmt: skip
-# Wrong whatever else is said: the type, or a value that nothing else makes right.
+# Invalid in any configuration: a wrong type, or a value that is never valid.
 WRONG: Final[dict[str, Any]] = {
     "sink.partitions": 0,
     "sink.topic": "a/b",
@@ -42,7 +42,7 @@ WRONG: Final[dict[str, Any]] = {
 
 
 def toml(table: dict[str, Any]) -> str:
-    """Its keys and values."""
+    """Format keys and values as TOML."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 

@@ -1,4 +1,4 @@
-"""A feed cut into batches in any way, its splits run in any order, gives each row `LocalEngine` gives, once."""
+"""Micro-batches of any size, with splits executed in any order: each row of `LocalEngine`, once."""
 
 import random
 from pathlib import Path
@@ -30,7 +30,7 @@ WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 
 
 def budgets(chance: random.Random, count: int) -> list[Budget]:
-    """Limits of every kind, tight ones above all."""
+    """Limits of every kind, mostly small ones."""
 
     def some(most: int) -> int | None:
         return chance.choice([None, 1, chance.randint(1, most)])
@@ -67,7 +67,7 @@ def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_partitions_are_compared_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Values written in several ways are one partition; equal rows come on several files, and go again."""
+    """Values written in several ways are one partition; equal rows are inserted in several files, and deleted."""
     monkeypatch.setattr("tailer.spark.splits.MIN_SPLIT_BYTES", 1)
     chance = random.Random(seed)
     write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="integer"), ["p"]))

@@ -1,7 +1,7 @@
-"""Whatever bytes the log holds, reading it gives a value or a named error, and takes memory for what is there.
+"""Logs of arbitrary bytes: reading gives a value or a named error, in memory bounded by the file.
 
-Bytes are broken the way disks and writers break them: real files with some bytes changed, lost or doubled, and
-well-formed values of the wrong type, size or depth. Examples are the same in every run.
+Bytes are damaged as by disks and writers: real files with some bytes changed, lost or duplicated, and well-formed
+values of the wrong type, size or depth. Examples are the same in every run.
 """
 
 import json
@@ -65,7 +65,7 @@ MEMORY_MB: Final = 150
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_stays_bounded() -> Iterator[None]:
-    """No broken file of some kilobytes makes this process grow by much."""
+    """Check that no damaged file of some kilobytes makes this process grow by much."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -74,14 +74,14 @@ def memory_stays_bounded() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def little_in_memory() -> Iterator[None]:
-    """Of live files, two are many: they are sorted by way of the disk."""
+    """Sort live files on disk already from the second one on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SpillingSort", partial(SpillingSort, run_entries=2))
         yield
 
 
 def outcome(work: Callable[[], T]) -> T | None:
-    """What `work` gives, or nothing where it fails as everything of ours may."""
+    """Return the result of `work`, or None for an error that may be raised."""
     error: TailerError
     try:
         return work()
@@ -94,10 +94,10 @@ def outcome(work: Callable[[], T]) -> T | None:
 
 @st.composite
 def broken(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    """One of some files, with up to four wounds."""
+    """One of some files, damaged in up to four places."""
     data = bytearray(draw(st.sampled_from(originals)))
     for _ in range(draw(st.integers(1, 4))):
-        # The ends of a file say how to read all the rest of it.
+        # The ends of a file describe the rest of it, so they are damaged more often.
         at = draw(st.integers(0, len(data)) | st.integers(0, min(60, len(data))))
         at = draw(st.sampled_from([at, len(data) - at]))
         match draw(st.integers(0, 4)):
@@ -115,12 +115,12 @@ def broken(draw: st.DrawFn, originals: list[bytes]) -> bytes:
 
 
 def parse(data: bytes) -> Commit | None:
-    """A commit's bytes, as they are read from the log."""
+    """Parse a commit's bytes, as read from the log."""
     return outcome(lambda: parse_commit(data, "t", "c", 3, 1000))
 
 
 def follow(data: bytes) -> None:
-    """Read a commit and plan it, as the table's first one and as one that comes later."""
+    """Read a commit and plan it, as the table's first one and as a later one."""
     commit = parse(data)
     if commit is None:
         return
@@ -139,7 +139,7 @@ def follow(data: bytes) -> None:
 
 
 def lines(*actions: Any) -> bytes:
-    """A commit file."""
+    """Make a commit file."""
     return "".join(json.dumps(action) + "\n" for action in actions).encode()
 
 
@@ -194,13 +194,13 @@ VALUES: Final = SCALARS | st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where in a value something else may stand."""
+    """Yield the places in a value where another value can be put."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
 def put(value: Any, path: tuple[Any, ...], other: Any) -> Any:
-    """A value with something else at one place."""
+    """Return the value with another one at a place."""
     if not path:
         return other
     items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
@@ -280,7 +280,7 @@ def checkpoints() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A checkpoint without compression and without checksums, so that all its bytes are taken at their word."""
+    """Rewrite a checkpoint without compression and checksums, so that no damage is detected by these."""
     path = tmp_path_factory.mktemp("plain") / "checkpoint.parquet"
     files = [add(f"f{number}", VECTOR | VECTOR_SIZES, **FILE) for number in range(20)]
     table = pq.read_table(checkpoint(path, *HEAD, *files))
@@ -300,7 +300,7 @@ async def bootstrap(data: bytes, extension: str = "parquet") -> None:
 
 
 async def every_live_file(store: MemoryStore, segment: LogSegment) -> None:
-    """Find the live files, by way of the disk."""
+    """Find the live files, sorted on disk."""
     with suppress(LogCorrupt):
         with await live_files(store, segment, "t") as files:
             found = [(file.modification_time, locate(file.path, "t")) for file in files]
@@ -350,7 +350,7 @@ def test_bytes_for_a_hint(data: bytes) -> None:
         assert 0 <= parse_last_checkpoint(data) < 2**63
 
 
-# What paths are put together from, where it matters what stands beside what.
+# Parts of paths whose combinations matter.
 PATHS: Final = st.lists(st.sampled_from(["x", ":", "/", "..", ".", "file", "FILE", "localhost", "%2F", "s3", "é"])).map(
     "".join
 )
@@ -359,7 +359,7 @@ PATHS: Final = st.lists(st.sampled_from(["x", ":", "/", "..", ".", "file", "FILE
 @quick
 @given(st.text() | st.sampled_from(TEXTS) | PATHS, st.sampled_from(["/l/t", "s3://b/l/t"]))
 def test_any_path(path: str, root: str) -> None:
-    """It leads below the table, along its dots above it, or is absolute: never to the folder we happen to run in."""
+    """It is below the table, above it by dot segments, or absolute: never in the working directory."""
     with suppress(ValueError):
         uri = locate(path, root)
         assert "\0" not in uri
@@ -377,7 +377,7 @@ def test_any_text_for_z85(text: str, size: int) -> None:
 
 
 def vectors() -> list[bytes]:
-    """Bitmaps of all kinds of containers."""
+    """Bitmaps with all kinds of containers."""
     rows = [[], [1, 5, 9], range(10_000), range(0, 200_000, 2), [2**32 + 5, 2**33], [*range(100, 60_000), 2**31]]
     runs = [BitMap64(some) for some in rows]
     for bitmap in runs:

@@ -1,11 +1,11 @@
-"""Random histories made by Spark: our rows are Spark's own change feed, and the fold holds with and without a feed.
+"""Random histories written by Spark: our rows equal Spark's change feed, and the fold holds with and without a feed.
 
-With a feed, our rows (and their time of commit) must be what `readChangeFeed` gives, and must turn delta-rs's snapshot
-of each version into the next one; without a feed, Spark's own snapshots are asked. A failure says the seed, the version
-and what differs. `tests.support.oracle.recorded` judges histories whose columns change
+With a feed, our rows (and their commit timestamps) must equal those of `readChangeFeed`, and must turn delta-rs's
+snapshot of each version into the next one. Without a feed, Spark's own snapshots are used. A failure names the seed,
+the version and the difference. `tests.support.oracle.recorded` judges histories whose columns change
 (`tests.support.histories.schema_evolution`).
 
-`make soak` goes on with fresh seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
+`make soak` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
 at `LAKE_TAILER_SOAK_SEED`.
 """
 
@@ -47,7 +47,7 @@ SIDE_BY_SIDE: Final = 2
 
 
 def check(spark: SparkSession, history: History) -> int:
-    """Judge every version of a history; returns how many there are."""
+    """Judge every version of a history; return their number."""
     versions = follow(history.path)
     assert [version.plan.version for version in versions] == list(range(history.latest + 1))
     feed = spark_feed(spark, history.path) if history.shape.feed else None
@@ -75,7 +75,7 @@ def check(spark: SparkSession, history: History) -> int:
 
 
 def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape, steps: int = STEPS) -> int:
-    """One history, made and judged."""
+    """Write and judge one history."""
     path = folder / f"{seed}-{shape}"
     if not shape.traits:
         return check(spark, History(spark, path, seed, shape).run(steps))

@@ -1,4 +1,4 @@
-"""Large values, stored in whatever way: batches stay small, and the rows are what they were (invariant 7)."""
+"""Large values in any storage form: batches stay small, and the rows are unchanged (invariant 7)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ VALUES: Final = ["x" * GIANT, "y" * GIANT, *(f"value {number}" for number in ran
 
 
 def chosen(name: str, kind: pa.DataType) -> pa.DictionaryArray:
-    """Indices into few values."""
+    """Indices into a few values."""
     used = sorted(set(INDEX[name]) - {-1})
     places = {value: place for place, value in enumerate(used)}
     indices = pa.array([places.get(value) for value in INDEX[name]], pa.int32())
@@ -114,14 +114,14 @@ def written(path: Path, name: str, kind: pa.DataType, place: str, stored: str, a
     if "column_encoding" in options:
         options["column_encoding"] = {"a": options["column_encoding"]}
     table = pa.table({"id": range(len(values)), "a": NESTED[place](values)})
-    # Pages of few values: a page is decoded as a whole.
+    # Pages of few values, because a page is decoded as a whole.
     return parquet(path, table, store_schema=arrow, write_batch_size=8, **options)
 
 
 @pytest.mark.parametrize("stored", ENCODINGS)
 @pytest.mark.parametrize("name", INDEX)
 def test_every_encoding_in_every_order(tmp_path: Path, stored: str, name: str) -> None:
-    # Values that are stored as often as they are there add up to no more than the row group.
+    # Values stored as often as they occur are never larger than the row group.
     most = 2 * MOST if stored in ("plain", "lengths apart") else MOST
     check(written(tmp_path / "f", name, pa.string(), "column", stored, arrow=False), name, pa.string(), most=most)
 
@@ -142,7 +142,7 @@ def test_with_deletion_vectors(tmp_path: Path, arrow: bool, exclude: list[int]) 
 
 
 def test_lists_of_many_large_values(tmp_path: Path) -> None:
-    """A row may be larger than a batch should be: it comes alone."""
+    """A row may be larger than the limit of a batch: it comes alone."""
     values = pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array(VALUES[:1]))
     lists = pa.ListArray.from_arrays(pa.array(range(0, ROWS + 1, 50), pa.int32()), values)
     path = parquet(tmp_path / "f", pa.table({"a": lists}), store_schema=False)
@@ -162,7 +162,7 @@ def test_binary_of_a_fixed_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
 @pytest.mark.parametrize("page_version", ["1.0", "2.0"])
 def test_a_large_value_in_a_dictionary_of_many_small_ones(tmp_path: Path, compression: str, page_version: str) -> None:
-    """On average its values are small, and there are as many of them as rows: some are in no row."""
+    """On average its values are small, and there are as many as rows, but not all are used."""
     small, first = [f"value {number}" for number in range(20_000)], 5_000
     indices = pa.array([*range(first), *[20_000] * ROWS], pa.int32())
     values = pa.DictionaryArray.from_arrays(indices, pa.array([*small, "x" * GIANT]))
@@ -177,7 +177,7 @@ def test_a_large_value_in_a_dictionary_of_many_small_ones(tmp_path: Path, compre
 
 
 def test_small_values_come_in_large_batches(tmp_path: Path) -> None:
-    """Of any number of dictionaries, however large they are."""
+    """With any number of dictionaries of any size."""
     rows = 50_000
     columns = {f"c{step}": [f"value {number * step % 30_000}" for number in range(rows)] for step in range(1, 12)}
     path = parquet(tmp_path / "f", pa.table(columns), store_schema=False)

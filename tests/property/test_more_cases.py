@@ -1,7 +1,7 @@
-"""More cases of the change feed that no public table covers: the table changes under its rows, and logs are odd.
+"""More cases of the change feed that no public table covers: schema changes, and unusual logs.
 
-Tables are made by Spark. Where no writer would write such a commit, Spark's own log or files are altered by hand, and
-Spark is asked all the same wherever it can read the result.
+Spark writes the tables. Where no writer makes such a commit, Spark's log or files are altered by hand, and Spark is
+still the oracle wherever it can read the result.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_replace_with_a_new_id(table: Table) -> None:
 
 @pytest.mark.parametrize(("mode", "vectors"), [("name", True), ("id", False)], ids=["name, vectors", "id"])
 def test_rename_in_the_middle_of_the_range(table: Table, mode: str, vectors: bool) -> None:
-    """Spark refuses the whole range; version by version it answers."""
+    """Spark refuses the whole range, but answers for each version."""
     table.create(
         "id BIGINT, n INT, s STRUCT<a: INT, l: ARRAY<STRUCT<x: INT>>>, p STRING",
         "SELECT id, 1, named_struct('a', 2, 'l', array(named_struct('x', 3))), 'a/b' FROM range(6)",
@@ -105,7 +105,7 @@ def test_widening_in_the_middle_of_the_range(table: Table) -> None:
 
 
 def test_same_path_added_again_without_a_vector(table: Table) -> None:
-    """The rows of the file are what they were; Spark's own feed gives up on the commit."""
+    """The rows of the file are unchanged; Spark's own feed fails at the commit."""
     table.create("id BIGINT", "SELECT id FROM range(4)")
     (add,) = table.actions(1, "add")
     remove = {**add, "deletionTimestamp": 1, "extendedFileMetadata": True}
@@ -130,7 +130,7 @@ def test_missing_commit_info(table: Table) -> None:
 
 
 def test_two_transaction_app_ids(table: Table) -> None:
-    """Several writers keep their own progress in the table we read; a write that was done already makes no version."""
+    """Several writers keep their progress in the source table; a repeated write makes no version."""
     table.create("id BIGINT", "SELECT id FROM range(2)")
     for app, number, first in (("a", 1, 10), ("b", 1, 20), ("a", 1, 30), ("b", 7, 40)):
         writer = table.spark.range(first, first + 2, 1, 1).write.format("delta").mode("append")
@@ -144,7 +144,7 @@ def test_two_transaction_app_ids(table: Table) -> None:
 
 
 def with_vector(table: Table) -> tuple[Path, dict[str, Any]]:
-    """Make a table whose version 2 deletes rows by a vector; returns the vector's file and descriptor."""
+    """Make a table whose version 2 deletes rows by a vector; return the vector's file and descriptor."""
     table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
     table.sql("DELETE FROM {t} WHERE id = 3")
     (add,) = table.actions(2, "add")
@@ -153,7 +153,7 @@ def with_vector(table: Table) -> tuple[Path, dict[str, Any]]:
 
 
 def stopped_at(table: Table, version: int) -> TailerError:
-    """What stops us at `version`, everything before it having been given."""
+    """Return the error of `version`; all earlier versions must be readable."""
     versions, error = follow_until_error(table.path)
     assert len(versions) == version
     assert isinstance(error, TailerError)
@@ -195,7 +195,7 @@ def test_commit_with_only_an_unknown_action(table: Table) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "garbage"])
 def test_lost_commit_without_a_checkpoint(table: Table, damage: str) -> None:
-    """Spark's version checksum of the next commit tells its schema, also where the lost commit changed it."""
+    """Spark's version checksum of the next commit defines its schema, even if the lost commit changed it."""
     table.create("id BIGINT", "SELECT id FROM range(4)")
     table.sql("ALTER TABLE {t} ADD COLUMNS (x STRING)")
     table.sql("INSERT INTO {t} VALUES (4, 'four')")

@@ -1,4 +1,4 @@
-"""The change reader of delta-kernel-rs: where it shows rows that did not change, or gives up, and what we do there."""
+"""The change reader of delta-kernel-rs: its wrong rows and failures, and our correct answers."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.spark.table import Table, kinds
 
 
 def kernel_feed(path: Path, first: int, last: int) -> pa.Table:
-    """What delta-kernel-rs gives as the changes of some versions."""
+    """Read the changes of some versions with delta-kernel-rs."""
     root = f"{path.as_uri()}/"
     engine = PythonInterface(root)
     scan = TableChangesScanBuilder(KernelTable(root), engine, first, last).build()
@@ -21,7 +21,7 @@ def kernel_feed(path: Path, first: int, last: int) -> pa.Table:
 
 
 def counted(feed: pa.Table) -> dict[str, int]:
-    """How many rows a feed has of each change type."""
+    """Count the rows of a feed by change type."""
     found = feed.group_by("_change_type").aggregate([([], "count_all")]).to_pylist()
     return {row["_change_type"]: row["count_all"] for row in found}
 

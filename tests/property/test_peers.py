@@ -1,7 +1,7 @@
-"""Where another reader of changes is wrong, or gives up: what it does, and that our answer is right by the fold.
+"""Faults of other change readers: their answer or failure, and the proof by the fold that ours is right.
 
-Each test makes a table with Spark, shows the peer's answer or failure, and judges ours by Spark's snapshots. When a
-peer is mended its half of the test fails: then the test has done its work and becomes a plain comparison.
+Each test makes a table with Spark, shows the other reader's answer or failure, and judges ours by Spark's snapshots. If
+the other reader is fixed, its half of the test fails; the test then becomes a plain comparison.
 """
 
 import subprocess
@@ -26,23 +26,23 @@ SOURCE: Final = "(SELECT id FROM range(5)) s"
 
 
 def delta_rs_feed(path: Path, first: int, last: int) -> pa.Table:
-    """What delta-rs gives as the changes of some versions."""
+    """Read the changes of some versions with delta-rs."""
     return pa.table(DeltaTable(path).load_cdf(starting_version=first, ending_version=last).read_all())
 
 
 def counted(feed: pa.Table) -> dict[str, int]:
-    """How many rows a feed has of each change type."""
+    """Count the rows of a feed by change type."""
     found = feed.group_by("_change_type").aggregate([([], "count_all")]).to_pylist()
     return {row["_change_type"]: row["count_all"] for row in found}
 
 
 def plain(*tables: pa.Table) -> Rows:
-    """Change rows without their time of commit."""
+    """Return change rows without their commit timestamps."""
     return sum((rows_of(table, [COMMIT_TIMESTAMP]) for table in tables), Rows())
 
 
 def ours(version: Followed) -> Rows:
-    """Our rows of a version, likewise."""
+    """Return our rows of a version, likewise."""
     return plain(*version.tables)
 
 
@@ -58,7 +58,7 @@ def test_delta_rs_turns_a_vector_without_its_other_half_around(table: Table) -> 
     assert kinds(versions[3]) == {"delete": 9, "insert": 2}
     assert kinds(versions[4]) == {"delete": 2, "insert": 9}
     theirs = delta_rs_feed(table.path, 3, 3)
-    assert counted(theirs) == {"delete": 1, "insert": 2}  # the row that had gone before
+    assert counted(theirs) == {"delete": 1, "insert": 2}  # the row that was deleted earlier
     assert [row["id"] for row in theirs.to_pylist() if row["_change_type"] == "delete"] == [3]
     assert counted(delta_rs_feed(table.path, 4, 4)) == {"delete": 2, "insert": 1}
 
@@ -106,7 +106,7 @@ def test_delta_rs_shows_a_merge_that_changed_nothing(table: Table) -> None:
 
 
 def test_delta_rs_does_not_notice_that_there_is_no_feed(table: Table) -> None:
-    """We read such a version too, but say in its plan that the feed was off; delta-rs refuses or does not by chance."""
+    """We read such a version and mark its plan as without a feed; delta-rs refuses it only sometimes."""
     table.sql("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
     table.sql("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, 1 FROM range(10)")
     table.sql("UPDATE {t} SET n = 2 WHERE id = 3")
@@ -145,7 +145,7 @@ def test_delta_rs_does_not_read_mapped_columns(table: Table, mode: str) -> None:
 
 
 def spark_stream(spark: SparkSession, path: Path, scratch: Path) -> dict[str, int]:
-    """How many rows of each change type a Spark stream gives that begins at version 0."""
+    """Count the rows of a Spark stream from version 0 on, by change type."""
     reader = spark.readStream.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
     kinds_only = reader.load(str(path)).selectExpr("_change_type AS kind")
     writer = kinds_only.writeStream.format("delta").option("checkpointLocation", str(scratch / "progress"))
@@ -155,7 +155,7 @@ def spark_stream(spark: SparkSession, path: Path, scratch: Path) -> dict[str, in
 
 
 def test_spark_streams_unchanged_rows_where_the_feed_was_switched_off(table: Table, tmp_path: Path) -> None:
-    """Its batch reader refuses the range. We give such rows as well, under a plan that says there was no feed."""
+    """Its batch reader refuses the range. We deliver such rows too, with a plan marked as without a feed."""
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
     table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
     table.sql("UPDATE {t} SET n = 3 WHERE id < 2")
@@ -217,7 +217,7 @@ def test_spark_loses_rows_of_vectors_padded_by_the_rust_crate(quick_spark: Spark
 
 
 def test_spark_gives_nulls_once_the_partitioning_changed(table: Table) -> None:
-    """It looks for the values of the new partition columns where the old files say nothing of them."""
+    """It looks for the values of the new partition columns in old files, which do not have them."""
     table.create("id BIGINT, p STRING", "SELECT id, 'x' FROM range(2)")
     writer = table.spark.sql("SELECT id, 'y' AS p FROM range(1)").write.format("delta").mode("overwrite")
     writer.option("overwriteSchema", "true").partitionBy("p").save(str(table.path))

@@ -1,8 +1,8 @@
-"""Change rows of tables whose columns change (`tests.support.tables.schema_changes`): what cancels out, what must not.
+"""Change rows of tables whose columns change (`tests.support.tables.schema_changes`): rows that cancel out, and others.
 
-Rows cancel out if they are equal in all columns that either has. So it is within a version, however the work is cut,
-and for the net changes of every range of versions; and what is left, applied version by version, makes of the table
-before the table behind it.
+Rows cancel out if they are equal in all columns of either. This holds within a version, for any division into splits,
+and for the net changes of any range of versions. The remaining rows, applied version by version, turn each snapshot
+into the next.
 """
 
 import random
@@ -42,13 +42,13 @@ Sides = tuple[Counter[Any], Counter[Any]]
 
 
 def by_key(table: Reshaped, version: int) -> PairingRules:
-    """Updates by the column k."""
+    """Pair updates by the column k."""
     assert any(name == "k" for name, *_ in table.changes[version].columns)
     return PairingRules(compute_updates=True, key=("k",))
 
 
 def sides(batches: Iterable[ChangeBatch], columns: Callable[[int, bool], Named]) -> Sides:
-    """The rows that go and those that come; `columns`: those of a version's rows, and whether they go."""
+    """Return the deleted and the inserted rows; `columns`: those of a version's rows, by their change."""
     found: Sides = Counter(), Counter()
     for batch in batches:
         for row in batch.rows.to_pylist():
@@ -58,7 +58,7 @@ def sides(batches: Iterable[ChangeBatch], columns: Callable[[int, bool], Named])
 
 
 def happened(table: Reshaped, versions: range) -> Sides:
-    """All rows that the versions of a range delete, and all that they insert."""
+    """Return all rows that the versions of a range delete, and all that they insert."""
     gone, come = Counter[Any](), Counter[Any]()
     for version in versions:
         gone += table.changes[version].gone
@@ -67,12 +67,12 @@ def happened(table: Reshaped, versions: range) -> Sides:
 
 
 def left(gone: Counter[Any], come: Counter[Any]) -> Sides:
-    """What does not cancel out."""
+    """Return the rows that do not cancel out."""
     return gone - come, come - gone
 
 
 def kept(rows: Counter[Any], columns: Named) -> Counter[Any]:
-    """The rows in these columns."""
+    """Return the rows in these columns."""
     found: Counter[Any] = Counter()
     for row, many in rows.items():
         found[_kept(row, columns)] += many
@@ -89,7 +89,7 @@ def _kept(row: Any, columns: Named) -> Any:
 
 
 def fold(before: Counter[Any], found: dict[int, Sides], changes: list[Change], versions: range) -> Counter[Any]:
-    """`before` with what is found of each version, in the columns of the last one."""
+    """Apply the changes of each version to `before`, in the columns of the last one."""
     rows = before
     for version in versions:
         gone, come = found.get(version, (Counter(), Counter()))
@@ -99,7 +99,7 @@ def fold(before: Counter[Any], found: dict[int, Sides], changes: list[Change], v
 
 
 def net(path: Path, versions: range, rules: PairingRules) -> list[ChangeBatch]:
-    """The net changes as the command line has them."""
+    """Return the net changes as the command line prints them."""
     return anyio.run(_net, path, plans(path, versions.start, versions[-1]), rules)
 
 
@@ -114,7 +114,7 @@ async def _net(path: Path, work: list[ChangePlan], rules: PairingRules) -> list[
 
 
 async def typed(path: Path, versions: range, view: TypedView) -> list[ChangeBatch]:
-    """The net changes as a Spark query has them."""
+    """Return the net changes as a Spark query reads them."""
     admission = Admission(DeltaTableLog(LocalStore(path)), view, DROP, net=True)
     after = await admission.start(StartPoint(versions.start))
     work = await admission.work(after, Position.end(versions[-1]))
@@ -122,18 +122,18 @@ async def typed(path: Path, versions: range, view: TypedView) -> list[ChangeBatc
 
 
 def told(table: Reshaped, version: int) -> str:
-    """What a failure says."""
+    """Return the text of a failure."""
     story = "\n".join(f"  {at}: {change.story}" for at, change in enumerate(table.changes[: version + 1]))
     return f"version {version} of {table.path}\n{story}"
 
 
 def own(table: Reshaped) -> Callable[[int, bool], Named]:
-    """Rows that go have the columns of the version before."""
+    """Return the columns of a row: deleted rows have those of the previous version."""
     return lambda version, gone: table.changes[max(version - gone, 0)].columns
 
 
 def check_versions(table: Reshaped) -> None:
-    """What is left of each version, on one machine and in splits."""
+    """Check the remaining rows of each version, on one machine and in splits."""
     for found in follow(table.path, engine=ChangelogEngine(LocalEngine(), DROP)):
         change, version = table.changes[found.plan.version], found.plan.version
         assert sides(found.batches, own(table)) == left(change.gone, change.come), told(table, version)
@@ -145,7 +145,7 @@ def check_versions(table: Reshaped) -> None:
 
 
 def check_updates(table: Reshaped) -> None:
-    """With updates it is the same rows; images are in the columns of the version."""
+    """Check that updates have the same rows, with images in the columns of the version."""
     for version, change in enumerate(table.changes):
         engine = ChangelogEngine(LocalEngine(), by_key(table, version))
         gone, come = Counter[Any](), Counter[Any]()
@@ -157,7 +157,7 @@ def check_updates(table: Reshaped) -> None:
 
 
 def check_net(table: Reshaped, versions: range) -> None:
-    """The net changes of a range."""
+    """Check the net changes of a range."""
     expected = left(*happened(table, versions))
     before = table.changes[versions.start - 1].rows if versions.start else Counter()
     where = f"{versions}: {told(table, versions[-1])}"
@@ -175,7 +175,7 @@ def check_net(table: Reshaped, versions: range) -> None:
 
 
 def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> bool:
-    """The same to a Spark query that reads the columns of one version and follows from there; whether it can."""
+    """Check a Spark query that reads the columns of one version and follows from there; return whether it can."""
     (schema,) = (plan.schema for plan in plans(table.path, since, since))
     columns = table.changes[since].columns
     if chosen:

@@ -1,4 +1,4 @@
-"""Row ids and row commit versions are the ones Spark gives, in changes and snapshots, before and after a rewrite."""
+"""Row ids and row commit versions equal Spark's, in changes and snapshots, before and after a rewrite."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ TRACKED = "'delta.enableRowTracking' = 'true'"
 
 
 def with_ids(plan: ChangePlan) -> pa.Table:
-    """The rows of a plan, with what tells them apart."""
+    """Return the rows of a plan with their ids."""
     return run_plan(plan.with_row_ids()).table
 
 
 def spark_rows(table: Table, version: int) -> Rows:
-    """All rows of a version with their ids, as Spark has them."""
+    """Return all rows of a version with their ids, as Spark reads them."""
     frame = table.spark.read.format("delta").option("versionAsOf", version).load(str(table.path))
     ids = {"_metadata.row_id": ROW_ID, "_metadata.row_commit_version": ROW_COMMIT_VERSION}
     return rows_of(frame.selectExpr("*", *(f"{ours} AS {name}" for ours, name in ids.items())).toArrow())
 
 
 def snapshot_rows(path: Path, version: int) -> Rows:
-    """All rows of a version with their ids, as lake-tailer gives them."""
+    """Return all rows of a version with their ids, as lake-tailer reads them."""
 
     async def pages() -> list[ChangePlan]:
         return [plan async for plan in DeltaTableLog(LocalStore(path)).snapshot_plans(version)]
@@ -76,7 +76,7 @@ def test_rows_of_change_files_have_none(table: Table) -> None:
 
 
 def test_a_table_that_begins_to_track_its_rows(table: Table) -> None:
-    """Ids that writers did not yet have to give are not told, even where the log has some."""
+    """Ids from before row tracking are not delivered, even if the log has some."""
     table.create("id BIGINT", "SELECT id FROM range(3)", feed=False, vectors=True)
     table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
     table.sql("DELETE FROM {t} WHERE id = 1")

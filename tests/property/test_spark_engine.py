@@ -25,14 +25,14 @@ WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))[:3]
 
 @pytest.fixture(scope="module")
 def engine(spark: SparkSession) -> Iterator[Engine]:
-    """On the executors of the session."""
+    """An engine on the executors of the session."""
     executors = Executors(spark)
     yield SparkEngine(lambda: executors)
     executors.close()
 
 
 def rows(plan: ChangePlan, engine: Engine, rules: PairingRules, after: Position | None = None) -> list[Placed]:
-    """The rows of a plan, in order."""
+    """Return the rows of a plan, in order."""
     return list(placed(run_plan(plan, ChangelogEngine(engine, rules), after).batches))
 
 

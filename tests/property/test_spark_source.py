@@ -1,6 +1,6 @@
-"""Queries on the data source over histories whose tables change under them, beside `LocalEngine` and Spark's own feed.
+"""Queries on the data source over histories with schema changes, compared with `LocalEngine` and Spark's own feed.
 
-No Spark runs here: `tests.support.spark.queries` calls what Spark calls, in its order, and is killed at random.
+No Spark runs here: `tests.support.spark.queries` makes Spark's calls in its order, with random kills.
 """
 
 import json
@@ -26,8 +26,8 @@ from tests.support.spark.queries import Checkpoint, Crash, Query, Trigger, read_
 from tests.support.tables.mapped import MappedTable, Rewriting
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
-# Rows deleted by a version that makes their column one of another type, or that ends column mapping (02): not even that
-# version's own columns show them.
+# Rows deleted by a version that changes the type of their column, or that ends column mapping (02): not even that
+# version's own columns hold them.
 RETYPED: Final = {"00": [27], "02": [28], "03": [5], "07": [2, 25], "09": [28], "10": [19]}
 FOLLOWED: Final = [archive for archive in WRITTEN if archive.name[:2] not in RETYPED]
 histories = pytest.mark.parametrize(
@@ -38,7 +38,7 @@ histories = pytest.mark.parametrize(
 
 
 def restated(told: RecordedTable, version: Followed, columns: Schema) -> Rows:
-    """The change rows of a version in other columns than its own."""
+    """Return the change rows of a version in the columns of another one."""
     at = version.plan.version
     old, new = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
     found = Rows()
@@ -52,7 +52,7 @@ def restated(told: RecordedTable, version: Followed, columns: Schema) -> Rows:
 
 @histories
 def test_every_version_as_a_batch(archive: Path, tmp_path: Path) -> None:
-    """In the columns and types of the version; and all of them, or the newest ones, in those of the last."""
+    """Each in the columns and types of the version; and all of them, or the newest ones, in those of the last."""
     told = read(archive, tmp_path)
     refused = []
     versions = {version.plan.version: version for version in follow(told.path, told.first)}
@@ -85,7 +85,7 @@ class Unfolding:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all versions are there."""
+        """Return whether all versions have appeared."""
         return self.version == self.told.last
 
     def go_on(self) -> None:
@@ -102,12 +102,12 @@ class Unfolding:
     ids=lambda archive: archive.name[:2],
 )
 def test_a_typed_stream_goes_on_after_each_restart(archive: Path, tmp_path: Path) -> None:
-    """It reads versions as they come, and stops where one changes the columns: those before it were delivered."""
+    """It reads versions as they come, and stops before a version that changes the columns."""
     told = read(archive, tmp_path)
     versions = {version.plan.version: version for version in follow(told.path, told.first)}
     table, checkpoint, at_load = Unfolding(told), Checkpoint(), dict[int, int]()
     first = told.first
-    # Column types come with a version that is there when the query is loaded.
+    # Column types come with a version that exists when the query is loaded.
     while True:
         query, loaded = Query(checkpoint, path=told.path, startingVersion=first, carryovers="keep"), table.version
         begun = checkpoint.committed
@@ -148,7 +148,7 @@ def _is_end(place: dict[str, Any], version: int) -> bool:
     ids=lambda archive: archive.name[:2],
 )
 def test_an_envelope_goes_through_everything(archive: Path, tmp_path: Path) -> None:
-    """Killed and cut anywhere: each row once, in its place, and a schema change wherever the columns change."""
+    """Killed and cut anywhere: each row once, in its position, and an event for each schema change."""
     told, chance = read(archive, tmp_path), random.Random(archive.name)
     checkpoint = Checkpoint()
     options = {"path": told.path, "startingVersion": told.first, "carryovers": "keep", "schema": "envelope"}
@@ -170,7 +170,7 @@ def test_an_envelope_goes_through_everything(archive: Path, tmp_path: Path) -> N
 
 
 def _columns(told: RecordedTable, version: int) -> list[tuple[str, Any]]:
-    """Without what is in structs, where a table that begins to map columns only writes it in another way."""
+    """Return names and types of columns, without fields of structs, whose form changes when mapping begins."""
     fields = told.schemas[version]["fields"]
     return [(field["name"], field["type"] if isinstance(field["type"], str) else None) for field in fields]
 
@@ -181,7 +181,7 @@ def run_to_the_end(
     chance: random.Random,
     between: Callable[[int], object] = bool,
 ) -> None:
-    """A query that is killed at every fifth batch, and begun again with the same checkpoint."""
+    """Run a query that is killed at every fifth batch, and restarted with the same checkpoint."""
     while True:
         try:
             stopped = Query(checkpoint, **options()).run(between=between, crash=lambda _: chance.random() < 0.2)
@@ -193,7 +193,7 @@ def run_to_the_end(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_snapshot_and_what_follows_have_no_gap_and_no_double(seed: int, tmp_path: Path) -> None:
-    """The table moves between load and start, and all the time after it."""
+    """The table gets new versions between load and start, and afterwards."""
     chance, table = random.Random(seed), MappedTable(tmp_path, a="long")
     for first in range(0, 60, 20):
         table.insert(a=range(first, first + 20), row_group_size=7)
@@ -223,7 +223,7 @@ def test_a_snapshot_and_what_follows_have_no_gap_and_no_double(seed: int, tmp_pa
 
 
 def changes_in(rows: pa.Table) -> Counter[tuple[str, int, str]]:
-    """The change rows of a `Rewriting`."""
+    """Return the change rows of a `Rewriting`."""
     return Counter((row[CHANGE_TYPE], row["k"], row["v"]) for row in rows.to_pylist())
 
 
@@ -268,7 +268,7 @@ def test_updates_filters_and_columns(seed: int, tmp_path: Path) -> None:
 
 
 def test_what_the_restarted_query_cannot_show_is_left_out_on_request(tmp_path: Path) -> None:
-    """Rows with a column that is gone by the time of the restart: `columns` or the envelope go on from there."""
+    """Rows with a column that is dropped by the time of the restart; `columns` or the envelope continue from there."""
     table = MappedTable(tmp_path, a="integer", b="string")
     table.insert(a=[1], b=["x"])
     checkpoint = Checkpoint()
@@ -311,7 +311,7 @@ def test_columns_that_change_between_load_and_start(change: str, tmp_path: Path)
 
 
 def test_another_table_in_the_place_of_one(tmp_path: Path) -> None:
-    """Replaced by Delta, a stream goes on with the same columns; made anew in the same folder, it does not."""
+    """After REPLACE TABLE a stream continues with the same columns; a table recreated in the folder stops it."""
     table = MappedTable(tmp_path / "t", a="long")
     table.insert(a=[1])
     checkpoint = Checkpoint()
@@ -344,7 +344,7 @@ def test_starts_and_ends_of_streams(trigger: Trigger, tmp_path: Path) -> None:
     def delivered(**options: Any) -> list[int]:
         checkpoint = Checkpoint()
         assert Query(checkpoint, path=tmp_path, maxFilesPerTrigger=1, **options).run(trigger) is None
-        assert Query(checkpoint, path=tmp_path, **options).run(trigger) is None  # nothing comes twice
+        assert Query(checkpoint, path=tmp_path, **options).run(trigger) is None  # no row comes twice
         return sorted(row["a"] for rows in checkpoint.tables for row in rows.to_pylist())
 
     assert delivered() == delivered(startingVersion="earliest") == [1, 2, 3]
@@ -366,7 +366,7 @@ def test_starts_and_ends_of_streams(trigger: Trigger, tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", [{}, {"startingVersion": "latest"}, {"startingVersion": "earliest"}], ids=str)
 @pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": 2}], ids=str)
 def test_killed_in_the_first_batch(start: dict[str, str], limit: dict[str, int], tmp_path: Path) -> None:
-    """Spark has not written down where the stream began, and by then it would begin elsewhere."""
+    """Spark has not recorded the start of the stream yet, and the default start has moved."""
     table = MappedTable(tmp_path, a="long")
     table.insert(a=[1, 2, 3])
     checkpoint = Checkpoint()

@@ -1,7 +1,7 @@
-"""Whatever lies at a sink's path, and however the path is spelled: only what is ours, or nobody's, is written to.
+"""Targets with any content, by any spelling of their path: only our own and free ones are written to.
 
-Each case is a configuration as a user writes it, checked and run. What is not ours has the same bytes afterwards; what
-is ours, or nobody's, gets every change row once.
+Each case is a configuration as a user writes it, checked and run. A foreign target keeps its bytes; our own, or a free
+one, gets every change row once.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def make_table(path: Path) -> None:
 
 
 def deliver_earlier(path: Path, kind: str) -> None:
-    """Leave at `path` what a pipeline of that name left that followed the source before."""
+    """Write the target of an earlier pipeline of that name to `path`."""
     run_pipeline(path.parent / "source", path, kind)
 
 
@@ -66,7 +66,7 @@ def run_pipeline(source: Path, target: Path, kind: str, options: str = "", last:
 
 
 def created_only(path: Path, kind: str) -> None:
-    """What is left where the first writer was killed behind its first step."""
+    """Make the target of a first writer that was killed after its first step."""
     if kind == "delta":
         DeltaTable.create(path, Schema.from_arrow(pa.schema([("id", pa.int64()), *METADATA_FIELDS])))
     else:
@@ -87,7 +87,7 @@ def folder_of_folders(path: Path, _: str) -> None:
     (path / "2026" / "03" / "report.csv").write_bytes(b"somebody's")
 
 
-# What lies at the target's path, from there on; and whether it may be written to.
+# The content of the target's folder, and whether it may be written to.
 LAYOUTS: Final[dict[str, tuple[Callable[[Path, str], object], bool]]] = {
     "nothing": (lambda _path, _kind: None, True),
     "empty folder": (lambda path, _kind: path.mkdir(), True),
@@ -130,7 +130,7 @@ SPELLINGS: Final = (plain, linked, below_a_link, with_dots, relative)
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """All files in `folder`, with what is in them."""
+    """Return all files in `folder`, with their contents."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -139,7 +139,7 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def refused(source: Path, target: str, kind: str, options: str = "") -> str:
-    """Why the pipeline is refused, by the check or when it runs; empty where it is not."""
+    """Return the reason why the check or the run refuses the pipeline; empty if neither does."""
     try:
         run_pipeline(source, Path(target), kind, options)
     except ExceptionGroup as group:
@@ -194,7 +194,7 @@ def test_only_what_is_ours_or_nobodys_is_written_to(
 def test_the_source_is_never_written_to(
     tmp_path: Path, where: str, spelling: Callable[[Path], str], options: str, kind: str
 ) -> None:
-    """Neither it, nor a folder in it, nor one around it, with or without `adopt`."""
+    """Neither the source itself, nor a folder inside it, nor one around it, with or without `adopt`."""
     source = tmp_path / "more" / "data" / "source"
     make_table(source)
     (source / "inside").mkdir()
@@ -208,7 +208,7 @@ def test_the_source_is_never_written_to(
 @pytest.mark.parametrize("kind", ["delta", "files"])
 @pytest.mark.parametrize("options", ["", "adopt = true"])
 def test_nothing_is_begun_inside_another_table(tmp_path: Path, options: str, kind: str) -> None:
-    """Its VACUUM would take away what we write."""
+    """Its VACUUM would delete our files."""
     make_table(tmp_path / "source")
     make_table(tmp_path / "other")
     before = fingerprint(tmp_path / "other")
@@ -233,14 +233,14 @@ def test_what_somebody_else_has_is_taken_when_that_is_said(tmp_path: Path, kind:
     assert before.items() <= fingerprint(target).items()
     there = VERSIONS * len(ROWS) if kind == "delta" else 0
     assert count(target, kind) == there + VERSIONS * len(ROWS)
-    # From then on it is ours, and needs no word.
+    # From then on it is ours, and needs no `adopt`.
     assert refused(source, str(target), kind) == ""
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("adopt", [False, True])
 async def test_a_source_that_no_path_shows_is_known_by_its_id(tmp_path: Path, adopt: bool) -> None:
-    """As where a disk is mounted twice: neither links nor folders say that it is one table."""
+    """As if a disk were mounted twice: neither links nor folders show that it is one table."""
     await to_thread.run_sync(make_table, tmp_path)
     table_id = await to_thread.run_sync(lambda: str(DeltaTable(tmp_path).metadata().id))
     sink, before = DeltaSink("orders", str(tmp_path), adopt=adopt), fingerprint(tmp_path)

@@ -1,4 +1,4 @@
-"""Extreme moments in every way a file or a partition may hold them: they come out as they are, or stop by name."""
+"""Extreme timestamps in every form of a file or partition: exact values, or a named error."""
 
 import random
 import struct
@@ -27,7 +27,7 @@ YEAR_US: Final = 365 * DAY_US
 EDGES: Final = [
     *(0, 1, -1, 999, 1000, -1000, DAY_US - 1, DAY_US, -DAY_US),
     *(-EPOCH_DAY * DAY_US, -EPOCH_DAY * DAY_US - 1, -EPOCH_DAY * DAY_US + 1, (1 - EPOCH_DAY) * DAY_US),
-    # Moments that are a whole wrap of the day number away from one of these years.
+    # Timestamps that differ from one of these years by a whole wrap of the day number.
     *(1_700_000_000_000_000 - (2**32 * DAY_US) % 2**64, 1_700_000_000_000_000),
     *(LAST - EPOCH_DAY * DAY_US, LAST - EPOCH_DAY * DAY_US + 1, LAST, -LAST - 1, LAST - 1, -LAST),
 ]
@@ -39,25 +39,25 @@ def moments(seed: int) -> list[int]:
 
 
 def truncated(value: int, by: int) -> tuple[int, int]:
-    """Quotient and remainder as Java has them."""
+    """Return quotient and remainder as Java has them."""
     quotient = abs(value) // by * (1 if value >= 0 else -1)
     return quotient, value - quotient * by
 
 
 def as_spark_writes(micros: int) -> bytes:
-    """The 96 bits of a moment, with the overflow of Spark's own sum."""
+    """Return the 96 bits of a timestamp, with the overflow of Spark's own sum."""
     julian = (micros + EPOCH_DAY * DAY_US + 2**63) % 2**64 - 2**63
     day, rest = truncated(julian, DAY_US)
     return struct.pack("<qi", rest * 1000, day)
 
 
 def as_others_write(micros: int) -> bytes:
-    """The 96 bits of a moment whose nanoseconds of the day are never negative."""
+    """Return the 96 bits of a timestamp with nanoseconds of the day that are never negative."""
     day, rest = divmod(micros, DAY_US)
     return struct.pack("<qi", rest * 1000, day + EPOCH_DAY)
 
 
-# What Spark 4.2 writes, as nanoseconds of the day and day, and reads back as it was.
+# Written by Spark 4.2 as nanoseconds of the day and day, and read back unchanged.
 WRITTEN_BY_SPARK: Final = [
     (-1, 86_399_999_999_000, 2_440_587),
     (-210_866_803_200_000_000, 0, 0),
@@ -80,7 +80,7 @@ def test_what_spark_writes_for_extreme_moments(tmp_path: Path, count: int) -> No
 
 
 def int96(path: Path, table: pa.Table, **options: Any) -> Path:
-    """A file whose fixed-size binary columns of 12 bytes are timestamps of 96 bits."""
+    """Mark the fixed-size binary columns of 12 bytes of a file as timestamps of 96 bits."""
     parquet(path, table, store_schema=False, **options)
     content = path.read_bytes()
     size = int.from_bytes(content[-8:-4], "little")
@@ -167,7 +167,7 @@ UNITS: Final = {"ms": 1000, "us": 1, "ns": 1}
 @pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
 @pytest.mark.parametrize("place", ["column", *NESTED])
 def test_moments_of_64_bits(tmp_path: Path, unit: str, zone: str | None, place: str) -> None:
-    """In microseconds they are what they were; where that cannot be, the task stops."""
+    """In microseconds they are exact; where that is impossible, the task stops."""
     around, nest = NESTED.get(place, (lambda kind: kind, lambda value: value))
     stored, wanted = pa.timestamp(unit, zone), NO_ZONE if zone is None else ZONED
     many = [value - value % 1000 if unit == "ns" else value for value in moments(3)]
@@ -260,7 +260,7 @@ def test_days_of_partitions_as_python_counts_them() -> None:
         ("-0044-03-15 00:00:00", pa.date32()),
         ("+294247-01-10 04:00:54.775808", NO_ZONE),
         ("-290308-12-21T19:59:05.224191Z", ZONED),
-        ("0001-02-29T00:00:00.500000Z", ZONED),  # Spark writes it for the year before, and reads null
+        ("0001-02-29T00:00:00.500000Z", ZONED),  # Spark writes it for the previous year, and reads null
         ("+10000-01-01 24:00:00", NO_ZONE),
         ("+10000-01-01 00:60:00", NO_ZONE),
         ("+10000-01-01 00:00:00.1234567", NO_ZONE),
@@ -288,7 +288,7 @@ SPARK_MOMENTS: Final = [*EDGES, 9_007_174_557_792_000_000, 9_007_206_114_744_000
 
 @pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
 def test_moments_that_spark_writes(quick_spark: SparkSession, tmp_path: Path, stored: str) -> None:
-    """In every type it has for them, and in partitions, they are what Spark reads."""
+    """In each of its types, and in partitions, they equal the values that Spark reads."""
     path, setting = tmp_path / "table", "spark.sql.parquet.outputTimestampType"
     before = quick_spark.conf.get(setting)
     micros = pa.table({"id": range(len(SPARK_MOMENTS)), "v": pa.array(SPARK_MOMENTS, pa.int64())})

@@ -1,7 +1,7 @@
-"""Every type Delta has, in every place a value can be, as Spark writes it: judged by Spark's own reading.
+"""Every Delta type in every place of a value, as Spark writes it, judged by Spark's own reading.
 
 Each table is judged version by version (`tests.support.spark.table`): by the fold over Spark's snapshots, by Spark's
-feed, by the names and types of the columns, by the snapshot of every version. Values at the ends of their types are
+feed, by the names and types of the columns, by the snapshot of every version. Least and greatest values of types are
 judged by Spark alone: delta-rs overflows on some.
 """
 
@@ -25,7 +25,7 @@ WIDENING: Final = "'delta.enableTypeWidening' = 'true', 'delta.feature.timestamp
 
 VERSION_2: Final = "SELECT * FROM delta.`{}` VERSION AS OF 2"
 
-# Values at the ends of each type, and where they are special.
+# Least, greatest and special values of each type.
 VALUES: Final[dict[str, list[str]]] = {
     "TINYINT": ["-128Y", "127Y"],
     "SMALLINT": ["-32768S", "32767S"],
@@ -54,12 +54,12 @@ VALUES: Final[dict[str, list[str]]] = {
     "DECIMAL(38,18)": [f"{'9' * 20}.{'9' * 18}BD"],
     "DECIMAL(38,38)": [f"0.{'9' * 38}BD"],
 }
-# Without meaning in a partition's folder, or lost there by Spark itself.
+# Values without a meaning in a partition's folder, or lost there by Spark itself.
 NOT_IN_PARTITIONS: Final = {"STRING": ["''", "'nul\\0'"], "BINARY": ["X''", "X'00ff80'"]}
 
 
 def rows(*makers: Callable[[str, str], str], count: int = 6, more: bool = False) -> str:
-    """A query of `count` rows and one of nulls: an id, then a column for each maker and type, made of a value."""
+    """Make a query of `count` rows and one of nulls: an id, then a column for each maker and type, made of a value."""
     lines = []
     for row in range(count):
         columns = [f"{row}L"]
@@ -73,7 +73,7 @@ def rows(*makers: Callable[[str, str], str], count: int = 6, more: bool = False)
 
 
 def named(prefix: str, kind: Callable[[str], str]) -> str:
-    """The columns that one maker makes."""
+    """Return the columns of one maker."""
     return ", ".join(f"{prefix}{number} {kind(each)}" for number, each in enumerate(VALUES))
 
 
@@ -110,7 +110,7 @@ def test_every_primitive_three_levels_deep(table: Table) -> None:
 
 
 def test_a_day_that_spark_s_feed_moves(table: Table) -> None:
-    """It takes rows through dates of Java, whose calendar goes from 1582-10-04 to 1582-10-15. Its snapshots do not."""
+    """The feed converts rows through Java's dates, which skip from 1582-10-04 to 1582-10-15. Snapshots do not."""
     table.create("id BIGINT, d DATE", "SELECT 1L, DATE'1582-10-10'")
     (version,) = table.check(feed_from=None)[1:]
     assert version.table.column("d").to_pylist() == [date(1582, 10, 10)]
@@ -119,7 +119,7 @@ def test_a_day_that_spark_s_feed_moves(table: Table) -> None:
 
 @contextmanager
 def settings(spark: SparkSession, **values: str) -> Iterator[None]:
-    """Spark with other settings for a while; `__` stands for a dot."""
+    """Change settings of Spark for a block; `__` stands for a dot."""
     names = {name.replace("__", "."): value for name, value in values.items()}
     before = {name: spark.conf.get(name, None) for name in names}
     for name, value in names.items():
@@ -135,7 +135,7 @@ def settings(spark: SparkSession, **values: str) -> Iterator[None]:
 
 
 def test_partition_values_of_every_type(table: Table) -> None:
-    """As protocol and writers have them: timestamps with a zone and without one."""
+    """In the forms of protocol and writers: timestamps with a zone and without one."""
     columns = [f"p{number}" for number in range(len(VALUES))]
     table.create(
         f"id BIGINT, {named('p', lambda kind: kind)}", rows(lambda value, _: value), partition=", ".join(columns)
@@ -165,7 +165,7 @@ class Change(NamedTuple):
     new: str
 
     def old(self, row: int) -> str:
-        """A value of the narrow type."""
+        """Return a value of the narrow type."""
         return f"CAST({self.values[row % len(self.values)]} AS {self.narrow})"
 
 
@@ -195,7 +195,7 @@ WIDER: Final = [
     ),
 ]
 
-# Where a value may be: the type around it, the value around it, and the path to it.
+# Places of a value: the type around it, the value around it, and the path to it.
 PLACES: Final[dict[str, tuple[str, str, str]]] = {
     "column": ("{}", "{}", ""),
     "partition": ("{}", "{}", ""),
@@ -213,7 +213,7 @@ PLACES: Final[dict[str, tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize("places", ["column field element", "key value deep", "partition"])
 def test_every_change_of_type(table: Table, places: str) -> None:
-    """Old rows are changed and deleted after it, with change files and vectors; new ones have values of their own."""
+    """Old rows are changed and deleted afterwards, with change files and vectors; new ones have wide values."""
     columns = {
         f"{place}{number}": (change, *PLACES[place]) for place in places.split() for number, change in enumerate(WIDER)
     }
@@ -246,7 +246,7 @@ def test_every_change_of_type(table: Table, places: str) -> None:
 
 
 def test_a_partition_value_is_read_as_the_type_the_table_has_now(table: Table) -> None:
-    """A wider type changes no value in a file, but a text in the log it may: Spark reads that anew, and so do we."""
+    """A wider type may change the meaning of a text in the log: Spark parses it again, and so do we."""
     row = "SELECT 1L, CAST(1.1 AS FLOAT), CAST(1.1 AS FLOAT)"
     table.create("id BIGINT, f FLOAT, p FLOAT", row, partition="p", properties=WIDENING)
     table.sql("ALTER TABLE {t} ALTER COLUMN f TYPE DOUBLE, p TYPE DOUBLE")
@@ -258,7 +258,7 @@ def test_a_partition_value_is_read_as_the_type_the_table_has_now(table: Table) -
 
 
 def files(path: Path) -> list[Path]:
-    """A table's data files, oldest first."""
+    """Return a table's data files, oldest first."""
     return sorted(path.glob("part-*.parquet"), key=lambda file: file.stat().st_mtime_ns)
 
 
@@ -295,7 +295,7 @@ def test_void(table: Table) -> None:
     table.check(feed_from=None)
 
 
-# No name here needs column mapping; those that do are below.
+# These names need no column mapping; the others are below.
 NAMES: Final = (
     "a.b",
     "a.b.c",
@@ -323,7 +323,7 @@ NAMES_TO_MAP: Final = ("two words", " ", "a,b", "a;b", "{a}", "(a)", "tab\there"
 
 
 def escaped(name: str) -> str:
-    """A name in SQL's backticks."""
+    """Return a name in SQL's backticks."""
     return quoted(name.replace("`", "``"))
 
 
@@ -388,7 +388,7 @@ def test_mapped_columns_renamed_dropped_and_added_on_every_level(table: Table, m
     table.sql("UPDATE {t} SET s.a = 5 WHERE id = 0")
     table.sql("ALTER TABLE {t} DROP COLUMNS (s.a2.y, l.element.y)")
     table.sql("DELETE FROM {t} WHERE id = 1")
-    # Other columns under names that were there before.
+    # Other columns under former names.
     table.sql("ALTER TABLE {t} ADD COLUMNS (s.a2.x STRING, l.element.x BOOLEAN, m.value.element.x DATE)")
     table.sql("ALTER TABLE {t} RENAME COLUMN p TO `p.q`")
     table.sql("UPDATE {t} SET s.a2.x = 'new' WHERE id = 2")
@@ -413,7 +413,7 @@ CALENDARS: Final = ("spark__sql__parquet__datetimeRebaseModeInWrite", "spark__sq
     ids=["int96", "micros", "millis"],
 )
 def test_days_of_the_julian_calendar(table: Table, kind: str, old: str) -> None:
-    """Spark moves them when it reads; we stop at them, and at nothing else in such a file."""
+    """Spark converts them when it reads; we refuse them, and read everything else in such a file."""
     columns = "id BIGINT, d DATE, l ARRAY<TIMESTAMP>, n TIMESTAMP_NTZ"
     late = "DATE'1582-10-15', array(TIMESTAMP'1900-01-01 00:00:00', NULL), TIMESTAMP_NTZ'0001-01-01 00:00:00'"
     table.create(columns, f"SELECT 0L, {late}")

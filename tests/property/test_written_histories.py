@@ -1,8 +1,8 @@
-"""Histories written once by `tests.generate_histories`, with Spark's answers: a dozen combinations of what can change.
+"""Histories recorded by `tests.generate_histories` with Spark's answers: a dozen combinations of changes.
 
 Renamed, dropped, added and widened columns, at the top and nested, mapped from the start or later; replaced tables and
 overwritten schemas; in-commit timestamps, row tracking and the feed switched on or off midway; checkpoints of every
-kind, and logs that were cleaned up. Judged version by version, from every start, without Spark.
+kind, and cleaned logs. Judged version by version, from every start, without Spark.
 """
 
 from pathlib import Path
