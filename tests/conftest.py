@@ -1,4 +1,4 @@
-"""What every suite shares: the reference Spark, a Kafka, the asyncio backend, tiers, a guard over every event loop."""
+"""Fixtures of every suite: the reference Spark, Kafka, the asyncio backend, tiers, a guard over every event loop."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,11 +14,11 @@ from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
 
-# Tests are many small queries: most of the processor's time would go into optimising code that runs once. A fifth less
-# with the first compiler alone. By default that one has 48 MB for its code: Spark with Delta soon fills them,
-# and nothing is compiled any more. Of what a query makes hardly anything outlives it: the larger the young generation,
-# the less is copied; and without the last setting Spark's classes alone lead to collections of everything. Not for
-# measurements.
+# Settings for tests with many small queries, where optimising code that runs once would take most of the time. The
+# first compiler alone takes a fifth less; by default its code cache has 48 MB, which Spark with Delta soon fills, and
+# then nothing is compiled any more. Hardly any object outlives its query, so a large young generation means less
+# copying.
+# Without the last setting, loading Spark's classes triggers full collections. Not for measurements.
 SMALL_WORK: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
 )
@@ -35,20 +35,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to watch what tests use."""
+    """Begin to watch the resources that tests use."""
     config.stash[_WATCH] = Watch()
     watching(config.stash[_WATCH])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove what the watch has made."""
+    """Remove the files of the watch."""
     watching(None)
     config.stash[_WATCH].close()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test with what it uses, and choose those of the tier. First of all: `-m` looks at markers."""
+    """Mark every test with the resources it uses, and select those of the tier. First, because `-m` reads markers."""
     for item in items:
         set_markers(item)
     if tiers := config.getoption("tier"):
@@ -65,7 +65,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that used something without the marker for it, whatever it made of the error."""
+    """Fail a test that used a resource without its marker, even if the test handled the error."""
     yield
     if complaints := item.config.stash[_WATCH].complaints():
         pytest.fail("\n".join(complaints), pytrace=False)
@@ -73,13 +73,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Async tests run on asyncio: it is what the daemon runs on."""
+    """Run async tests on asyncio, like the daemon."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark with Delta for the whole run, started by the first test that asks."""
+    """One Spark with Delta for the whole run, started by the first test that uses it."""
     session = build_spark(tmp_path_factory.mktemp("spark"), java_options=SMALL_WORK)
     with quick(session):
         yield session
@@ -88,16 +88,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def kafka_proxy() -> Iterator[Proxy]:
-    """The port that `kafka` advertises beside its own; tests ask for `kafka_link`."""
+    """The port that `kafka` advertises in addition to its own; tests use `kafka_link`."""
     with Proxy() as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Iterator[KafkaCluster]:
-    """One Kafka node for the whole run, started by the first test that asks. Topics are each test's own.
+    """One Kafka node for the whole run, started by the first test that uses it. Every test has its own topics.
 
-    Who stops or freezes it asks for `mortal_kafka`, who cuts the way to it for `kafka_link`.
+    A test that stops or freezes it uses `mortal_kafka`; one that cuts the connection to it uses `kafka_link`.
     """
     behind_proxy = Listener("PROXIED", advertised_ports=[kafka_proxy.port])
     with KafkaCluster(tmp_path_factory.mktemp("kafka"), listeners=[behind_proxy]) as cluster:
@@ -106,14 +106,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Itera
 
 @pytest.fixture
 def mortal_kafka(kafka: KafkaCluster) -> Iterator[KafkaCluster]:
-    """`kafka` for a test that stops or freezes it: up again afterwards, however the test ends."""
+    """`kafka` for a test that stops or freezes it; it runs again afterwards, however the test ends."""
     yield kafka
     kafka.revive()
 
 
 @pytest.fixture
 def kafka_link(kafka: KafkaCluster, kafka_proxy: Proxy) -> Iterator[Proxy]:
-    """A way to `kafka` that can be cut: clients begin at `kafka_link.address`. Sound again after the test."""
+    """A link to `kafka` that can be cut: clients begin at `kafka_link.address`. It is mended after the test."""
     kafka_proxy.target = kafka.port("PROXIED")
     yield kafka_proxy
     kafka_proxy.mend()
@@ -121,14 +121,14 @@ def kafka_link(kafka: KafkaCluster, kafka_proxy: Proxy) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    """One Kafka node that asks who is there, for the whole run, started by the first test that asks."""
+    """One Kafka node with authentication for the whole run, started by the first test that uses it."""
     with serving_secure(tmp_path_factory.mktemp("secure-kafka")) as secure:
         yield secure
 
 
 @pytest.fixture(autouse=True)
 def event_loop_stays_free() -> Iterator[None]:
-    """Fail any test during which one callback kept an event loop from all others (`tests.support.event_loop`)."""
+    """Fail any test with a callback that blocked an event loop (`tests.support.event_loop`)."""
     with watch_event_loops() as blocked:
         yield
     if blocked:

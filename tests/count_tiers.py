@@ -1,6 +1,6 @@
 """Collect each tier by itself and all tests at once: `python -m tests.count_tiers`, which `make test-tiers` runs.
 
-Prints how many tests each has. Fails if a test is in no tier, or in two.
+Prints the number of tests in each. Fails if a test is in no tier, or in two.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ SIDE_BY_SIDE: Final = 2
 
 
 def collect(*arguments: str) -> list[str]:
-    """The ids of the tests that pytest collects with these arguments."""
+    """Return the ids of the tests that pytest collects with these arguments."""
     command = [sys.executable, "-m", "pytest", "tests", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -26,7 +26,7 @@ def collect(*arguments: str) -> list[str]:
 
 
 def main() -> None:
-    """Print the size of each tier and what is wrong with them."""
+    """Print the size of each tier, and report tests outside or in several tiers."""
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         every = pool.submit(collect)
         tiers = dict(zip(TIERS + BY_HAND, pool.map(lambda tier: collect("--tier", tier), TIERS + BY_HAND), strict=True))

@@ -1,8 +1,8 @@
 """Write the cases of `cases_data`: `python -m tests.generate_cases [test name ...]`, some minutes for all of them.
 
 It runs the tests of `CASES` with Spark, and keeps every table they have checked, with Spark's answers, so that
-`tests/property/test_written_cases.py` checks it again without Spark. Run it again when a case is new or changed, and
-commit what it writes. Spark names files at random, so the archives differ from run to run.
+`tests/property/test_written_cases.py` checks it again without Spark. Run it again for new or changed cases, and commit
+its output. Spark names files at random, so the archives differ from run to run.
 """
 
 import os
@@ -24,7 +24,7 @@ from tests.support.spark.table import Table
 __all__ = ["CASES", "main"]
 
 CASES: Final = tuple(Path(__file__).parent / "property" / name for name in ("test_cases.py", "test_more_cases.py"))
-# What this module imports is imported before pytest looks at it.
+# Modules imported here are imported before pytest rewrites their asserts.
 UNWATCHED: Final = ("-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "--timeout=0")
 DAY_S: Final = 86_400
 
@@ -32,7 +32,7 @@ Versions = list[Followed]
 
 
 class Recorder:
-    """A plugin of pytest: keeps what each test checks."""
+    """A plugin of pytest: records the tables that tests check."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -40,18 +40,18 @@ class Recorder:
         self._checks = 0
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Begin with a test: the archives of its former run go."""
+        """Remove the archives of the test's previous run."""
         name = item.name.removeprefix("test_").replace("[", " ").replace("]", "")
         self._test, self._checks = name.replace(",", "").replace(" ", "_"), 0
         for former in CASES_DATA.glob(f"{self._test}.*.tar.xz"):
             former.unlink()
 
     def check(self, table: Table, feed_from: int | None, feed_to: int | None, by_spark: bool) -> Versions:
-        """Do what `Table.check` does, and keep the table and the answers."""
+        """Do the same as `Table.check`, and record the table and the answers."""
         date_commits(table)
         told = table.told(feed_from, feed_to, by_spark)
         versions = judge(told)
-        if told.path.name == "clone with space":  # it names files of another table by their absolute paths
+        if told.path.name == "clone with space":  # it refers to another table's files by absolute paths
             return versions
         self._checks += 1
         folder = self._scratch / f"{self._test}.{self._checks}"
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def date_commits(table: Table) -> None:
-    """Date fresh commits by whole seconds, which is what archives keep. Those that a test has dated stay."""
+    """Round the times of new commits to whole seconds, as archives do. Times set by a test stay."""
     commits = [table.commit_file(version) for version in range(table.latest + 1)]
     if all(commit.stat().st_mtime > time.time() - DAY_S for commit in commits):
         for version, commit in enumerate(commits):
@@ -72,7 +72,7 @@ def date_commits(table: Table) -> None:
 
 
 def main() -> None:
-    """Write all cases, or those of the tests whose names are given."""
+    """Write all cases, or those of the named tests."""
 
     def check(table: Table, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> Versions:
         return recorder.check(table, feed_from, feed_to, by_spark)

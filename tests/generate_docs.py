@@ -1,4 +1,4 @@
-"""Writes the pages of `docs/` that follow from the code: `python -m tests.generate_docs`.
+"""Write the generated pages of `docs/`: `python -m tests.generate_docs`.
 
 `configuration.md` has every setting of the classes that read them. A setting's description is the comment in its line,
 or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
@@ -43,7 +43,7 @@ NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
 
 def descriptions(kind: type) -> dict[str, str]:
-    """The comment of each field of a class, in the order of the fields."""
+    """Return the comment of each field of a class, in the order of the fields."""
     source = textwrap.dedent(inspect.getsource(kind))
     lines = source.splitlines()
     found: dict[str, str] = {}
@@ -58,7 +58,7 @@ def descriptions(kind: type) -> dict[str, str]:
 
 
 def type_text(kind: Any) -> str:
-    """A type as users write its values."""
+    """Return a type as users write its values."""
     if kind in (str, int, float, bool):
         return {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}[kind]
     if isinstance(kind, EnumType):
@@ -79,7 +79,7 @@ def type_text(kind: Any) -> str:
 
 
 def default_text(value: Any) -> str:
-    """A default as users would write it."""
+    """Return a default as users would write it."""
     if value is None or value in ("", [], {}):
         return ""
     if isinstance(value, bool):
@@ -88,7 +88,7 @@ def default_text(value: Any) -> str:
 
 
 def settings(kind: type) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Each setting of a class: its name, type, default, and whether it is required."""
+    """Return each setting of a class: its name, type, default, and whether it is required."""
     hints = get_type_hints(kind)
     if hasattr(kind, "model_fields"):
         for name, field in kind.model_fields.items():
@@ -108,7 +108,7 @@ def settings(kind: type) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 def configuration() -> str:
-    """The page `configuration.md`."""
+    """Build the page `configuration.md`."""
     parts = [
         NOTE,
         "# Configuration",
@@ -125,7 +125,7 @@ def configuration() -> str:
 
 
 def error_classes(kind: type[TailerError]) -> Iterator[type[TailerError]]:
-    """The classes below `kind` in `tailer.errors`, in the order of their definition, whatever else is imported."""
+    """Return the classes below `kind` in `tailer.errors`, in the order of their definition."""
     for each in kind.__subclasses__():
         if each.__module__.startswith("tailer.errors"):
             yield each
@@ -133,7 +133,7 @@ def error_classes(kind: type[TailerError]) -> Iterator[type[TailerError]]:
 
 
 def errors_page() -> str:
-    """The page `errors.md`."""
+    """Build the page `errors.md`."""
     tree = inspect.getdoc(errors) or ""
     parts = [
         NOTE,

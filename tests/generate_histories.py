@@ -1,4 +1,4 @@
-"""Write the histories of `histories_data`: `python -m tests.generate_histories [number ...]`, some minutes each ten.
+"""Write the histories of `histories_data`: `python -m tests.generate_histories [number ...]`, some minutes for ten.
 
 Run it again, for all of them or for some, after a change of `tests.support.histories.schema_evolution`, and commit
 the archives. A history is a function of its seed, but Spark names files at random, so archives differ between runs.
@@ -36,7 +36,7 @@ def make(spark: SparkSession, number: int, scratch: Path) -> None:
 
 
 def main() -> None:
-    """Write all histories, or those whose numbers are given."""
+    """Write all histories, or those with the given numbers."""
     numbers = [int(number) for number in sys.argv[1:]] or list(range(len(EVOLVING)))
     with tempfile.TemporaryDirectory() as scratch:
         spark = build_spark(Path(scratch))

@@ -1,15 +1,15 @@
-"""Write the archives of `old_data`: targets that code of former days left in the middle of its work.
+"""Write the archives of `old_data`: targets that former code left in the middle of its work.
 
-It runs with that code, not with the code beside it. Archives that are there stay as they are: they are the record. To
-add some, name them; today's are by commit 81fbfc9, in a working tree of its own at OLD that `make .venv/.synced` has
-prepared::
+It runs with that code, not with the code beside it. Existing archives are never changed, because they are the record.
+To add some, name them. The present ones are by commit 81fbfc9, in a separate working tree OLD, prepared with `make
+.venv/.synced`::
 
     cd OLD
     PYTHONPATH=. .venv/bin/python -P HERE/tests/generate_old_targets.py NAME...
 
-So modules of the project are imported by the names they had then, and nothing here is imported from today's tests.
+So modules of the project are imported by their former names, and nothing is imported from the current tests.
 
-Each archive has `facts.json`, the source `table`, and what was delivered: a `target`, or `state` and `stdout.jsonl`, or
+Each archive has `facts.json`, the source `table`, and the delivered data: a `target`, or `state` and `stdout.jsonl`, or
 the records of Kafka's topics, or the `checkpoint` and the `batches` of a Spark query. A pipeline ends as by `kill -9`,
 right after a commit; a query fails in a micro-batch that its checkpoint has planned.
 """
@@ -33,18 +33,18 @@ from deltalake import DeltaTable, write_deltalake
 __all__ = ["main"]
 
 OLD_DATA: Final = Path(__file__).resolve().parent / "old_data"
-EPOCH: Final = 1_790_000_000  # commits are dated a minute apart from here on
+EPOCH: Final = 1_790_000_000  # commits are dated a minute apart from then on
 REWRITTEN: Final = 2  # the version that rewrites every file
-SNAPSHOT: Final = 3  # the version of snapshots; later ones are written when these have begun
+SNAPSHOT: Final = 3  # the version of snapshots; later ones are written during these
 NAME: Final = "old"
 PARTITIONS: Final = 6
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline, and where it ends: at the commit numbered `commits` of those within `version`.
+    """A pipeline and its end: the commit numbered `commits` of those within `version`.
 
-    `within`: whether these are commits inside of the version; else the one that closes it.
+    `within`: whether these are commits inside the version; else the one that closes it.
     """
 
     kind: str
@@ -78,12 +78,12 @@ QUERIES: Final = {"spark_typed": "typed", "spark_envelope": "envelope"}
 
 
 def old(module: str) -> Any:
-    """A module of the project as it was."""
+    """Import a module of the project by its former name."""
     return importlib.import_module(module)
 
 
 def in_process(what: str, name: str, folder: Path, *more: str) -> None:
-    """Run a part of this script in a process of its own: a pipeline ends it, and Spark starts once in each."""
+    """Run a part of this script in a separate process: a pipeline ends it, and a process has one Spark."""
     subprocess.run([sys.executable, "-P", __file__, what, name, str(folder), *more], check=True, timeout=300)
 
 
@@ -91,7 +91,7 @@ def in_process(what: str, name: str, folder: Path, *more: str) -> None:
 
 
 def rows(begin: int, end: int) -> pa.Table:
-    """Rows with these ids, in every partition."""
+    """Make rows with these ids, in every partition."""
     ids = range(begin, end)
     parts = pa.array([f"p {each % PARTITIONS}" for each in ids])
     return pa.table({"id": pa.array(ids, pa.int64()), "amount": [each / 4 for each in ids], "part": parts})
@@ -117,7 +117,7 @@ def write_table(path: Path, first: int, last: int) -> None:
 
 
 class Ending:
-    """Ends the process behind a commit."""
+    """A counter that ends the process after a commit."""
 
     def __init__(self, case: Case, report: Path) -> None:
         self._case = case
@@ -125,7 +125,7 @@ class Ending:
         self._left = case.commits
 
     def note(self, progress: Any) -> None:
-        """That was committed."""
+        """Count a commit."""
         at = progress.position
         self._left -= at.version == self._case.version and at.closes_version is not self._case.within
         if self._left == 0:
@@ -135,7 +135,7 @@ class Ending:
 
 
 class EndingSink:
-    """A sink that tells `ending` of every commit."""
+    """A sink that reports every commit to `ending`."""
 
     def __init__(self, sink: Any, ending: Ending) -> None:
         self._sink = sink
@@ -199,7 +199,7 @@ def run_case(name: str, folder: Path, servers: str) -> None:
 
 
 def make_pipeline(name: str, folder: Path, servers: str) -> None:
-    """Everything that the archive of a pipeline holds."""
+    """Write everything that the archive of a pipeline holds."""
     case = CASES[name]
     write_table(folder / "table", 0, SNAPSHOT)
     if case.start != "snapshot":
@@ -214,7 +214,7 @@ def make_pipeline(name: str, folder: Path, servers: str) -> None:
 
 
 def records(servers: str, *names: str) -> dict[str, list[dict[str, Any]]]:
-    """What readers see of topics whose messages are text."""
+    """Return the records that readers see in topics with text messages."""
     read = old("tests.kafka.topics").read_topic
     return {
         name: [
@@ -235,7 +235,7 @@ def records(servers: str, *names: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def make_query(name: str, folder: Path) -> None:
-    """Everything that the archive of a query holds: it fails in the batch with the rewritten version."""
+    """Write everything that the archive of a query holds: it fails in the batch with the rewritten version."""
     write_table(folder / "table", 0, 5)
     options = {"schema": QUERIES[name], "startingVersion": "0", "maxFilesPerTrigger": "2"}
     with tempfile.TemporaryDirectory() as scratch:
@@ -263,7 +263,7 @@ def make_query(name: str, folder: Path) -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write an archive of what is in a folder."""
+    """Write an archive of a folder's content."""
     files = [file for file in folder.rglob("*") if not (file.suffix == ".crc" or file.name.endswith(".tmp"))]
     with tarfile.open(archive, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as tar:
         for file in sorted(file for file in files if file.is_file()):

@@ -1,4 +1,4 @@
-"""README and docs are promises: every block of a page runs, in order, in one folder, as a reader would try it.
+"""README and docs as tests: every block of a page runs, in order, in one folder, as a reader would try it.
 
 The folder holds a Delta table `orders` (columns `id`, `customer`, `amount`; versions 0 to 3: created, appended to,
 updated, deleted from). What the README may contain:
@@ -48,7 +48,7 @@ NAMED_TEST: Final = re.compile(r"(tests/[\w/]+\.py)::(?:\w+::)?(\w+)")
 
 
 class BrokenPromiseError(AssertionError):
-    """Something the README says is not so."""
+    """A statement of a page that is not true."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Block:
 
 
 def blocks(readme: str) -> Iterator[Block]:
-    """Every fenced block that names a language."""
+    """Yield every fenced block that names a language."""
     for found in FENCE.finditer(readme):
         indent, language, text = found.groups()
         plain = "".join(line.removeprefix(indent) for line in text.splitlines(keepends=True))
@@ -72,7 +72,7 @@ def blocks(readme: str) -> Iterator[Block]:
 
 
 def make_orders(folder: Path) -> None:
-    """The table the README's commands follow."""
+    """Write the table of the README's commands."""
     path = str(folder / "orders")
     for ids in ([1, 2, 3], [4, 5]):
         rows = {"id": ids, "customer": [f"customer-{i}" for i in ids], "amount": [10.0 * i for i in ids]}
@@ -82,7 +82,7 @@ def make_orders(folder: Path) -> None:
 
 
 def run(command: list[str], folder: Path, follow_s: float = FOLLOW_S, *, activated: bool = True) -> str:
-    """Run a command to its end, asking it to end with Ctrl-C's signal once it has had its time; what it printed.
+    """Run a command to its end, with Ctrl-C's signal after its time; return its output.
 
     `activated`: whether the environment of this Python comes first on the search path.
     """
@@ -115,7 +115,7 @@ def run(command: list[str], folder: Path, follow_s: float = FOLLOW_S, *, activat
 
 
 def compare(wanted: str, got: str, what: str) -> None:
-    """Hold what was printed against what the README shows, as doctest does; blank lines at the end do not count."""
+    """Compare output with the README, as doctest does; blank lines at the end do not count."""
     wanted, got = (f"{text.rstrip()}\n" for text in (wanted, got))
     if not doctest.OutputChecker().check_output(wanted, got, doctest.ELLIPSIS):
         raise BrokenPromiseError(f"{what} printed\n{got}and not\n{wanted}")
@@ -139,21 +139,21 @@ def run_console(text: str, folder: Path) -> None:
 
 
 def require_targets(targets: list[str]) -> None:
-    """Each is something the Makefile makes."""
+    """Check that the Makefile has each target."""
     known = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     if missing := set(targets) - known:
         raise BrokenPromiseError(f"the Makefile has no target {', '.join(sorted(missing))}")
 
 
 def run_toml(text: str, folder: Path) -> None:
-    """Parse it; if it is a configuration, check it and keep it."""
+    """Parse it; if it is a configuration, check and save it."""
     if "pipelines" in tomllib.loads(text):
         (folder / "tailer.toml").write_text(text)
         run(["bash", "-c", "tailer check tailer.toml"], folder)
 
 
 def run_python(text: str, folder: Path, wanted: str | None) -> None:
-    """Run it as a script, as somebody does who has not activated the environment, and compare its output."""
+    """Run it as a script without an activated environment, and compare its output."""
     script = folder / "readme_block.py"
     script.write_text(text)
     output = run([sys.executable, script.name], folder, SCRIPT_S, activated=False)
@@ -184,7 +184,7 @@ RUNNERS: Final[dict[str, Callable[[str, Path], None]]] = {
 
 
 def run_block(block: Block, folder: Path) -> None:
-    """Hold a block to what its language promises."""
+    """Check a block by the rule of its language."""
     if block.language == "python":
         run_python(block.text, folder, block.output)
     elif block.language in RUNNERS:
@@ -194,7 +194,7 @@ def run_block(block: Block, folder: Path) -> None:
 
 
 def missing_tests(readme: str) -> Iterator[str]:
-    """Every test the README names that is not there."""
+    """Return every test that the README names and that does not exist."""
     for path, name in NAMED_TEST.findall(readme):
         source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
         tests = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -203,7 +203,7 @@ def missing_tests(readme: str) -> Iterator[str]:
 
 
 def broken_promises(readme: str, folder: Path) -> list[str]:
-    """All that a README says and is not so, each with its line."""
+    """Return all false statements of a page, each with its line."""
     make_orders(folder)
     broken = list(missing_tests(readme))
     for block in blocks(readme):

@@ -1,11 +1,11 @@
 """Tiers: every test belongs to exactly one, decided by its markers, and a `make` target runs each.
 
-Markers say what a test uses: the golden tables, Spark, Kafka, processes that are killed. `set_markers` derives them
-from the test's fixtures and folder; where neither shows it, the test says it with `@pytest.mark`. `smoke` puts a test
-that uses one of them into the tier `test` all the same; `long` keeps a test that uses none out of it, for its time.
+Markers name the resources of a test: the golden tables, Spark, Kafka, processes that are killed. `set_markers` derives
+them from the test's fixtures and folder; otherwise the test has a `@pytest.mark`. `smoke` puts a test with one of these
+resources into the tier `test` nevertheless, and `long` keeps a test without them out of it.
 
-So that markers stay true, a test is watched while it runs. Helpers that use something with a marker say so (`using`),
-and a test without a marker for Java finds one that refuses to start, in its own process and in every child.
+A test is watched while it runs, so that markers stay correct. Helpers that use such a resource report it (`using`), and
+a test without a marker for Java gets a `java` that refuses to start, in its own process and in every child.
 """
 
 import os
@@ -30,7 +30,7 @@ __all__ = [
     "watching",
 ]
 
-# What `make test-all` runs, and what it leaves to `make soak` and `make bench`.
+# The tiers of `make test-all`, and those of `make soak` and `make bench` alone.
 TIERS: Final = ("test", "long", "golden", "spark", "connect", "kafka", "faults")
 BY_HAND: Final = ("soak", "bench")
 
@@ -57,7 +57,7 @@ _PROCESSES: Final = "started"
 
 _JAVA: Final = frozenset({"spark", "spark_connect", "kafka", "bench"})
 
-# Stands in for Java: leaves a trace, and fails.
+# A replacement of Java that leaves a trace, and fails.
 _NO_JAVA: Final = """\
 #!/bin/sh
 echo "java $*" | cut -c1-200 >>"{calls}"
@@ -67,16 +67,16 @@ exit 97
 
 
 class UnmarkedError(Exception):
-    """A test uses something without the marker for it."""
+    """A test uses a resource without the marker for it."""
 
 
 def tier_of(markers: Set[str]) -> str:
-    """The tier of a test with these markers: one of `TIERS` or `BY_HAND`."""
+    """Return the tier of a test with these markers: one of `TIERS` or `BY_HAND`."""
     return next((tier for marker, tier in _TIER_BY_MARKER.items() if marker in markers), "test")
 
 
 def _names_of(item: pytest.Item) -> set[str]:
-    """The names of a test's markers."""
+    """Return the names of a test's markers."""
     return {marker.name for marker in item.iter_markers()}
 
 
@@ -98,7 +98,7 @@ def _reads_tables(item: pytest.Item) -> bool:
 
 
 class Watch:
-    """Watches one run of pytest; `using` and the Java that refuses to start report to it."""
+    """The watch of one run of pytest; `using` and the refusing Java report to it."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tiers-"))
@@ -111,11 +111,11 @@ class Watch:
         self._used: list[str] = []
 
     def close(self) -> None:
-        """Remove what the watch has made."""
+        """Remove its files."""
         shutil.rmtree(self._folder)
 
     def use(self, marker: str) -> None:
-        """Note that the running test uses what `marker` stands for. Raises `UnmarkedError`."""
+        """Record that the running test uses the resource of `marker`. Raises `UnmarkedError`."""
         if self._item is None:
             raise UnmarkedError(f"{marker}: used while tests are collected; use it in a test or fixture")
         markers = _names_of(self._item)
@@ -143,7 +143,7 @@ class Watch:
                     os.environ[name] = value
 
     def complaints(self) -> list[str]:
-        """What was used without a marker since the last call."""
+        """Return the resources used without a marker since the last call."""
         said, self._used = self._used, []
         if self._calls.exists():
             started = self._calls.read_text().splitlines()
@@ -156,12 +156,12 @@ _WATCHES: Final[list[Watch]] = []
 
 
 def watching(watch: Watch | None) -> None:
-    """Make `watch` the one that `using` reports to (None: nobody watches)."""
+    """Make `watch` the one that `using` reports to (None: no watch)."""
     _WATCHES[:] = [] if watch is None else [watch]
 
 
 def using(marker: str) -> None:
-    """Report that the running test uses what `marker` stands for. Raises `UnmarkedError` where the test lacks it.
+    """Report that the running test uses the resource of `marker`. Raises `UnmarkedError` if the test lacks it.
 
     Outside a run of pytest, as in a test's own child processes, it does nothing.
     """
@@ -170,7 +170,7 @@ def using(marker: str) -> None:
 
 
 def select(items: list[pytest.Item], tiers: Iterable[str]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests of some tiers, those with a server or processes first because they take longest, and all others."""
+    """Split tests into those of some tiers, the slow ones with servers or processes first, and all others."""
     wanted = set(tiers)
     chosen = [item for item in items if tier_of(_names_of(item)) in wanted]
     left = [item for item in items if tier_of(_names_of(item)) not in wanted]

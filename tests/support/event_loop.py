@@ -1,16 +1,16 @@
-"""A detector for code that blocks an event loop, for a machine where everything else is busy too.
+"""A detector for code that blocks an event loop, for a busy machine.
 
-One callback of a loop that runs for long is the symptom, but wall time alone convicts the innocent: a thread
-that waits for a processor looks the same as one that sleeps in a system call. Two witnesses are better:
+A block is a callback of a loop that runs for long. Wall time alone is not enough: a thread that waits for a processor
+looks the same as one that sleeps in a system call. Two measurements are more reliable:
 
-- the loop's thread itself knows how much processor time the callback burnt; being preempted costs none;
-- a watchdog thread looks in at a fixed pace. Time counts only as it sees it, at most one interval per look,
-  so when the whole machine is starved the watchdog starves along and counts nothing. From that, the time the
-  loop's thread stood in the run queue is taken off, where the kernel tells.
+- the processor time of the callback in the loop's thread, which preemption does not increase;
+- samples of a watchdog thread at a fixed interval. Each sample counts at most one interval, so a watchdog on an
+  overloaded machine counts little. The time that the loop's thread spent in the run queue is subtracted, where the
+  kernel reports it.
 
-Either beyond the limit is a block, and the lines the watchdog saw most often say where. Time spent importing
-is let off: it is spent once in a process, and how long it takes is up to the page cache. So is the time a new
-thread takes to begin, which is up to the scheduler.
+A block is reported if one of them exceeds the limit, with the lines of code that the watchdog saw most often. Imports
+do not count: they happen once per process, and their time depends on the page cache. Neither does the start of a
+thread, which depends on the scheduler.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _start_thread: Final = threading.Thread.start.__code__
 
 @dataclass(frozen=True)
 class BlockedLoop:
-    """One callback that kept its loop from everything else."""
+    """A callback that blocked its loop."""
 
     blocked_s: float
     stack: str
@@ -52,7 +52,7 @@ class BlockedLoop:
 
 @dataclass
 class _Running:
-    """A callback under way, in the thread `ident`; the watchdog fills in what it saw."""
+    """A running callback, in the thread `ident`; the watchdog adds its samples."""
 
     ident: int
     native_id: int
@@ -65,7 +65,7 @@ class _Running:
     seen: Counter[str] = field(default_factory=Counter)
 
     def blocked_s(self, burnt_s: float) -> float:
-        """The time this callback provably held its thread, without excused calls and garbage collection."""
+        """The time for which this callback verifiably held its thread, without excused calls and garbage collection."""
         queued_s = (self.queued_s or 0.0) - (self.first_queued_s or 0.0)
         watched_s = self.looks * INTERVAL_S - queued_s
         return max(burnt_s - self.burnt_s, watched_s) - self.excused * INTERVAL_S - self.collected_s
@@ -87,7 +87,7 @@ def _is_excused(frame: FrameType | None) -> bool:
 
 
 class _Watch:
-    """The callbacks under way in every thread, and a thread that looks at them."""
+    """The running callbacks of all threads, and a thread that samples them."""
 
     def __init__(self) -> None:
         self.found: list[BlockedLoop] = []
@@ -105,7 +105,7 @@ class _Watch:
         self._thread.join()
 
     def run(self, handle: asyncio.Handle) -> None:
-        """Run a callback in the loop's thread, as `asyncio.Handle._run` does, and judge it."""
+        """Run a callback in the loop's thread, as `asyncio.Handle._run` does, and check its time."""
         ident = threading.get_ident()
         running = _Running(ident, threading.get_native_id(), time.thread_time())
         self._running[ident] = running
@@ -118,7 +118,7 @@ class _Watch:
                 self.found.append(BlockedLoop(blocked_s, self._where(running, handle)))
 
     def _collecting(self, phase: str, _: dict[str, int]) -> None:
-        """Time spent on the garbage of the whole test run is nobody's callback's fault."""
+        """Garbage of the whole test run is not the callback's fault, so its collection does not count."""
         running = self._running.get(threading.get_ident())
         if running is not None:
             running.collected_s += time.perf_counter() * (-1 if phase == "start" else 1)
@@ -133,7 +133,7 @@ class _Watch:
         if running.first_queued_s is None:
             running.first_queued_s = running.queued_s
         running.looks += 1
-        if running.looks <= BENIGN_LOOKS:  # nearly every callback is gone by now: do not pay for its stack
+        if running.looks <= BENIGN_LOOKS:  # nearly every callback has ended by now, so do not read its stack
             return
         frame = sys._current_frames().get(running.ident)
         running.excused += _is_excused(frame)
@@ -141,13 +141,13 @@ class _Watch:
 
     @staticmethod
     def _where(running: _Running, handle: asyncio.Handle) -> str:
-        """The stack seen most; code that never let the watchdog run is known by its callback only."""
+        """Return the stack seen most often; without a sample, only the callback."""
         return running.seen.most_common(1)[0][0] if running.seen else f"  {handle!r}"
 
 
 @contextmanager
 def watch_event_loops() -> Iterator[list[BlockedLoop]]:
-    """Watch every asyncio loop of this process, alone; the list fills while the block runs."""
+    """Watch every asyncio loop of this process; yield a list of blocks that grows while the block runs."""
     watch = _Watch()
 
     def run(handle: asyncio.Handle) -> None:
@@ -155,7 +155,7 @@ def watch_event_loops() -> Iterator[list[BlockedLoop]]:
 
     watch.start()
     try:
-        # The one place every callback of every loop passes through; there is no public one.
+        # The only place that every callback of every loop passes through; there is no public one.
         with patch.object(asyncio.Handle, "_run", run):
             yield watch.found
     finally:

@@ -1,6 +1,6 @@
-"""lake-tailer as the suites call it: a table's versions followed to rows, outside any pipeline.
+"""lake-tailer as the suites call it: the rows of a table's versions, without a pipeline.
 
-Tests that also ask Spark are synchronous (Spark blocks), so these functions bring their own event loop.
+Tests that also use Spark are synchronous, because Spark blocks, so these functions run their own event loop.
 """
 
 from collections.abc import Callable
@@ -23,25 +23,25 @@ __all__ = ["Followed", "follow", "follow_until_error", "plans", "run_plan", "sna
 
 @dataclass(frozen=True)
 class Followed:
-    """One version as lake-tailer gives it."""
+    """One version as lake-tailer delivers it."""
 
     plan: ChangePlan
     batches: tuple[ChangeBatch, ...]
 
     @property
     def tables(self) -> list[pa.Table]:
-        """All rows of the version, in delivery order, a table for each run of rows with the same columns."""
+        """Return all rows of the version, in delivery order, in a table for each run of rows with the same columns."""
         runs = groupby((batch.rows for batch in self.batches), key=lambda rows: rows.schema)
         return [pa.Table.from_batches(list(rows), schema) for schema, rows in runs]
 
     @property
     def table(self) -> pa.Table:
-        """All rows of the version, in delivery order, where all have the columns of the version."""
+        """Return all rows of the version, in delivery order, if all have the columns of the version."""
         return pa.Table.from_batches([batch.rows for batch in self.batches], output_schema(self.plan.schema))
 
     @property
     def positions(self) -> list[Position]:
-        """The place of every row, in delivery order."""
+        """Return the position of every row, in delivery order."""
         return [
             Position(batch.version, batch.task, row) for batch in self.batches for row in batch.row_index.to_pylist()
         ]
@@ -78,26 +78,26 @@ async def _snapshot(path: Path, version: int | None) -> Followed:
 
 
 def plans(path: Path, first: int = 0, last: int | None = None) -> list[ChangePlan]:
-    """The plans of versions `first` to `last` (None: the latest)."""
+    """Return the plans of versions `first` to `last` (None: the latest)."""
     found: list[ChangePlan] = []
     anyio.run(_plans, path, first, last, found.append)
     return found
 
 
 def run_plan(plan: ChangePlan, engine: Engine | None = None, after: Position | None = None) -> Followed:
-    """The rows of one plan after a position (None: all of them)."""
+    """Return the rows of one plan after a position (None: all of them)."""
     return anyio.run(_run, plan, engine or LocalEngine(), after)
 
 
 def follow(path: Path, first: int = 0, last: int | None = None, engine: Engine | None = None) -> list[Followed]:
-    """The changes of versions `first` to `last` (None: the latest)."""
+    """Return the changes of versions `first` to `last` (None: the latest)."""
     found: list[Followed] = []
     anyio.run(_follow, path, first, last, engine or LocalEngine(), found)
     return found
 
 
 def follow_until_error(path: Path, first: int = 0) -> tuple[list[Followed], Exception | None]:
-    """The versions that could be followed, and what stopped us, if anything did."""
+    """Return the versions that could be followed, and the error that ended this, if any."""
     found: list[Followed] = []
     try:
         anyio.run(_follow, path, first, None, LocalEngine(), found)
@@ -107,5 +107,5 @@ def follow_until_error(path: Path, first: int = 0) -> tuple[list[Followed], Exce
 
 
 def snapshot(path: Path, version: int | None = None) -> Followed:
-    """All rows of `version` (None: the latest)."""
+    """Return all rows of `version` (None: the latest)."""
     return anyio.run(_snapshot, path, version)

@@ -1,6 +1,6 @@
-"""Whole streams for the suites: a table that grows while it is followed, a destination that remembers its transactions.
+"""Whole streams for the suites: a growing table, and a destination that remembers its transactions.
 
-What was delivered is read from the destination, what should have been is kept by the table; both as (version, id).
+Delivered rows are read from the destination, expected rows are kept by the table; both as (version, id).
 """
 
 import json
@@ -35,12 +35,12 @@ Delivered = list[tuple[int, int]]
 
 @dataclass
 class Growing(HandwrittenTable):
-    """A table whose commits appear whole, as a real writer's do, and that knows what they insert."""
+    """A table whose commits appear whole, as a real writer's do, and that knows their rows."""
 
     inserted: Delivered = field(default_factory=list)
 
     def commit_text(self, text: str) -> int:
-        """Write the next commit aside and rename it into place."""
+        """Write the next commit to another name and rename it into place."""
         self.version += 1
         part = self.path / "_delta_log" / f".{self.version}.tmp"
         part.write_text(text)
@@ -64,7 +64,7 @@ class Growing(HandwrittenTable):
         return self.commit({"metaData": self.metadata})
 
     def insert_again(self, ids: Sequence[int], versions: int) -> None:
-        """Commit the same file many times over: quick to write, and no two versions are mistaken for each other."""
+        """Commit the same file many times over: quick to write, and all versions differ."""
         name = self.data("again.parquet", ids)
         for _ in range(versions):
             version = self.commit(self.add(name))
@@ -77,7 +77,7 @@ class Growing(HandwrittenTable):
 
 @dataclass(slots=True)
 class Destination(MemoryDestination):
-    """Keeps the position and the number of rows of every transaction that took place, and calls `then` after each."""
+    """A destination with the position and the number of rows of every transaction; calls `then` after each."""
 
     transactions: list[tuple[Position, int]] = field(default_factory=list)
     then: Callable[[], object] = bool
@@ -92,20 +92,20 @@ class Destination(MemoryDestination):
         return took_place
 
     def sink(self) -> MemorySink:
-        """A new writer."""
+        """Make a new writer."""
         return MemorySink("memory", self)
 
     def delivered(self, app_id: str = APP) -> Delivered:
-        """Every row there is, in order."""
+        """Return every delivered row, in order."""
         return [(row["_commit_version"], row["id"]) for row in self.rows(app_id)]
 
     def position(self, app_id: str = APP) -> Position | None:
-        """Up to where, if anything was ever committed."""
+        """Return the delivered position, if anything was ever committed."""
         progress = self.progress.get(app_id)
         return None if progress is None else progress.position
 
     def ends(self) -> list[int]:
-        """The versions that transactions ended with."""
+        """Return the last versions of all transactions."""
         return [position.version for position, _ in self.transactions]
 
 
@@ -114,12 +114,12 @@ class WholeVersions(FaultySink):
 
     @property
     def splits_versions(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     @property
     def splits_snapshots(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
 
@@ -135,7 +135,7 @@ def pipeline(
     store: ObjectStore | None = None,
     **limits: Any,
 ) -> Pipeline:
-    """A pipeline called `p` that polls often; `limits` are fields of `Limits`."""
+    """Make a pipeline called `p` that polls often; `limits` are fields of `Limits`."""
     return Pipeline(
         "p",
         DeltaTableLog(store or LocalStore(table.path)),
@@ -150,7 +150,7 @@ def pipeline(
 
 
 def deliver_to_files(table: HandwrittenTable, out: Path, fault: Fault) -> None:
-    """Deliver all there is, two versions a transaction, with a fault in it: for a process of its own."""
+    """Deliver everything, two versions per transaction, with a fault in it: for a separate process."""
     sink = FaultySink(FilesSink("files", out), fault)
     anyio.run(pipeline(table, sink, until="latest", max_versions=2).run)
 

@@ -1,4 +1,4 @@
-"""The command line as a user has it: real processes, and a Delta table that a real writer goes on changing."""
+"""The command line as a user runs it: real processes, and a Delta table with a real writer."""
 
 import os
 import pty
@@ -40,14 +40,14 @@ def tailer(*arguments: object, cwd: Path | None = None, **variables: str) -> sub
 
 
 def complaints(stderr: str) -> list[str]:
-    """The lines that `tail` printed on standard error behind the first, which says where it begins."""
+    """Return the lines of `tail` on standard error after the first, which names the versions."""
     announced, *others = stderr.splitlines()
     assert re.search(r": (changes of|following changes|all rows|nothing is newer)", announced), stderr
     return others
 
 
 def in_terminal(*arguments: object) -> tuple[int, str]:
-    """Run `tailer` to its end on a terminal of its own; the exit code and all that was shown."""
+    """Run `tailer` to its end in a terminal; return the exit code and everything shown."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -61,7 +61,7 @@ def in_terminal(*arguments: object) -> tuple[int, str]:
     try:
         while piece := os.read(ours, 4096):
             shown += piece
-    except OSError:  # Linux's way to say that nobody holds the terminal any more
+    except OSError:  # Linux's error when no process holds the terminal any more
         pass
     finally:
         os.close(ours)
@@ -70,7 +70,7 @@ def in_terminal(*arguments: object) -> tuple[int, str]:
 
 @contextmanager
 def background(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `tailer` beside the test with pipes for its output; killed at the end if it is still there."""
+    """Run `tailer` concurrently with the test, with pipes for its output; kill it at the end if it still runs."""
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -110,6 +110,6 @@ class Orders:
         self.changes += [(self.version, change, each) for each in ids]
 
     def copied_to(self, path: Path) -> list[tuple[int, str, int]]:
-        """The change rows that lie in the Delta table at `path`."""
+        """Return the change rows in the Delta table at `path`."""
         rows = DeltaTable(path).to_pyarrow_table().select(["_commit_version", "_change_type", "id"])
         return sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True))

@@ -46,11 +46,11 @@ class Destination(Protocol):
         ...
 
     def reached(self) -> int:
-        """The last version that is complete; -1 for none."""
+        """Return the last complete version; -1 for none."""
         ...
 
     def transactions(self) -> Iterator[Delivered]:
-        """The rows of every transaction, in order of commit."""
+        """Return the rows of every transaction, in order of commit."""
         ...
 
 
@@ -122,7 +122,7 @@ def _millis(moment: datetime | str) -> int:
 
 
 class Daemon:
-    """`tailer run`, as a person would start it."""
+    """A process of `tailer run`, started as by a user."""
 
     def __init__(self, config: Path) -> None:
         self._said = config.with_suffix(".log")
@@ -131,7 +131,7 @@ class Daemon:
 
     @property
     def said(self) -> str:
-        """Everything it printed."""
+        """Return everything it printed."""
         return self._said.read_text()
 
     def wait_until_running(self) -> None:
@@ -151,19 +151,19 @@ class Daemon:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Kill it with SIGKILL."""
         assert self.process.poll() is None, self.said
         self.process.kill()
         self.process.wait()
 
     def terminate(self) -> int:
-        """Ask it to end; returns its exit code."""
+        """Send SIGTERM; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(EXIT_S)
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
+    """Wait for an effect of another process."""
     end = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < end, "waited too long"
@@ -171,9 +171,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def peak_mb(process: subprocess.Popen[bytes]) -> float:
-    """Wait for a process; how much memory it had resident at most, in MB.
+    """Wait for a process; return its peak resident memory, in MB.
 
-    What `wait4` tells would count this process too, which it was copied from.
+    The result of `wait4` would include this process, from which it was forked.
     """
     peak_kb = 0
     while process.poll() is None:

@@ -1,7 +1,7 @@
-"""A long history written by hand and published commit by commit, while a model keeps count of what each changes.
+"""A long history written by hand and published commit by commit, with a model of each commit's changes.
 
-Data, change and deletion-vector files are there from the start; publishing a commit is one atomic rename, so a daemon
-that follows can be killed at any moment of a busy table's life. The model knows nothing of plans, tasks or files.
+Data, change and deletion-vector files exist from the start. Publishing a commit is one atomic rename, so a daemon that
+follows can be killed at any moment of a busy table's life. The model does not depend on plans, tasks or files.
 """
 
 import random
@@ -21,7 +21,7 @@ LARGE: Final = 5_000
 
 @dataclass
 class LongHistory:
-    """The history of the table at `path`: `length` commits, of which none but the first is published yet."""
+    """The history of the table at `path`: `length` commits, of which only the first is published at the start."""
 
     path: Path
     seed: int
@@ -45,16 +45,16 @@ class LongHistory:
 
     @property
     def table_id(self) -> str:
-        """The table's identity."""
+        """The id of the table."""
         return str(self._table.metadata["id"])
 
     @property
     def last(self) -> int:
-        """The last version there will be."""
+        """The last version of the history."""
         return self.length - 1
 
     def publish(self, commits: int = 1) -> None:
-        """Let the next commits be seen; there may be fewer left."""
+        """Publish the next commits, or fewer if fewer are left."""
         for commit in self._held[self.published : self.published + commits]:
             commit.with_suffix(".held").touch()  # the time of the commit is now
             commit.with_suffix(".held").rename(commit)
@@ -98,7 +98,7 @@ class LongHistory:
         return [self._table.add(name, after), self._table.remove(name, vector)]
 
     def _update(self) -> list[dict[str, Any]]:
-        """Replace a file by another one, and say in a change file what that means."""
+        """Replace a file by another one, with a change file."""
         if not self._live:
             return self._append()
         name = self._random.choice(list(self._live))
@@ -114,7 +114,7 @@ class LongHistory:
         return [added, removed, {"cdc": {"path": file, "partitionValues": {}, "size": 1, "dataChange": False}}]
 
     def _overwrite(self) -> list[dict[str, Any]]:
-        """Remove every file, with whatever vector it has, and add one."""
+        """Remove every file, with its vector if any, and add one."""
         removed = []
         for name, (ids, gone, vector) in self._live.items():
             self._note("delete", [one for row, one in enumerate(ids) if row not in gone])

@@ -1,8 +1,8 @@
-"""Random histories of Delta tables, made by Spark itself.
+"""Random histories of Delta tables, written by Spark.
 
-A history is a function of its seed and its shape: the same two give the same operations on the same rows, so a failure
-is repeated by its seed. Rows are made by SQL expressions over ids and a salt: nothing travels from Python to the JVM.
-Ids repeat across inserts, so equal rows occur more than once, which is what tells a multiset from a set.
+A history is a function of its seed and its shape, so a failure is repeated by its seed. SQL expressions over ids and a
+salt make the rows: no values are transferred from Python to the JVM. Ids repeat across inserts, so equal rows occur
+more than once, which distinguishes a multiset from a set.
 """
 
 import random
@@ -24,7 +24,7 @@ _QUICK: Final = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-# Every kind of character that a writer escapes in a path, and the two ways to say nothing.
+# Every kind of character that a writer escapes in a path, the empty string and null.
 PARTITION_VALUES: Final = ("a/b", "x:y", "50%", "two words", "é", "", None, "q?#&=+", "plain")
 
 _PLAIN: Final = {
@@ -78,7 +78,7 @@ class Shape:
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
-        """Column name to its SQL type and the expression that makes it from `id` and a hash."""
+        """Map column names to SQL types and the expressions that make them from `id` and a hash."""
         extra = _RICH if self.rich else {}
         return {**_PLAIN, **({"p": _PARTITION} if self.partitioned else {}), **extra}
 
@@ -98,7 +98,7 @@ SHAPES: Final = tuple(
 
 @contextmanager
 def quick(spark: SparkSession) -> Iterator[None]:
-    """Tune `spark` for tables of a few dozen rows: compiling a query costs more than running it ever will."""
+    """Configure `spark` for tables of a few dozen rows: compiling a query costs more than running it."""
     before = {key: spark.conf.get(key, None) for key in _QUICK}
     for key, value in _QUICK.items():
         spark.conf.set(key, value)
@@ -111,13 +111,13 @@ def quick(spark: SparkSession) -> Iterator[None]:
 
 
 def latest_version(path: Path) -> int:
-    """The table's newest version, by the names in its log."""
+    """Return the table's newest version, by the names in its log."""
     return max(int(commit.stem) for commit in (path / "_delta_log").glob("[0-9]" * 20 + ".json"))
 
 
 @dataclass
 class History:
-    """A table at `path` and what was done to it: `story` names the operation of every version."""
+    """A table at `path` and its operations: `story` names the operation of every version."""
 
     spark: SparkSession
     path: Path
@@ -166,7 +166,7 @@ class History:
         return self
 
     def step(self) -> None:
-        """Do one random operation. It may be one that makes no version."""
+        """Do one random operation, which need not make a version."""
         choices = self._choices()
         name = self.random.choices([name for name, _, _ in choices], [weight for _, weight, _ in choices])[0]
         operation = next(work for known, _, work in choices if known == name)
@@ -196,7 +196,7 @@ class History:
         self.story += [operation] * (self.latest + 1 - len(self.story))
 
     def sql(self, text: str) -> None:
-        """Do something of one's own; `{table}` is the table."""
+        """Run a given statement; `{table}` is the table."""
         self._sql(text.format(table=self.table))
         self._note(text)
 
@@ -265,7 +265,7 @@ class History:
         self._merged(f"WHEN NOT MATCHED THEN INSERT {insert}")
 
     def _merge_nothing(self) -> None:
-        self._merged("WHEN NOT MATCHED BY SOURCE AND t.n < -1000000 THEN DELETE")  # rewrites files all the same
+        self._merged("WHEN NOT MATCHED BY SOURCE AND t.n < -1000000 THEN DELETE")  # rewrites files without a match
 
     def _restore(self) -> None:
         version = self.random.randint(self.restorable, self.latest)

@@ -1,14 +1,12 @@
-"""Histories whose operations write rows again that they do not change; and which of their events are changes.
+"""Histories whose operations rewrite unchanged rows, and the events among these that are changes.
 
-The operations are those of `tests.support.histories.random_history`, but most of what a version deletes and inserts is
-the same: rows set to what they are, merged with themselves, overwritten with some of their own, written twice, made
-equal to others.
-Operations depend on the seed and on everything in the shape but the feed: a history is written twice, with a feed and
-without one, with the same rows at each version.
+The operations are those of `tests.support.histories.random_history`, but most rows that a version deletes and inserts
+are equal: set to their own values, merged with themselves, overwritten with some of their own, written twice, made
+equal to others. Operations depend on the seed and on everything in the shape except the feed: a history is written
+twice, with a feed and without one, with the same rows at each version.
 
-`changes` says which events of a version are left when what it deletes and inserts unchanged is left out, `with_updates`
-which of these are updates: in plain Python over rows as the suites compare them, so that they have nothing but the
-question in common with `tailer.changelog.carryovers`.
+`changes` returns the events of a version without rows that it deletes and inserts unchanged, `with_updates` the updates
+among these. Both work in plain Python on rows as the suites compare them, independently of `tailer.changelog`.
 """
 
 import random
@@ -30,7 +28,7 @@ __all__ = ["TRACKED", "UNIQUE", "Event", "RewriteHistory", "RewriteShape", "chan
 TRACKED: Final = "row tracking"
 UNIQUE: Final = "unique ids"
 
-# Every way to be null or empty on some level, and zeros and NaN where nobody looks first.
+# Null or empty values on every level, zeros, and nested NaN.
 _NESTED: Final = {
     "reals": (
         "ARRAY<FLOAT>",
@@ -50,7 +48,7 @@ _NESTED: Final = {
     "small": ("DECIMAL(38,18)", "IF(pmod({h}, 3) = 0, NULL, CAST({h} AS DECIMAL(38,18)) / 1000)"),
 }
 
-# What has no unchanged rows to leave out, or is done in another way here.
+# Operations that rewrite no unchanged rows, or have another form here.
 _LEFT_OUT: Final = ("delete all", "zorder", "merge inserts only", "overwrite", "replace where", "dynamic overwrite")
 
 
@@ -71,7 +69,7 @@ class RewriteShape(Shape):
 
 @dataclass
 class RewriteHistory(History):
-    """A table that is mostly written again as it was."""
+    """A table that is mostly rewritten unchanged."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.seed} {replace(self.shape, feed=False)}")
@@ -121,7 +119,7 @@ class RewriteHistory(History):
         return self.spark.read.format("delta").load(str(self.path))
 
     def _changed(self) -> DataFrame:
-        """The table's rows without some, and with others changed."""
+        """Return the table's rows without some, and with others changed."""
         rows = self._own().where(f"NOT coalesce({self._condition()}, false)")
         changed = {"n": "IF(pmod(id, 5) = 2, n + 1, n) AS n"}
         return rows.selectExpr(*(changed.get(name, name) for name in rows.columns))
@@ -159,7 +157,7 @@ class RewriteHistory(History):
         )
 
     def _make_equal(self) -> None:
-        """Have rows differ in little, then let them change places: few rows of the table change, if any."""
+        """Make rows that differ in little, then exchange their values: few rows of the table change, if any."""
         kept = {"id": "pmod(id, 3)", "n": "pmod(n, 2)", **dict.fromkeys(self.shape.partition_columns, "p")}
         values = {name: kept.get(name, "NULL") for name in self.shape.columns}
         self._sql(f"UPDATE {self.table} SET {', '.join(f'{name} = {value}' for name, value in values.items())}")
@@ -167,7 +165,7 @@ class RewriteHistory(History):
         self._sql(f"UPDATE {self.table} SET n = 1 - n WHERE n IN (0, 1) AND id < 2")
 
     def _other_zeros(self) -> None:
-        """Make zeros; then have some become minus zero, at the top or inside. NaN stays NaN, whatever its sign."""
+        """Make zeros, then turn some into minus zero, at the top or inside. NaN stays NaN, whatever its sign."""
         self._sql(f"UPDATE {self.table} SET ratio = 0, reals = array(CAST(0 AS FLOAT)) WHERE pmod(id, 3) = 0")
         self._note("other zeros")
         self._sql(
@@ -178,7 +176,7 @@ class RewriteHistory(History):
 
 @dataclass(frozen=True)
 class Event:
-    """One change row: its place, what happened to it, and the values of its other columns.
+    """One change row: its position, its change type, and the values of its other columns.
 
     `ids`: row id and row commit version, where both are known.
     """
@@ -190,12 +188,12 @@ class Event:
 
     @property
     def gone(self) -> bool:
-        """Return whether the row is there before the version and not after it."""
+        """Return whether the row exists before the version and not after it."""
         return self.kind in GONE
 
 
 def events(version: Followed) -> list[Event]:
-    """The events of a version in delivery order."""
+    """Return the events of a version in delivery order."""
     rows = [row for table in version.tables for row in rows_in_order(table)]
     return [_event(position, row) for position, row in zip(version.positions, rows, strict=True)]
 
@@ -205,15 +203,16 @@ def _event(position: Position, row: Row) -> Event:
     row_id, row_version = values.pop(ROW_ID, None), values.pop(ROW_COMMIT_VERSION, None)
     ids = None if row_id is None or row_version is None else (row_id, row_version)
     kind = values.pop(CHANGE_TYPE)
-    place = replace(position, task=position.task % TASKS)  # whichever way the version was read
+    place = replace(position, task=position.task % TASKS)  # for any comparison rules
     return Event(place, str(kind), tuple(values.items()), ids)
 
 
 def changes(raw: Sequence[Event]) -> list[Event]:
     """Return the events of a version without rows that are deleted and inserted unchanged.
 
-    Rows with ids are first told by these, where one is deleted and one inserted; all others by what they hold. Of equal
-    rows the first that are deleted are left, or the last that are inserted.
+    Rows with ids are matched by these first, where one is deleted and one inserted; all others by their values. Of
+    equal
+    rows, the first deleted ones or the last inserted ones remain.
     """
     alone = {ids for ids, counts in _sides(raw, lambda event: event.ids).items() if counts == (1, 1)} - {None}
     rest = [event for event in raw if event.ids not in alone]
@@ -238,9 +237,9 @@ def _sides(found: Iterable[Event], key: Callable[[Event], Hashable]) -> dict[Has
 
 
 def with_updates(left: Sequence[Event], column: str | None = None) -> list[Event]:
-    """The same events with updates for those of one row: by the values of a column, then by the ids of the rows.
+    """Return the same events with updates of one row: by the values of a column, then by row ids.
 
-    The n-th that is deleted goes with the n-th that is inserted. A preimage comes right before its postimage.
+    The n-th deleted row is paired with the n-th inserted one. A preimage comes right before its postimage.
     """
     partners: dict[int, int] = {}
     by_value = [] if column is None else [[dict(event.row).get(column) for event in left]]

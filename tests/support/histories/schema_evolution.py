@@ -1,13 +1,11 @@
-"""Random histories in which the table itself changes: its columns, their types and names, its properties, its identity.
+"""Random histories with changing tables: columns, types, names, properties, and table ids.
 
 Like `tests.support.histories.random_history`, a function of seed and shape. The state of the table is read from its
-log, so that a RESTORE or a REPLACE needs no bookkeeping here. The expressions that make rows follow from the types of
-the columns.
-Spark is asked for its answer right after each version, while that is the latest: the only moment at which its change
-feed reads with the right schema. What Spark refuses to do or to read is noted, not hidden.
+log, so RESTORE and REPLACE need no bookkeeping here. The types of the columns determine the expressions that make rows.
+Spark's answer is recorded right after each version, while that is the latest: only then does its change feed use the
+right schema. Refusals by Spark are recorded, not hidden.
 
-Commit files get times of their own, `STEP` seconds apart from `EPOCH` on: old enough for log cleanup to take them, and
-the same wherever the table is copied to.
+Commit files are dated `STEP` seconds apart from `EPOCH` on: old enough for log cleanup, and the same in every copy.
 """
 
 import json
@@ -47,7 +45,7 @@ _SETTINGS: Final = {
     "parquet": ("spark.databricks.delta.checkpointV2.topLevelFileFormat", "parquet"),
 }
 
-# Delta's own exceptions do not all arrive as Spark's.
+# Not all of Delta's own exceptions arrive as Spark's.
 REFUSALS: Final = (PySparkException, Py4JJavaError)
 
 _START: Final = (
@@ -75,7 +73,7 @@ _WIDER: Final = {
 }
 _NUMBERS: Final = ("byte", "short", "integer", "long", "double", "decimal")
 
-# What the written histories are about: a dozen combinations of what a table may have and what may happen to it.
+# The subjects of the recorded histories: a dozen combinations of table properties and operations.
 EVOLVING: Final = (
     Shape(True, True, True, traits=("names", "add", "widening")),
     Shape(True, False, False, traits=("ids", "add", "row tracking", "in-commit timestamps")),
@@ -114,14 +112,14 @@ class Answer:
 
 
 def condition(error: Exception) -> str:
-    """The name Spark or Delta gives an error, whichever way it came through the bridge."""
+    """Return the name that Spark or Delta gives an error, however it came through the bridge."""
     named = error.getCondition() if isinstance(error, PySparkException) else None
     found = re.search(r"\[([A-Z][A-Z_.]+)\]", str(error))
     return named or (found[1] if found else str(error)[:200])
 
 
 class EvolvingHistory(History):
-    """A table whose shape's `traits` say what may happen to it; `answers` has Spark's answer for every version."""
+    """A table with the operations of its shape's `traits`; `answers` has Spark's answer for every version."""
 
     def __init__(self, spark: SparkSession, path: Path, seed: int, shape: Shape) -> None:
         self.answers: dict[int, Answer] = {}
@@ -130,11 +128,11 @@ class EvolvingHistory(History):
         self._fresh = 0
         super().__init__(spark, path, seed, shape)
 
-    # What the table is.
+    # The state of the table.
 
     @property
     def schema(self) -> Schema:
-        """The newest schema, as the log has it."""
+        """The newest schema in the log."""
         found: Schema = json.loads(self.metadata[max(self.metadata)]["schemaString"])
         return found
 
@@ -149,12 +147,12 @@ class EvolvingHistory(History):
         return list(self.metadata[max(self.metadata)]["partitionColumns"])
 
     def schema_at(self, version: int) -> Schema:
-        """The schema of a version."""
+        """Return the schema of a version."""
         found: Schema = json.loads(self.metadata[version]["schemaString"])
         return found
 
     def _first(self, *kinds: str) -> str:
-        """The first column of one of some types that is neither the key nor a partition column."""
+        """Return the first column of some types that is neither the key nor a partition column."""
         key = self.schema["fields"][0]["name"]
         taken = {key, *self.partitions}
         return next(
@@ -166,7 +164,7 @@ class EvolvingHistory(History):
     def _has(self, trait: str) -> bool:
         return trait in self.shape.traits
 
-    # What is done to it.
+    # Operations.
 
     def _properties(self) -> dict[str, str]:
         given = {"delta.enableChangeDataFeed": self.shape.feed, "delta.enableDeletionVectors": self.vectors}
@@ -185,7 +183,7 @@ class EvolvingHistory(History):
         self._note("create")
 
     def run(self, steps: int) -> "EvolvingHistory":
-        """Do everything the traits name at least once, and as many random operations as make `steps` in all."""
+        """Do every operation of the traits at least once, and random ones up to `steps` in all."""
         special = self._specials()
         plan: list[tuple[str, Callable[[], None]]] = [*special]
         ordinary = self._choices()
@@ -196,7 +194,7 @@ class EvolvingHistory(History):
             )
         ]
         self.random.shuffle(plan)
-        # What is cleaned up cannot be judged: the sooner the better.
+        # Log cleanup comes first, because the versions that it removes cannot be judged.
         plan.sort(key=lambda step: step[0] != "clean up log")
         with self._writing():
             for name, operation in plan:
@@ -205,7 +203,7 @@ class EvolvingHistory(History):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Have Spark write checkpoints as the traits want them. The session is shared: it gets its own way back."""
+        """Make Spark write checkpoints of the wanted kind. The session is shared, so its settings are restored."""
         wanted = [setting for trait, setting in _SETTINGS.items() if self._has(trait)]
         for key, value in wanted:
             self.spark.conf.set(key, value)
@@ -321,7 +319,7 @@ class EvolvingHistory(History):
         self._sql(f"REORG TABLE {self.table} APPLY (PURGE)")
 
     def _replace(self) -> None:
-        """`CREATE OR REPLACE` with another set of columns, and another partition column or none."""
+        """`CREATE OR REPLACE` with other columns, and another partition column or none."""
         view = f"rows_{id(self)}"
         self._some_rows().createOrReplaceTempView(view)
         fields = self.schema["fields"]
@@ -340,7 +338,7 @@ class EvolvingHistory(History):
         self.spark.catalog.dropTempView(view)
 
     def _overwrite_schema(self) -> None:
-        """An overwrite that drops a column and retypes another, and moves the partitioning."""
+        """Overwrite the table without a column, with another type for one, and with other partitioning."""
         rows = self._some_rows()
         fields = self.schema["fields"]
         needed = [fields[0]["name"], self._first("string"), self._first(*_NUMBERS)]
@@ -354,7 +352,7 @@ class EvolvingHistory(History):
         writer.partitionBy(*self.random.sample(atoms, min(max(len(atoms) - 1, 0), 1))).save(str(self.path))
 
     def _clean_up(self) -> None:
-        """Let the next checkpoint take the log before it away."""
+        """Let the next checkpoint remove the log before it."""
         self._set("delta.enableExpiredLogCleanup", "true")()
         self._note("clean up log")
         for _ in range(5):
@@ -362,7 +360,7 @@ class EvolvingHistory(History):
         self._set("delta.enableExpiredLogCleanup", "false")()
         self.restorable = min(int(file.stem) for file in (self.path / "_delta_log").glob("[0-9]" * 20 + ".json"))
 
-    # The ordinary operations, for whatever columns there are.
+    # The ordinary operations, for any columns.
 
     def _rows(self, first: int, last: int) -> DataFrame:
         salt = self.random.randrange(1 << 20)
@@ -447,7 +445,7 @@ class EvolvingHistory(History):
         mode = {"partitionOverwriteMode": "dynamic"} if self.partitions else {}
         self._write(self._some_rows(), mode="overwrite", **mode)
 
-    # What Spark says of it.
+    # Spark's answers.
 
     def _note(self, operation: str) -> None:
         first = len(self.story)

@@ -1,8 +1,7 @@
-"""Real Apache Kafka on loopback ports: one node or several, to be stopped, killed, frozen and started again.
+"""Real Apache Kafka on loopback ports: one node or several, which can be stopped, killed, frozen and restarted.
 
-Each node is broker and controller (KRaft). Whatever else a cluster offers, each node has a plain listener of its own
-that nothing lies in front of: the nodes talk to each other there, and so do tests that look what became of a topic.
-What a test wants to reach by other ways (a proxy, TLS, SASL) are further listeners.
+Each node is broker and controller (KRaft). Each node has a plain listener without anything in front of it: nodes use it
+among themselves, and tests use it to check topics. Further listeners serve tests with a proxy, TLS or SASL.
 """
 
 import os
@@ -48,28 +47,30 @@ _PROPERTIES: Final = {
     "group.initial.rebalance.delay.ms": "0",
     # 128 MB by default, at once.
     "log.cleaner.dedupe.buffer.size": str(4 * 2**20),
-    # What is over its time is aborted when looked for: every 10 s by default.
+    # Timed out transactions are aborted by a periodic check: every 10 s by default.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # A node that was killed may not come back before its session is over: 9 s by default. On a machine that is slow at
-    # times a shorter one ends while the node is up.
+    # A killed node may come back only after its session: 9 s by default. On a slow machine a shorter one may end while
+    # the
+    # node is up.
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "1000",
-    # A node that goes down cleanly moves its partitions away first; with nowhere to go it tries again, 5 s later.
+    # A node that shuts down moves its partitions away first; without a target it retries, 5 s later.
     "replica.lag.time.max.ms": "5000",
 }
 
 
 class KafkaDownError(RuntimeError):
-    """A node does not do what it should; the end of its log is in the message."""
+    """A node failed; the end of its log is in the message."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A further way to reach every node.
+    """A further listener of every node.
 
     `name`: upper case, no blanks. `protocol`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. `properties`: Kafka's, for
-    this listener only, without the `listener.name.<name>.` before them. `advertised_ports`: one for each node that
-    clients are told instead of the real one, such as a proxy's.
+    this listener only, without the `listener.name.<name>.` before them. `advertised_ports`: one for each node,
+    announced
+    to clients instead of the real one, such as a proxy's.
     """
 
     name: str
@@ -79,11 +80,11 @@ class Listener:
 
 
 class KafkaCluster:
-    """Started when made, or entered and left as a context. Nodes are numbered from 1.
+    """A Kafka cluster: started when made, or entered and left as a context. Nodes are numbered from 1.
 
-    `directory`: where all files of the cluster go, new or empty. `properties`: Kafka's, over our own. `scram_users`:
-    for SASL SCRAM, in Kafka's form: `SCRAM-SHA-256=[name=ada,password=secret]`. `java_options`: for each node. Raises
-    `KafkaDownError` with the end of the log, and `MissingJarsError`.
+    `directory`: the folder for all files of the cluster, new or empty. `properties`: Kafka's, over our own.
+    `scram_users`: for SASL SCRAM, in Kafka's form: `SCRAM-SHA-256=[name=ada,password=secret]`. `java_options`: for each
+    node. Raises `KafkaDownError` with the end of the log, and `MissingJarsError`.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The plain listeners, `host:port` separated by commas. No proxy lies in front of them."""
+        """The plain listeners, `host:port` separated by commas, without a proxy."""
         return self.bootstrap(_INTERNAL)
 
     def bootstrap(self, listener: str) -> str:
@@ -131,15 +132,15 @@ class KafkaCluster:
         return ",".join(f"127.0.0.1:{self._advertised(listener, node)}" for node in self.nodes)
 
     def port(self, listener: str, node: int = 1) -> int:
-        """The port where a node really listens: what a proxy connects to."""
+        """Return the port on which a node really listens, for a proxy."""
         return self._ports[node][listener]
 
     def pid(self, node: int = 1) -> int:
-        """The process of a node that was not stopped."""
+        """Return the process of a node that was not stopped."""
         return self._running[node].pid
 
     def log(self, node: int = 1) -> str:
-        """Everything a node has said."""
+        """Return a node's log."""
         return self._path(node, "log").read_text(errors="replace")
 
     def metadata(self, node: int = 1) -> Metadata:
@@ -147,12 +148,12 @@ class KafkaCluster:
         return ask_metadata(self.port(_INTERNAL, node))
 
     def start(self, node: int = 1) -> None:
-        """Start a node that was stopped; returns when it answers and takes part."""
+        """Start a node that was stopped; return when it answers and has joined the cluster."""
         self._launch(node)
         self._await_up(node)
 
     def stop(self, node: int = 1, *, hard: bool) -> None:
-        """Let a node shut down; or kill it, `hard`. Returns when it is gone."""
+        """Let a node shut down; or kill it, `hard`. Return when it is gone."""
         process = self._running.pop(node)
         if not hard:
             process.terminate()
@@ -171,17 +172,17 @@ class KafkaCluster:
         self.start(node)
 
     def freeze(self, node: int = 1) -> None:
-        """Let a node stand still with all its connections open (SIGSTOP)."""
+        """Freeze a node with all its connections open (SIGSTOP)."""
         os.kill(self.pid(node), signal.SIGSTOP)
         self._frozen.add(node)
 
     def thaw(self, node: int = 1) -> None:
-        """Let a frozen node go on; returns when it answers and takes part."""
+        """Resume a frozen node; return when it answers and has joined the cluster."""
         self._continue(node, self._running[node])
         self._await_up(node)
 
     def revive(self) -> None:
-        """Thaw what is frozen and start what is stopped; returns when all nodes take part."""
+        """Thaw frozen nodes and start stopped ones; return when all have joined the cluster."""
         for node in self.nodes:
             if node not in self._running:
                 self._launch(node)
@@ -191,7 +192,7 @@ class KafkaCluster:
             self._await_up(node)
 
     def await_in_sync(self) -> None:
-        """Wait until every partition has a leader and all its replicas: no node is needed for what another has."""
+        """Wait until every partition has a leader and all its replicas are in sync."""
 
         def complete() -> bool:
             partitions = [p for node in self._running for p in self.metadata(node).partitions.values()]
@@ -200,7 +201,7 @@ class KafkaCluster:
         self._await(complete, "partitions that are not in sync", self.nodes[0])
 
     def close(self) -> None:
-        """Stop all nodes at once; what they still had to write does not matter any more."""
+        """Stop all nodes at once, whatever they still had to write."""
         for node in list(self._running):
             self.stop(node, hard=True)
         self._guard.close()
@@ -259,7 +260,8 @@ class KafkaCluster:
     def _launch(self, node: int) -> None:
         command = [*self._java, "kafka.Kafka", str(self._path(node, "properties"))]
         with self._path(node, "log").open("ab") as log:
-            # A session of its own: an interrupt at the keyboard is for the tests, which then stop the nodes in order.
+            # A session of its own: an interrupt from the keyboard goes to the tests only, which then stop the nodes in
+            # order.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -1,4 +1,4 @@
-"""Both drivers of the `kafka` sink, for suites that each has to pass, and messages for them."""
+"""Both drivers of the `kafka` sink, for suites that each must pass, and messages for them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ every_driver = pytest.mark.parametrize("driver", [pytest.param(driver, id=name) 
 
 
 def connection_to(bootstrap_servers: str) -> Connection:
-    """A plain connection of the sink called `SINK`."""
+    """Make a plain connection of the sink called `SINK`."""
     return Connection(SINK, bootstrap_servers.split(","))
 
 
@@ -31,7 +31,7 @@ def messages_of(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[tuple[str, Sequence[bytes | None]]] = (),
 ) -> Messages:
-    """Messages in their order."""
+    """Make messages in this order."""
     return Messages(
         None if keys is None else pa.array(keys, BYTES),
         pa.array(values, BYTES),
@@ -47,7 +47,7 @@ def producing(
     transactional_id: str,
     settings: ProducerSettings | None = None,
 ) -> Iterator[Producer]:
-    """A producer, closed when left."""
+    """Make a producer, closed when left."""
     producer = driver(connection_to(bootstrap_servers), settings or ProducerSettings(), transactional_id)
     try:
         yield producer

@@ -1,7 +1,7 @@
-"""The five figures of a stream in Kafka, which are always 0, from nothing but what a `read_committed` consumer saw.
+"""The five figures of a stream in Kafka, which are always 0, computed from the records of a `read_committed` consumer.
 
-`missing`: changes of the table that are not there. `doubled`: positions that are there twice, and what no version of
-the table holds. `disordered`: messages of a key that are not in the order of their positions, or in two partitions.
+`missing`: changes of the table that were not seen. `doubled`: positions seen twice, and rows that no version of the
+table has. `disordered`: messages of a key that are not in the order of their positions, or in two partitions.
 `unfolded`: rows that differ between the table, as delta-rs reads it, and all events applied to an empty one.
 `miscounted`: versions without exactly one END record, in their order, with the right counts.
 """
@@ -26,7 +26,7 @@ _OPERATIONS: Final = {"c": (False, True), "u": (True, True), "d": (True, False)}
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures; `examples`: what they are about, for people."""
+    """The figures; `examples`: some faults, for people."""
 
     missing: int
     doubled: int
@@ -59,7 +59,7 @@ class _Event:
 
 
 def keyed_figures(history: History, read: Read) -> Figures:
-    """Of Debezium's messages with the key `id`, and of dead letters for those that are too large."""
+    """Compute the figures of Debezium's messages with the key `id`, and of dead letters for too large ones."""
     events = [_event(record) for record in read.events if record.value is not None]
     letters = [msgspec.json.decode(record.value or b"") for record in read.letters]
     seen = Counter(event.change for event in events)
@@ -84,7 +84,7 @@ def keyed_figures(history: History, read: Read) -> Figures:
 
 
 def unkeyed_figures(history: History, read: Read) -> Figures:
-    """Of flat messages without keys: positions are not in them, so that what is there twice is told by its values."""
+    """Compute the figures of flat messages without keys: duplicates are found by values, as there are no positions."""
     rows: list[dict[str, Any]] = [msgspec.json.decode(record.value or b"") for record in read.events]
     seen: Counter[RowChange] = Counter(
         (row["_commit_version"], row["_change_type"], (row["id"], row["n"], row["note"])) for row in rows
@@ -141,7 +141,7 @@ def _is_large(change: NetChange) -> bool:
 
 
 def _order_faults(records: Sequence[Record], lettered: set[bytes | None]) -> list[str]:
-    """Keys in two partitions, positions that go back, deletes without a tombstone and tombstones without a delete.
+    """Find keys in two partitions, positions that go back, deletes without a tombstone and tombstones without a delete.
 
     `lettered`: keys of which a delete may be a dead letter, so that its tombstone is alone.
     """
@@ -169,7 +169,7 @@ def _order_faults(records: Sequence[Record], lettered: set[bytes | None]) -> lis
 
 
 def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int]) -> list[str]:
-    """Rows that are not what the events make of them; keys with a dead letter are not known from events alone."""
+    """Find rows that differ from the fold of the events; keys with a dead letter are not known from events alone."""
     folded: dict[int, Row] = {}
     faults = []
     for event in events:
@@ -187,7 +187,7 @@ def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int])
 
 
 def _table(history: History) -> dict[int, Row]:
-    """The table's rows, as another reader finds them."""
+    """Return the table's rows, read by another reader."""
     rows: list[dict[str, Any]] = [
         dict(row) for row in delta_rs_snapshot(history.path, history.published - 1).elements()
     ]
@@ -196,7 +196,7 @@ def _table(history: History) -> dict[int, Row]:
 
 def _count_faults(history: History, ends: Sequence[Record], events: Counter[int], letters: Counter[int]) -> list[str]:
     said = [msgspec.json.decode(record.value or b"") for record in ends]
-    # Versions before the first one with rows may be left out: nobody who has not begun a stream knows where it begins.
+    # Versions before the first one with rows may have no END: a stream begins with its first row.
     found = [(end["commit_version"], end["event_count"], end["dead_letters"]) for end in said]
     first = min((version for version, _, _ in found), default=0)
     wanted = [(version, events[version], letters[version]) for version in range(first, history.published)]

@@ -1,9 +1,8 @@
-"""A busy table for Kafka's topics, written by hand and published commit by commit, and what each commit changes by key.
+"""A busy table for Kafka's topics, written by hand and published commit by commit, with each commit's changes by key.
 
-`id` is a key: no two rows of a version share it. Versions insert, update, delete, move rows to other keys and swap
-keys. The change feed is switched off and on: with it, updates come with change files; without it they are told from
-deletion vectors and rewritten files. The model of what keys become knows nothing of files: it compares the rows before
-and after.
+`id` is a key: no two rows of a version share it. Versions insert, update, delete, change keys and swap keys. The change
+feed is switched on and off: with it, updates are in change files; without it, they follow from deletion vectors and
+rewritten files. The model of the keys does not depend on files: it compares the rows before and after.
 """
 
 import json
@@ -33,7 +32,7 @@ from tests.support.tables.log_files import (
 __all__ = ["LARGE_NOTE", "TABLE_ID", "History", "NetChange", "Row", "RowChange"]
 
 TABLE_ID: Final = "5e5f0f5c-0000-4000-8000-6b61666b6131"
-LARGE_NOTE: Final = 3_000  # characters: of a row whose message is too large for small limits
+LARGE_NOTE: Final = 3_000  # characters, in a row whose message is too large for small limits
 _SWITCHED_EVERY: Final = 20
 _SCHEMA: Final = {"id": "long", "n": "long", "note": "string"}
 _ARROW: Final = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("note", pa.string())])
@@ -45,7 +44,7 @@ NetChange = tuple[int, int, Row | None, Row | None]  # version, id, the row befo
 
 @dataclass
 class _File:
-    """A live data file: its rows, and which of them are marked as gone."""
+    """A live data file: its rows, and the deleted ones among them."""
 
     path: str
     rows: list[Row]
@@ -58,7 +57,7 @@ class _File:
 
 @dataclass
 class History:
-    """The table at `path`: `length` versions, of which none but the first is published yet.
+    """The table at `path`: `length` versions, of which only the first is published at the start.
 
     Every `large_every`-th version inserts `large` rows. `long_notes`: the share of rows with a large note.
     """
@@ -96,11 +95,11 @@ class History:
 
     @property
     def last(self) -> int:
-        """The last version there will be."""
+        """The last version of the history."""
         return self.length - 1
 
     def publish(self, commits: int = 1) -> None:
-        """Let the next commits be seen; there may be fewer left."""
+        """Publish the next versions, or fewer if fewer are left."""
         for version in range(self.published, min(self.length, self.published + commits)):
             file = self.path / commit_name(version)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +113,7 @@ class History:
         return Counter(change for changes in self._net_changes[: self.published] for change in changes)
 
     def changes(self) -> Counter[RowChange]:
-        """The change rows of the published versions, as they are without any key."""
+        """Return the change rows of the published versions, without regard to keys."""
         changes = self._row_changes[: self.published]
         return Counter((version, kind, row) for version, rows in enumerate(changes) for kind, row in rows)
 
@@ -133,14 +132,14 @@ class History:
         self._feed = not self._feed
         properties = {"delta.enableChangeDataFeed": str(self._feed).lower()}
         action = metadata(schema_string(**_SCHEMA), table_id=TABLE_ID, **properties)
-        action["metaData"]["format"]["options"] = {}  # delta-rs asks for it
+        action["metaData"]["format"]["options"] = {}  # delta-rs requires it
         return [action]
 
     def _note(self, kind: str, rows: Iterable[Row]) -> None:
         self._changed += [(kind, row) for row in rows]
 
     def _row(self, key: int | None = None) -> Row:
-        """A row that never was; `key` None: with a new key."""
+        """Make a new row; `key` None: with a new key."""
         long = self._random.random() < self.long_notes
         note = "x" * LARGE_NOTE if long else self._random.choice(["", "ü", "plain"])
         return (next(self._ids) if key is None else key, next(self._values), note)
@@ -172,7 +171,7 @@ class History:
         return [self._add(rows)]
 
     def _some(self) -> tuple[_File, list[tuple[int, Row]]] | None:
-        """Some live rows of a file, in order."""
+        """Choose some live rows of a file, in order."""
         files = [file for file in self._files if file.live()]
         if not files:
             return None
@@ -197,17 +196,17 @@ class History:
         return [remove(file.path, before, size=size), add(file.path, file.vector, size=size)]
 
     def _update(self) -> list[Action]:
-        """Give rows other values."""
+        """Update other columns of rows."""
         some = self._some()
         return self._insert() if some is None else self._replace(*some, [self._row(row[0]) for _, row in some[1]])
 
     def _move(self) -> list[Action]:
-        """Give rows other keys, and other values."""
+        """Update keys and other columns of rows."""
         some = self._some()
         return self._insert() if some is None else self._replace(*some, [self._row() for _ in some[1]])
 
     def _swap(self) -> list[Action]:
-        """Let rows take each other's keys."""
+        """Exchange the keys of rows."""
         some = self._some()
         if some is None:
             return self._insert()
@@ -215,7 +214,7 @@ class History:
         return self._replace(*some, [self._row(key) for key in keys[1:] + keys[:1]])
 
     def _replace(self, file: _File, chosen: list[tuple[int, Row]], rows: list[Row]) -> list[Action]:
-        """Put `rows` in the place of the chosen ones: with a change file, by a vector, or by writing the file anew."""
+        """Replace the chosen rows by `rows`: with a change file, a vector, or a rewritten file."""
         before = [row for _, row in chosen]
         if self._feed:
             self._note("update_preimage", before)

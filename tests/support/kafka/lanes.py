@@ -1,7 +1,7 @@
-"""The real daemon with a table that is written meanwhile, and readers of its topics beside it.
+"""The real daemon with a table that grows meanwhile, and concurrent readers of its topics.
 
-A lane is one pipeline: what it produces with, the form of its messages, and the topics where they are. All lanes of a
-test follow one table in one process, so that whatever happens to the process or the brokers happens to both clients.
+A lane is one pipeline: its client, the form of its messages, and their topics. All lanes of a test follow one table in
+one process, so that each fault of the process or the brokers happens to both clients.
 """
 
 import os
@@ -38,7 +38,7 @@ _EVERYTHING: Final = IsolationLevel.READ_UNCOMMITTED
 
 
 class Daemon:
-    """`tailer run`, as a person would start it; killed when left, if it is still there."""
+    """A process of `tailer run`, started as by a user; killed when left, if it still runs."""
 
     def __init__(self, config: Path) -> None:
         self._log = config.with_name(f"daemon-{unique_name('x')}.log")
@@ -54,7 +54,7 @@ class Daemon:
 
     @property
     def said(self) -> str:
-        """Everything it printed."""
+        """Return everything it printed."""
         return self._log.read_text()
 
     def await_running(self) -> None:
@@ -62,7 +62,7 @@ class Daemon:
         self.wait_for(lambda: "running" in self.said)
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
-        """Return when that is so; the daemon must live until then."""
+        """Return when a condition holds; the daemon must live until then."""
         deadline = time.monotonic() + _PATIENCE_S
         while not reached():
             assert self.process.poll() is None, self.said
@@ -70,32 +70,32 @@ class Daemon:
             time.sleep(0.01)
 
     def freeze(self) -> None:
-        """Let it stand still with all its connections open (SIGSTOP)."""
+        """Freeze it with all its connections open (SIGSTOP)."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Kill it with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def terminate(self) -> int:
-        """Ask it to end; its exit code."""
+        """Send SIGTERM; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_PATIENCE_S)
 
     def await_end(self) -> int:
-        """Return when it has ended by itself; its exit code."""
+        """Return its exit code when it has ended by itself."""
         return self.process.wait(_PATIENCE_S)
 
 
 @dataclass
 class Lane:
-    """A pipeline with topics of its own. `options`: of its sink, over those that all lanes have."""
+    """A pipeline with topics of its own. `options`: of its sink, over those of all lanes."""
 
     client: str
     form: Form = "keyed"
@@ -108,7 +108,7 @@ class Lane:
 
     @property
     def app_id(self) -> str:
-        """The stream's."""
+        """The app id of the stream."""
         return f"{self.name}/{TABLE_ID}"
 
     @property
@@ -134,21 +134,21 @@ class Lane:
         return options | self.options
 
     def create(self, bootstrap_servers: str) -> None:
-        """Make its topics."""
+        """Create its topics."""
         for topic in self.topics:
             create_topic(bootstrap_servers, topic, self.partitions if topic == self.topic else 1)
 
     def figures(self, history: History, records: Sequence[Record]) -> Figures:
-        """The five figures of what a reader of all its topics saw."""
+        """Return the five figures from the records of a reader of all its topics."""
         events, ends, letters = ([r for r in records if r.topic == topic] for topic in [*self.topics, ""][:3])
         judge = keyed_figures if self.form == "keyed" else unkeyed_figures
         return judge(history, Read(events, ends, letters))
 
 
 class Lanes:
-    """Pipelines over `history` in one configuration at `config`, with a `read_committed` reader beside each.
+    """Pipelines over `history` in one configuration at `config`, with a concurrent `read_committed` reader for each.
 
-    `bootstrap_servers`: of the cluster, as the tests reach it. `address`: as the daemon does, by default the same.
+    `bootstrap_servers`: of the cluster, for the tests. `address`: for the daemon, by default the same.
     """
 
     def __init__(
@@ -194,12 +194,12 @@ class Lanes:
         return {name: len(follower.records()) for name, follower in self._followers.items()}
 
     def reached(self, lane: Lane) -> int:
-        """The last version that has an END record for those readers; -1 for none."""
+        """Return the last version with an END record for those readers; -1 for none."""
         ends = [r for r in self._followers[lane.name].records() if r.topic == lane.topics[1]]
         return int((ends[-1].value or b"").split(b'"commit_version":')[1].split(b",")[0]) if ends else -1
 
     def publish_until(self, daemon: Daemon, reached: Callable[[], bool]) -> None:
-        """Let versions come, one by one as fast as they are delivered, until that is so."""
+        """Publish versions one by one, as fast as they are delivered, until a condition holds."""
 
         def step() -> bool:
             if reached():
@@ -217,20 +217,20 @@ class Lanes:
             raise
 
     def await_more(self, daemon: Daemon, records: int = 1) -> None:
-        """Return when the readers saw so many more records of every lane."""
+        """Return when the readers have seen so many more records of every lane."""
         wanted = {name: count + records for name, count in self.seen().items()}
         daemon.wait_for(lambda: all(count >= wanted[name] for name, count in self.seen().items()))
 
     def await_caught_up(self, daemon: Daemon) -> None:
-        """Return when the readers saw the end of the last version that is published, of every lane."""
+        """Return when the readers have seen the end of the last published version of every lane."""
         daemon.wait_for(lambda: all(self.reached(lane) == self.history.published - 1 for lane in self.lanes))
 
     def open(self) -> list[Lane]:
-        """The lanes that have a transaction open."""
+        """Return the lanes with an open transaction."""
         try:
             return self._open()
         except KafkaError:
-            # The broker has been away: a client that has just begun waits for it, one that was there does not.
+            # The broker was down: a new client waits for it, an older one does not.
             self._ask()
             return self._open()
 
@@ -239,16 +239,16 @@ class Lanes:
         return [lane for lane in self.lanes if ask(lane, _COMMITTED) != ask(lane, _EVERYTHING)]
 
     def _ask(self) -> None:
-        """Have a client to ask with, a new one."""
+        """Make a new client for requests."""
         self._asking.close()
         self._admin = self._asking.enter_context(admin(self._bootstrap_servers))
 
     def figures(self) -> list[Figures]:
-        """The figures of each lane, of what can be read now."""
+        """Return the figures of each lane, from a new read."""
         return [lane.figures(self.history, self._read(lane)) for lane in self.lanes]
 
     def check(self) -> None:
-        """Assert the figures of what can be read now, and that the readers beside the daemon saw just that."""
+        """Assert the figures of a new read, and that the concurrent readers saw the same records."""
         for lane in self.lanes:
             met, there = self._followers[lane.name].finish(), self._read(lane)
             figures = lane.figures(self.history, there)

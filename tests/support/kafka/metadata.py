@@ -1,7 +1,7 @@
 """Ask one broker for its metadata of the cluster, over a plain socket.
 
-A client library asks whichever broker it likes, in the background, and tries again by itself. A test that
-asks whether a certain broker is up needs the answer of that broker.
+A client library asks any broker, in the background, and retries by itself. A test that asks whether a certain broker is
+up needs the answer of that broker.
 """
 
 import socket
@@ -19,7 +19,7 @@ _ALL_TOPICS: Final = -1
 
 @dataclass(frozen=True)
 class Partition:
-    """`leader`: -1 for none. `replicas`, `in_sync`: nodes."""
+    """One partition. `leader`: -1 for none. `replicas`, `in_sync`: nodes."""
 
     leader: int
     replicas: frozenset[int]
@@ -28,14 +28,14 @@ class Partition:
 
 @dataclass(frozen=True)
 class Metadata:
-    """`brokers`: the nodes that take part. `partitions`: by topic and number, internal topics included."""
+    """The cluster's state. `brokers`: the nodes in it. `partitions`: by topic and number, internal topics included."""
 
     brokers: frozenset[int]
     partitions: Mapping[tuple[str, int], Partition]
 
 
 class _Reader:
-    """The primitive types of Kafka's protocol, one after the other."""
+    """A reader of the primitive types of Kafka's protocol."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -56,7 +56,7 @@ class _Reader:
 
 
 def ask_metadata(port: int, timeout_s: float = 5) -> Metadata:
-    """Ask the broker at a loopback port. Raises `OSError` where nobody answers."""
+    """Ask the broker at a loopback port. Raises `OSError` without an answer."""
     client = b"tests"
     request = struct.pack(">hhih", _METADATA, _VERSION, 1, len(client)) + client + struct.pack(">i", _ALL_TOPICS)
     with socket.create_connection(("127.0.0.1", port), timeout_s) as connection:

@@ -1,4 +1,4 @@
-"""A pipeline into topics of its own, over a table of one row in each version, and what befalls the topics meanwhile."""
+"""A pipeline into topics of its own, over a table with one row in each version, and accidents of the topics."""
 
 import json
 import time
@@ -41,7 +41,7 @@ _PATIENCE_S: Final = 60
 
 
 class Pipe:
-    """A pipeline, and its table at `table`. `options`: of its sink. Its topics are there, unless they are created."""
+    """A pipeline, and its table at `table`. `options`: of its sink. Its topics exist, unless they are created."""
 
     def __init__(self, servers: str, table: Path, table_id: str = TABLE_ID, **options: Any) -> None:
         self.servers = servers
@@ -61,7 +61,7 @@ class Pipe:
 
     @property
     def app_id(self) -> str:
-        """Under which name the sink keeps its progress, undivided."""
+        """The app id of the undivided pipeline."""
         return app_id_of(self.name, self.table_id)
 
     @property
@@ -81,14 +81,14 @@ class Pipe:
         self.versions += count
 
     def replace_table(self) -> None:
-        """Add a version that makes the table another one, as REPLACE TABLE does."""
+        """Add a version that replaces the table, as REPLACE TABLE does."""
         self.publish()
         commit = self.table_path / "_delta_log" / f"{self.versions - 1:020d}.json"
         replaced = metadata(schema_string(v="long"), table_id=unique_name("table"))
         commit.write_text(commit.read_text() + json.dumps(replaced) + "\n")
 
     def deliver(self, shards: int = 0, start: str = "earliest", **options: Any) -> None:
-        """Deliver up to the newest version, by a fresh instance, as the daemon does it. `shards` 0: undivided."""
+        """Deliver up to the newest version with a new instance, as the daemon does. `shards` 0: undivided."""
         settings = self._settings(shards, start, options)
         if shards:
             sharded = ShardedPipeline(settings, self._table(), ThreadRunner, TimerWake(), until=self.versions - 1)
@@ -97,7 +97,7 @@ class Pipe:
             self.with_sink(lambda sink: self.deliver_by(sink, start), **options)
 
     async def deliver_by(self, sink: Sink, start: str = "earliest", retry_for_s: float = 600.0) -> None:
-        """The same by the instance `sink`, undivided."""
+        """Deliver with the instance `sink`, undivided."""
         settings = self._settings(0, start, {})
         whole = UndividedSink(sink, self.name, self._layout(sink), settings.start)
         until, limits = Start.parse("latest"), Limits(retry_for_s=retry_for_s)
@@ -105,7 +105,7 @@ class Pipe:
         await Pipeline(self.name, self._table(), whole, engine, TimerWake(), settings.start, until, limits=limits).run()
 
     def reset(self, version: int, shards: int = 0) -> None:
-        """`tailer progress reset`."""
+        """Reset the progress, as `tailer progress reset` does."""
         self.with_sink(lambda sink: self._layout(sink).force(shards, version))
 
     def with_sink(self, work: Callable[[KafkaSink], Awaitable[T]], **options: Any) -> T:
@@ -126,7 +126,7 @@ class Pipe:
             return self.topic in client.list_topics()
 
     def delivered(self) -> list[int]:
-        """The versions whose rows readers see, in order; one that was delivered twice is there twice."""
+        """Return the versions whose rows readers see, in order; a duplicate appears twice."""
         return sorted(json.loads(record.value or b"")["v"] for record in read_topic(self.servers, self.topic))
 
     def entry(self) -> Entry | None:
@@ -144,7 +144,7 @@ class Pipe:
                 time.sleep(0.05)
 
     def recreate(self, topic: str) -> None:
-        """Delete a topic and create it again, as somebody would who wants it empty."""
+        """Delete a topic and create it again, as an operator would to empty it."""
         self.delete(topic)
         self.create(topic)
 
@@ -154,12 +154,12 @@ class Pipe:
         create_topic(self.servers, topic, configs=progress)
 
     def expire(self, topic: str) -> None:
-        """Let a topic forget everything, as by age."""
+        """Delete all records of a topic, as by age."""
         with admin(self.servers) as client:
             client.delete_records({TopicPartition(topic, 0): -1})
 
     def expire_progress(self) -> None:
-        """Let the progress topic forget everything, under a policy that is corrected then."""
+        """Delete all records of the progress topic, with a policy that is corrected then."""
         self._set_policy("delete")
         self.expire(self.progress_topic)
         self._set_policy("compact")

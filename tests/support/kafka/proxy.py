@@ -1,8 +1,8 @@
-"""A link between clients and one broker that can be cut, held, and made to lose answers.
+"""A link between clients and one broker that can be cut, blocked, and made to lose answers.
 
-It knows where a request and an answer begin and end, and so which answer belongs to which request: an answer to a
-commit can be lost on a link that is otherwise sound. Plaintext only. A client is told where brokers are by the brokers,
-so that the broker must advertise the proxy's port.
+It knows the boundaries of requests and answers, and so which answer belongs to which request: the answer to a commit
+can be lost on an otherwise working link. Plaintext only. Brokers tell clients their addresses, so the broker must
+advertise the proxy's port.
 """
 
 import socket
@@ -49,7 +49,7 @@ class _Connection:
 
 
 class Proxy:
-    """Listens on a loopback port as soon as it is made; `target` says where to connect to, now or later.
+    """A proxy that listens on a loopback port as soon as it is made; `target` is the broker's port, now or later.
 
     Every method that changes the link takes effect before it returns.
     """
@@ -79,27 +79,27 @@ class Proxy:
             self._changed.notify_all()
 
     def hold(self) -> None:
-        """Let nothing pass in either direction; connections stay open and new ones are taken."""
+        """Let no bytes pass in either direction; connections stay open and new ones are accepted."""
         with self._changed:
             self._link = _Link.HELD
 
     def drop_responses(self, *requests: int) -> None:
-        """Let requests reach the broker and lose its answers: to these kinds of requests, or to all.
+        """Pass requests to the broker and drop its answers: to these kinds of requests, or to all.
 
-        As on a real link nothing comes after what was lost: the rest of that connection's answers is lost too.
+        As on a real link, nothing follows a lost answer: the rest of that connection's answers is lost too.
         """
         with self._changed:
             self._lost_kinds = frozenset(requests) if requests else None
 
     def await_lost(self, answers: int = 1) -> None:
-        """Wait until so many answers were lost since the link was last mended: the broker did what was asked."""
+        """Wait until so many answers were lost since the link was last mended: the broker has executed the requests."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._lost >= answers, _PATIENCE_S):
                 message = f"{self._lost} answers were lost, not {answers}"
                 raise TimeoutError(message)
 
     def mend(self) -> None:
-        """A sound link from here on. Connections on which an answer was lost are dropped, others go on."""
+        """Restore the link. Connections on which an answer was lost are dropped, others continue."""
         with self._changed:
             self._link = _Link.SOUND
             self._lost_kinds = frozenset()
@@ -110,7 +110,7 @@ class Proxy:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Cut for good."""
+        """Cut the link for good."""
         self.cut()
 
     def __enter__(self) -> Self:
@@ -196,7 +196,7 @@ class Proxy:
 
 
 def _read_frame(source: socket.socket) -> bytes:
-    """A request or an answer with its length before it; nothing where the stream ends."""
+    """Read a request or an answer with its length before it; empty at the end of the stream."""
     head = _read(source, 4)
     return head and head + _read(source, struct.unpack(">i", head)[0])
 

@@ -1,7 +1,7 @@
 """A secured cluster: a certificate authority, users, and listeners that require them.
 
-Needs Java and nothing else: `keytool` makes the keys. It gives no private key away, and clients want theirs as PEM; but
-the old store format can be read with a few lines, for it hides keys by a hash of the password only.
+Needs only Java: `keytool` makes the keys. It does not export private keys, but clients need theirs as PEM. So the old
+store format is read here: it protects keys only by a hash of the password.
 """
 
 import base64
@@ -41,7 +41,7 @@ _LOGIN: Final = "org.apache.kafka.common.security"
 class Certificates:
     """PEM files of one authority. `ca_file`: the authority's certificate.
 
-    `broker_file`: the broker's key and certificate, good for 127.0.0.1 and localhost. `certificate_file`, `key_file`:
+    `broker_file`: the broker's key and certificate, valid for 127.0.0.1 and localhost. `certificate_file`, `key_file`:
     the client's; its key is not encrypted.
     """
 
@@ -52,7 +52,7 @@ class Certificates:
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """A new authority with a broker and a client; the folder need not exist."""
+    """Make a new authority with a broker and a client; the folder need not exist."""
     directory.mkdir(parents=True, exist_ok=True)
     store = directory / "keys.jks"
     _make_key(store, "authority", "-ext", "bc:c=ca:true")
@@ -68,9 +68,10 @@ def make_certificates(directory: Path) -> Certificates:
 
 
 def secure_listeners(certificates: Certificates) -> list[Listener]:
-    """`SASL` and `SASL_TLS` for `USER` by every mechanism; `TLS` for all, `MUTUAL_TLS` for those with a certificate.
+    """Return listeners: `SASL` and `SASL_TLS` for `USER` by every mechanism, `TLS` for all, `MUTUAL_TLS` by
+    certificate.
 
-    With OAUTHBEARER a token counts as it stands: nobody signs it.
+    With OAUTHBEARER tokens are unsigned.
     """
     tls = {
         "ssl.keystore.type": "PEM",
@@ -96,7 +97,7 @@ def secure_listeners(certificates: Certificates) -> list[Listener]:
 
 @dataclass(frozen=True)
 class SecureKafka:
-    """A cluster with `secure_listeners`, and what a client needs to get in. `tokens`: where it gets its token."""
+    """A cluster with `secure_listeners`, and the client's credentials. `tokens`: the token endpoint."""
 
     cluster: KafkaCluster
     certificates: Certificates
@@ -105,9 +106,9 @@ class SecureKafka:
 
 @contextmanager
 def serving_secure(directory: Path) -> Iterator[SecureKafka]:
-    """A cluster of one node that asks who is there. Down when left.
+    """Run a cluster of one node with authentication, stopped when left.
 
-    Everybody may do everything where no rule (ACL) says otherwise; who comes by the plain listener makes the rules.
+    Without an ACL everything is allowed to everybody; ACLs are created over the plain listener.
     """
     certificates = make_certificates(directory / "certificates")
     rules = {
@@ -134,7 +135,7 @@ class _Entry:
 def _make_key(store: Path, alias: str, *options: str) -> None:
     command = ["keytool", "-genkeypair", "-storetype", "JKS", "-keystore", str(store), "-storepass", _STORE_PASSWORD]
     of_key = ["-alias", alias, "-keyalg", "RSA", "-keysize", "2048", "-dname", f"CN={alias}", "-validity", "3650"]
-    # A certificate that begins an hour ago does not care for a clock that is set back a little.
+    # A certificate that begins an hour ago tolerates a clock that is set back a little.
     done = subprocess.run(
         [*command, *of_key, "-startdate", "-1H", *options],
         capture_output=True,
@@ -148,7 +149,7 @@ def _make_key(store: Path, alias: str, *options: str) -> None:
 
 
 def _read_store(data: bytes) -> Iterator[tuple[str, _Entry]]:
-    """The entries of a key store in Java's old format, by their names."""
+    """Read the entries of a key store in Java's old format, by their names."""
     at = 0
 
     def number(form: str) -> int:
@@ -175,7 +176,7 @@ def _read_store(data: bytes) -> Iterator[tuple[str, _Entry]]:
 
 
 def _reveal(hidden: bytes) -> bytes:
-    """The private key: the hidden one is mixed with a chain of hashes of the password that begins with a salt."""
+    """Decrypt a private key: it is mixed with a chain of hashes of the password that begins with a salt."""
     _algorithm, content = _elements(next(_elements(hidden)))
     password = _STORE_PASSWORD.encode("utf-16-be")
     link, mixed = content[:_HASH_SIZE], content[_HASH_SIZE:-_HASH_SIZE]
@@ -187,7 +188,7 @@ def _reveal(hidden: bytes) -> bytes:
 
 
 def _elements(data: bytes) -> Iterator[bytes]:
-    """The contents of the elements of an ASN.1 sequence."""
+    """Return the contents of the elements of an ASN.1 sequence."""
     at = 0
     while at < len(data):
         size = data[at + 1]

@@ -76,11 +76,11 @@ class ShardedDelivery:
         return ShardedPipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=until)
 
     def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
-        """Let all shards come as far as the table is, or until that version."""
+        """Deliver all shards up to the newest version, or up to that version."""
         anyio.run(self.pipeline(shards, self.last if until is None else until, start).run)
 
     def deliver_undivided(self) -> None:
-        """Let one process deliver up to the newest version, as the daemon has it done."""
+        """Deliver up to the newest version in one process, as the daemon does."""
         settings = self.settings(1)
 
         async def deliver(sink: Sink) -> None:
@@ -98,7 +98,7 @@ class ShardedDelivery:
         return report
 
     def settle(self, shards: int, start: str = "earliest") -> None:
-        """Put so many shards in force."""
+        """Apply that number of shards."""
         self.with_sink(lambda sink: self.layout(sink).settle(shards, Start.parse(start)))
 
     def places(self, shards: int) -> list[Position]:
@@ -134,7 +134,7 @@ class ShardedDelivery:
         return read_topic(self.servers, str(topics[which]))
 
     def figures(self, shards: int) -> Figures:
-        """The five figures, with the ENDs of all shards taken together."""
+        """Return the five figures, with the ENDs of all shards combined."""
         assert isinstance(self.history, History)
         return self.lane.figures(self.history, [*by_key(self.read("rows")), *together(self.read("ends"), shards)])
 

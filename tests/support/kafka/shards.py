@@ -1,4 +1,4 @@
-"""Shards without Spark: what runs them in this process, and what their END records say together."""
+"""Shards without Spark: a runner in this process, and their combined END records."""
 
 import json
 from collections import defaultdict
@@ -13,7 +13,7 @@ __all__ = ["ThreadRunner", "by_key", "together"]
 
 
 class ThreadRunner:
-    """Runs each item in a thread, all at once."""
+    """A runner with a thread for each item."""
 
     def run(self, work: Callable[[Any], Iterator[bytes]], items: Sequence[Any]) -> "_Results":
         """See `tailer.spark.write.sharded_pipeline.Runner`."""
@@ -36,14 +36,14 @@ class _Results(Iterator[list[bytes]]):
 
 
 def by_key(records: Sequence[Record]) -> list[Record]:
-    """Records in the order of their keys, those of a key as they were: between shards there is no other order."""
+    """Sort records by key, those of a key in their order: shards have no other common order."""
     return sorted(records, key=lambda record: record.key or b"")
 
 
 def together(ends: Sequence[Record], shards: int) -> list[Record]:
-    """One record for each version that every shard has ended, with the sums of their counts, in the order of versions.
+    """Return one record for each version that every shard has ended, with the sums of their counts, in version order.
 
-    Each shard's come in the order of versions, and each once.
+    Each shard must have them in version order, and once.
     """
     found: dict[int, dict[int, Any]] = defaultdict(dict)
     reached: dict[int, int] = {}

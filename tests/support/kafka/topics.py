@@ -23,14 +23,14 @@ __all__ = ["Follower", "Isolation", "Record", "admin", "create_topic", "end_offs
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _PATIENCE_S: Final = 120
-# A consumer that met a broker in an unlucky moment may wait for it for ever; another one does not.
+# A consumer that connects to a stopping broker may wait for ever; a new one does not.
 _RENEW_S: Final = 15.0
 _ANSWER_MS: Final = 2_000
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record as it lies in its topic. `timestamp`: milliseconds."""
+    """A record in a topic. `timestamp`: milliseconds."""
 
     topic: str
     partition: int
@@ -42,13 +42,13 @@ class Record:
 
 
 def unique_name(prefix: str = "topic") -> str:
-    """A name no other test uses."""
+    """Return a name that no other test uses."""
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
 @contextmanager
 def admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
-    """Kafka's administration."""
+    """Make an administration client."""
     client = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
     try:
         yield client
@@ -63,7 +63,7 @@ def create_topic(
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a topic and give its name back, a unique one unless `topic` is given; returns when it can be used.
+    """Create a topic and return its name, a unique one unless `topic` is given; it can be used then.
 
     `replication_factor` -1: the cluster's. `configs`: Kafka's, of the topic.
     """
@@ -81,7 +81,7 @@ def create_topic(
 def end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[TopicPartition, int]:
     """Return the next offset of each partition, with open transactions included.
 
-    Waits while brokers come and go.
+    Retries while brokers are down.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -105,18 +105,18 @@ def _end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[TopicPar
 
 
 def read_topic(bootstrap_servers: str, topic: str, isolation: Isolation = "read_committed") -> list[Record]:
-    """All records of a topic up to its present end, each partition's in their order.
+    """Read all records of a topic up to its present end, in the order of each partition.
 
-    The end is the real one: under `read_committed` this waits for open transactions. Raises `TimeoutError`.
+    The end includes open transactions: under `read_committed` this waits for them. Raises `TimeoutError`.
     """
     with Follower(bootstrap_servers, [topic], isolation) as follower:
         return follower.finish()
 
 
 class Follower:
-    """Reads topics from their beginnings in a thread of its own, as another application would meanwhile.
+    """A reader of topics from their beginnings in a separate thread, like another application.
 
-    Started when entered. The topics exist, and keep their partitions. Survives brokers that come and go.
+    Started when entered. The topics exist, and keep their partitions. It survives restarts of brokers.
     """
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str], isolation: Isolation = "read_committed") -> None:
@@ -131,32 +131,32 @@ class Follower:
         self._reading: Future[None] = Future()
 
     def records(self) -> list[Record]:
-        """The records seen so far, in the order of arrival."""
+        """Return the records seen so far, in the order of arrival."""
         self._raise_if_broken()
         with self._changed:
             return list(self._records)
 
     def by_partition(self) -> dict[TopicPartition, list[Record]]:
-        """The records seen so far, by partition."""
+        """Return the records seen so far, by partition."""
         found: dict[TopicPartition, list[Record]] = {}
         for record in self.records():
             found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         return found
 
     def await_records(self, count: int) -> list[Record]:
-        """Wait until that many records were seen; all that were. Raises `TimeoutError`."""
+        """Wait until that many records were seen; return all seen records. Raises `TimeoutError`."""
         self._await(lambda: len(self._records) >= count, f"{count} records")
         return self.records()
 
     def finish(self) -> list[Record]:
-        """Read on to where the topics end now, then stop; everything that was seen. Raises `TimeoutError`."""
+        """Read up to the present end of the topics, then stop; return all records. Raises `TimeoutError`."""
         ends = end_offsets(self._bootstrap_servers, self._topics)
         self._await(lambda: all(self._positions.get(at, 0) >= end for at, end in ends.items()), f"the end, {ends}")
         self.stop()
         return self.records()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._stopped.set()
         self._pool.shutdown()
 
@@ -202,7 +202,7 @@ class Follower:
                 consumer.close()
 
     def _read(self, consumer: KafkaConsumer) -> None:
-        """Read until stopped, or until nothing came for a while."""
+        """Read until stopped, or until no record came for a while."""
         partitions = list(end_offsets(self._bootstrap_servers, self._topics))
         consumer.assign(partitions)
         for at, position in self._positions.items():

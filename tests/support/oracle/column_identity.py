@@ -1,8 +1,8 @@
-"""Rows of one schema said in the columns of another: what a rename, a drop, an addition or a wider type leaves of them.
+"""Rows of one schema in the columns of another, after renamed, dropped, added and widened columns.
 
-A column is the one it was if it has the same physical name (PROTOCOL.md, "Column Mapping"), or, where columns are not
-mapped, the same name; so it is for the fields of structs, wherever they are nested. Written against the protocol and
-over plain Python values: nothing here is shared with the code under test.
+Columns are the same if they have the same physical name (PROTOCOL.md, "Column Mapping"), or, without column mapping,
+the same name. This also holds for the fields of nested structs. Written from the protocol over plain Python values,
+without any code under test.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from tests.support.oracle.rows import Row, Rows
 
 __all__ = ["Schema", "restate", "shared"]
 
-# A Delta schema as the log has it: {"type": "struct", "fields": [...]}.
+# A Delta schema as in the log: {"type": "struct", "fields": [...]}.
 Schema = Mapping[str, Any]
 
 _MICROS_PER_DAY: Final = 86_400_000_000
 
 
 def restate(rows: Rows, before: Schema, after: Schema, keep: frozenset[str] = frozenset()) -> Rows:
-    """`rows` with the columns `before` as rows with the columns `after`; columns named in `keep` stay as they are."""
+    """Convert `rows` from the columns `before` to the columns `after`; columns named in `keep` are not converted."""
     restated: Rows = Counter()
     for row, count in rows.items():
         kept = tuple((name, value) for name, value in row if name in keep)
@@ -30,7 +30,7 @@ def restate(rows: Rows, before: Schema, after: Schema, keep: frozenset[str] = fr
 
 
 def shared(before: Any, after: Any) -> Any:
-    """`after` without the columns and nested fields that `before` does not have."""
+    """Return `after` without the columns and nested fields that `before` does not have."""
     if isinstance(before, str) or isinstance(after, str):
         return after
     match after["type"]:
@@ -84,7 +84,7 @@ def _value(value: Any, before: Any, after: Any) -> Hashable:
 
 
 def _atom(value: Any, before: str, after: str) -> Hashable:
-    """A wider type's value. Whole numbers and decimals of any width are equal in Python as they are."""
+    """Convert a value to a wider type. Whole numbers and decimals of any width are equal in Python."""
     if after in ("double", "float") and not isinstance(value, str):
         return repr(float(value))
     if before == "date" and after == "timestamp_ntz":

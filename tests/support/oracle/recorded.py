@@ -1,10 +1,9 @@
-"""Tables with Spark's answers: judged as they are, written to a small archive, and read back.
+"""Tables with Spark's answers: judged, written to a small archive, and read back.
 
-They are evolving histories, and cases that are about one thing each.
+They are histories with schema changes, and cases about one subject each.
 
 An archive holds a table and, for every version of it, Spark's rows and change rows as Arrow files: exact in their
-types, and squeezed well because one version is much like the next. Times of files are part of a table (commits are
-dated by them) and kept.
+types, and highly compressed because successive versions are similar. File times date commits, so they are kept.
 """
 
 import json
@@ -32,7 +31,7 @@ CASES_DATA: Final = Path(__file__).parents[2] / "cases_data"
 
 @dataclass(frozen=True)
 class RecordedTable:
-    """A table, what was done to it, and what Spark says of each version."""
+    """A table, its operations, and Spark's answer for each version."""
 
     path: Path
     title: str
@@ -49,7 +48,7 @@ class RecordedTable:
 
     @property
     def first(self) -> int:
-        """The first version whose commit is still there."""
+        """The first version whose commit still exists."""
         return min(int(file.stem) for file in (self.path / "_delta_log").glob("[0-9]" * 20 + ".json"))
 
     @property
@@ -58,9 +57,9 @@ class RecordedTable:
         return len(self.story) - 1
 
     def partitions_moved(self, version: int) -> frozenset[str]:
-        """Columns by which the table is partitioned from this version on and was not before, or the other way round.
+        """Return the columns that are partition columns either before this version or from it on, but not both.
 
-        Spark reads deleted rows as if they had been partitioned by the new columns: these are null in its feed.
+        Spark reads deleted rows with the new partitioning: these columns are null in its feed.
         """
         return frozenset(self._partitions(version) ^ self._partitions(version - 1))
 
@@ -79,7 +78,7 @@ class RecordedTable:
 
 
 def judge(told: RecordedTable) -> list[Followed]:
-    """Judge every version by the fold and by Spark's feed, and every start and snapshot in between. Returns them."""
+    """Judge every version by the fold and by Spark's feed, and every start and snapshot in between. Return them."""
     versions = follow(told.path, told.first)
     assert [version.plan.version for version in versions] == list(range(told.first, told.last + 1)), told.title
     before = rows_of(told.answers[told.first - 1].snapshot) if told.first else Rows()
@@ -95,12 +94,12 @@ def judge(told: RecordedTable) -> list[Followed]:
 def _judge_changes(told: RecordedTable, version: Followed, before: Rows) -> Rows:
     at = version.plan.version
     old, new = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
-    # Rows of change files are written by the version itself, deleted ones like all others.
+    # The version itself writes the rows of change files, deleted ones like all others.
     deleted = new if version.plan.regime is Regime.CDC else old
     _judge_types(told, version, deleted is old)
     kept, come = gone_and_come(restate(before, old, deleted), version.tables, told.where(at, "fold"))
     after = rows_of(told.answers[at].snapshot)
-    # A restored column brings the values back that its rows had: no event says so, and none could.
+    # A restored column brings its old values back, which no event can report.
     judged = shared(old, new) if version.plan.operation == "RESTORE" else new
     found = restate(kept, deleted, judged) + restate(come, new, judged)
     assert_same(found, restate(after, new, judged), told.where(at, "fold"))
@@ -120,7 +119,7 @@ def _without(columns: frozenset[str], rows: Rows) -> Rows:
 
 
 def _as_spark_reads(table: pa.Table, deleted: Schema, new: Schema) -> Rows:
-    """Change rows with all columns as the version has them, which is how Spark reads a feed."""
+    """Return change rows with all columns of the version, as Spark reads a feed."""
     come = pc.is_in(table.column(CHANGE_TYPE), pa.array(COME))
     gone = rows_of(table.filter(pc.invert(come)))
     return rows_of(table.filter(come)) + restate(gone, deleted, new, keep=frozenset(METADATA))
@@ -137,7 +136,7 @@ def _judge_types(told: RecordedTable, version: Followed, deleted_is_old: bool) -
 
 
 def write(told: RecordedTable, archive: Path) -> None:
-    """Put a table and Spark's answers into an archive."""
+    """Write a table and Spark's answers into an archive."""
     answers = told.path.parent / "answers"
     answers.mkdir()
     for version, answer in told.answers.items():
@@ -156,7 +155,7 @@ def write(told: RecordedTable, archive: Path) -> None:
     (answers / "facts.json").write_text(json.dumps(facts))
     archive.parent.mkdir(exist_ok=True)
     with tarfile.open(archive, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as tar:
-        # Files of one kind side by side, oldest first: each is much like the one before.
+        # Similar files are adjacent, oldest first, for better compression.
         files = [file for file in (*told.path.rglob("*"), *answers.rglob("*")) if _belongs(file)]
         for file in sorted(files, key=lambda file: (file.suffix, file.parent, file.stat().st_mtime_ns, file.name)):
             tar.add(file, file.relative_to(told.path.parent), filter=_anonymous)

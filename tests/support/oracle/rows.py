@@ -1,13 +1,13 @@
 """The oracle: snapshots, folds and comparisons by which every suite judges change rows.
 
-Rows are compared as multisets of plain Python values, so that two readers agree exactly when they give the same rows,
-however they batch, order or lay them out in memory. A row leaves its null columns out, as Spark's own JSON form does:
-a row read with an older schema then equals the same row read with a newer one. Types are compared apart, by name.
+Rows are compared as multisets of plain Python values, so batches, order and memory layout do not matter. A row omits
+its null columns, as in Spark's own JSON form: a row read with an older schema then equals the same row read with a
+newer one. Types are compared separately, by name.
 
-The universal oracle is the fold (invariant 8): the rows of version v are those of v-1 without the deleted ones and the
-images before updates, and with the inserted ones and the images after updates. It needs no second change reader.
-Deleted rows have the columns of version v-1, all others those of v. Where the columns differ, rows that stay are
-restated: by the identity of each column (`tests.support.oracle.column_identity`), not by its name.
+The universal oracle is the fold (invariant 8): the rows of version v are those of v-1 without deleted rows and
+preimages, plus inserted rows and postimages. It needs no second change reader. Deleted rows have the columns of version
+v-1, all others those of v. If the columns differ, remaining rows are converted by the identity of each column
+(`tests.support.oracle.column_identity`), not by its name.
 """
 
 import base64
@@ -54,19 +54,19 @@ COME: Final = ("insert", "update_postimage")
 
 
 def spark_snapshot(spark: SparkSession, path: Path, version: int) -> Rows:
-    """All rows of `version` as Spark reads them."""
+    """Return all rows of `version` as Spark reads them."""
     frame = spark.read.format("delta").option("versionAsOf", version).load(str(path))
     return rows_of(frame.toArrow())
 
 
 def delta_rs_snapshot(path: Path, version: int) -> Rows:
-    """All rows of `version` as delta-rs reads them: a hundred times as fast to ask as Spark."""
+    """Return all rows of `version` as delta-rs reads them, a hundred times faster than Spark."""
     reader = QueryBuilder().register("snapshot", DeltaTable(path, version=version))
     return rows_of(pa.table(reader.execute("SELECT * FROM snapshot").read_all()))
 
 
 def spark_feed(spark: SparkSession, path: Path, first: int = 0, last: int | None = None) -> dict[int, pa.Table]:
-    """Spark's own change feed from `first` to `last` (None: the latest), by version where a version has rows."""
+    """Return Spark's own change feed from `first` to `last` (None: the latest), by version, for versions with rows."""
     reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
     if last is not None:
         reader = reader.option("endingVersion", last)
@@ -76,12 +76,12 @@ def spark_feed(spark: SparkSession, path: Path, first: int = 0, last: int | None
 
 
 def rows_of(table: pa.Table, without: Iterable[str] = ()) -> Rows:
-    """The rows of `table` as a multiset, leaving out the columns named in `without`."""
+    """Return the rows of `table` as a multiset, without the columns named in `without`."""
     return Counter(rows_in_order(table, without))
 
 
 def rows_in_order(table: pa.Table, without: Iterable[str] = ()) -> list[Row]:
-    """The rows of `table`, leaving out the columns named in `without`."""
+    """Return the rows of `table`, without the columns named in `without`."""
     dropped = set(without)
     names = [name for name in table.schema.names if name not in dropped]
     columns = [_values(table.column(name).combine_chunks()) for name in names]
@@ -95,7 +95,7 @@ def _row(names: Sequence[str], values: Iterable[Hashable]) -> Row:
 
 
 def _values(array: pa.Array) -> list[Hashable]:
-    """One hashable value per element; null is None."""
+    """Return one hashable value per element; null is None."""
     kind = array.type
     if isinstance(array, pa.ChunkedArray):
         return [value for chunk in array.chunks for value in _values(chunk)]
@@ -112,7 +112,8 @@ def _values(array: pa.Array) -> list[Hashable]:
     if pa.types.is_date(kind):
         return _plain(array.cast(pa.date32()).cast(pa.int32()))
     if pa.types.is_floating(kind):
-        return [None if value is None else repr(value) for value in _plain(array)]  # NaN equals itself, -0.0 only that
+        # NaN equals itself, -0.0 only itself.
+        return [None if value is None else repr(value) for value in _plain(array)]
     return _plain(array)
 
 
@@ -141,13 +142,13 @@ def assert_same(found: Rows, expected: Rows, where: str) -> None:
 
 
 def fold(before: Rows, changes: pa.Table, where: str) -> Rows:
-    """`before` with one version's changes applied. Fails where a row is deleted that was not there."""
+    """Apply one version's changes to `before`. Fails if a row is deleted that does not exist."""
     kept, come = gone_and_come(before, [changes], where)
     return kept + come
 
 
 def gone_and_come(before: Rows, changes: Iterable[pa.Table], where: str) -> tuple[Rows, Rows]:
-    """The rows of `before` that one version leaves, and those it brings. Fails where one goes that was not there."""
+    """Return the rows of `before` that a version deletes, and those it inserts. Fails if a deleted row is missing."""
     gone, come = Rows(), Rows()
     for table in changes:
         kinds = table.column(CHANGE_TYPE)
@@ -161,7 +162,7 @@ def gone_and_come(before: Rows, changes: Iterable[pa.Table], where: str) -> tupl
 
 
 def type_name(kind: pa.DataType) -> str:
-    """The type as Delta's schema calls it, whatever Arrow layout holds it."""
+    """Return the name of the type in Delta's schema, for any Arrow layout."""
     if pa.types.is_struct(kind):
         return "struct<" + ",".join(f"{field.name}:{type_name(field.type)}" for field in kind) + ">"
     if pa.types.is_map(kind):
@@ -192,7 +193,7 @@ _ATOMS: Final[Mapping[str, pa.DataType]] = {
 
 
 def arrow_type(spark_type: Any) -> pa.DataType:
-    """The Arrow type of a type in Spark's schema JSON."""
+    """Return the Arrow type of a type in Spark's schema JSON."""
     if isinstance(spark_type, dict) and spark_type["type"] == "struct":
         return pa.struct([(field["name"], arrow_type(field["type"])) for field in spark_type["fields"]])
     if isinstance(spark_type, dict) and spark_type["type"] == "array":
@@ -201,7 +202,7 @@ def arrow_type(spark_type: Any) -> pa.DataType:
 
 
 def from_spark_json(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pa.Table:
-    """Rows as Spark's `toJSON` writes them (null columns left out), typed by Spark's schema JSON."""
+    """Return rows as Spark's `toJSON` writes them (null columns omitted), typed by Spark's schema JSON."""
     kind = arrow_type(dict(schema))
     values = [_typed(row, kind) for row in rows]
     return pa.Table.from_pylist(values, pa.schema(list(kind)))

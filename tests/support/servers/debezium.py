@@ -1,6 +1,6 @@
-"""Debezium's and Kafka Connect's own libraries, asked from Python: what they read, and how they would say it.
+"""Debezium's and Kafka Connect's own libraries, called from Python: to read our messages, and to write theirs.
 
-In a JVM of its own: Spark's has other versions of what they need. The JVM ends when this process does.
+They run in a separate JVM, because Spark's has other versions of their dependencies. It ends with this process.
 """
 
 import json
@@ -14,13 +14,13 @@ from tests.jars.where import jars
 
 __all__ = ["DebeziumLibrary"]
 
-_TOPIC: Final = "topic"  # Connect's JSON converter is told one, and does not look at it
+_TOPIC: Final = "topic"  # Connect's JSON converter requires one, but ignores it
 
 
 class DebeziumLibrary:
-    """Started when made, or entered and left as a context. Raises `MissingJarsError`.
+    """A JVM with the libraries: started when made, or entered and left as a context. Raises `MissingJarsError`.
 
-    Schemas are what Connect's JSON converter says of them.
+    Schemas are in the form of Connect's JSON converter.
     """
 
     def __init__(self) -> None:
@@ -33,10 +33,11 @@ class DebeziumLibrary:
         self._converter.configure({"schemas.enable": "true"}, False)
 
     def read(self, text: bytes) -> Any:
-        """A message read into Connect's own form, checked there and written back; as Python's JSON has it.
+        """Convert a message to Connect's own form, check it there, and write it back; return it as Python's JSON has
+        it.
 
-        What Connect does not know or leaves out is missing, what it takes for another thing is that.
-        Raises `Py4JJavaError` with Connect's `DataException` where it refuses.
+        Fields that Connect does not know are missing, and misinterpreted ones have the wrong value.
+        Raises `Py4JJavaError` with Connect's `DataException` if it refuses the message.
         """
         read = self._converter.toConnectData(_TOPIC, text)
         if read.schema().type().toString() == "STRUCT":
@@ -49,7 +50,7 @@ class DebeziumLibrary:
         return json.loads(bytes(self._converter.fromConnectData(_TOPIC, schema, value)))["payload"]
 
     def envelope_schema(self, text: bytes) -> Any:
-        """The schema of values that Debezium itself makes of the rows and the source in the schema of a message."""
+        """Return Debezium's own schema of values for the rows and the source in a message's schema."""
         schema = self._converter.toConnectData(_TOPIC, text).schema()
         envelope = self._java.io.debezium.data.Envelope.defineSchema().withName(schema.name())
         envelope = envelope.withRecord(schema.field("after").schema()).withSource(schema.field("source").schema())
@@ -57,7 +58,7 @@ class DebeziumLibrary:
         return self._described(envelope.build().schema())
 
     def source_schema(self) -> Any:
-        """The schema of what every Debezium connector says of the source, before its own fields."""
+        """Return the schema of the source fields that every Debezium connector writes, before its own fields."""
         return self._described(self._factory().sourceInfoSchemaBuilder().build())
 
     def is_envelope(self, text: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Servers of tests end with the tests, however those end."""
+"""Test servers that end with the tests, however those end."""
 
 import subprocess
 import sys
@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = ["Guard"]
 
-# Kills what it watches when the tests' end of the pipe closes, be it because the tests were killed. Standing orders of
-# the system (PR_SET_PDEATHSIG) would do it when the thread that started a server ends.
+# Kills the watched processes when the tests' end of the pipe closes, also if the tests were killed. PR_SET_PDEATHSIG
+# would also kill them when only the thread that started a server ends.
 _GUARD: Final = """
 import os, signal, sys
 pids = set()
@@ -23,7 +23,7 @@ for pid in pids:
 
 
 class Guard:
-    """A process that outlives ours for as long as it takes to kill what ours has left."""
+    """A process that outlives ours just long enough to kill the remaining servers."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", _GUARD]
@@ -34,11 +34,11 @@ class Guard:
         self._tell("guard", pid)
 
     def forget(self, pid: int) -> None:
-        """This process is gone."""
+        """Stop watching this process, which is gone."""
         self._tell("forget", pid)
 
     def close(self) -> None:
-        """Kill what is still watched, and end."""
+        """Kill all watched processes, and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

@@ -1,6 +1,6 @@
 """Kafka Connect with Debezium's JDBC sink connector, which reads our topics as it reads Debezium's own.
 
-One worker (standalone), told by its REST interface what to read. It reads what is committed.
+One worker (standalone), controlled by its REST interface. It reads committed records.
 """
 
 import http.client
@@ -31,15 +31,15 @@ _WORKER: Final = {
     "value.converter": _CONVERTER,
     "value.converter.schemas.enable": "true",
     "consumer.isolation.level": "read_committed",
-    # How often a sink says how far it is.
+    # Interval at which a sink commits its offsets.
     "offset.flush.interval.ms": "200",
-    # What is on the class path is found by what it says of itself, not by looking through all of it.
+    # Plugins are found by their service files, not by scanning the class path.
     "plugin.discovery": "service_load",
 }
 
 
 class ConnectWorker:
-    """Started when made, or entered and left as a context. `directory`: where its files go, and exists.
+    """A worker: started when made, or entered and left as a context. `directory`: for its files; it exists.
 
     Raises `ServerDownError` with the end of the log, and `MissingJarsError`.
     """
@@ -64,11 +64,11 @@ class ConnectWorker:
             raise
 
     def sink(self, topic: str, options: Mapping[str, str]) -> None:
-        """Start a connector that is called like the topic it reads."""
+        """Start a connector named like the topic that it reads."""
         self._ask("PUT", f"/connectors/{topic}/config", {"name": topic, "topics": topic, "tasks.max": "1", **options})
 
     def await_read(self, topic: str) -> None:
-        """Wait until the topic's connector has done with all that is in it. Raises `ServerDownError` if it failed."""
+        """Wait until the topic's connector has processed all records. Raises `ServerDownError` if it failed."""
         ends = {record.partition: record.offset + 1 for record in read_topic(self._bootstrap_servers, topic)}
         self._server.await_(lambda: bool(self._failed(topic)) or self._offsets(topic) == ends, f"{topic} was not read")
         if failed := self._failed(topic):
@@ -95,7 +95,7 @@ class ConnectWorker:
         return "".join(part.get("trace", "") for part in [status["connector"], *status["tasks"]])
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer of the REST interface. Raises `OSError` where there is none yet."""
+        """Send a request to the REST interface. Raises `OSError` as long as it does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})

@@ -1,6 +1,6 @@
 """A token endpoint for OAUTHBEARER: the client credentials grant (RFC 6749, section 4.4) on a loopback port.
 
-Its tokens are unsecured (RFC 7519, section 6), which Kafka's own test validator takes.
+Its tokens are unsecured (RFC 7519, section 6), as Kafka's own test validator accepts.
 """
 
 import base64
@@ -20,9 +20,9 @@ CLIENT_SECRET: Final = "hush:hush/1+2"
 
 
 class TokenServer:
-    """`lifetime_s`: of tokens given out from now on. `broken`: what every request is answered instead.
+    """A token endpoint. `lifetime_s`: of new tokens. `broken`: the answer to every request instead.
 
-    `granted`: the scopes that tokens were given out for, one for each token.
+    `granted`: the scopes of all issued tokens.
     """
 
     def __init__(self, uri: str) -> None:
@@ -32,7 +32,7 @@ class TokenServer:
         self.granted: list[str] = []
 
     def answer(self, authorization: str, form: Mapping[str, str]) -> tuple[int, str]:
-        """Status and body for a request; the client may say who it is in the header or in the form."""
+        """Return status and body for a request; the client's credentials are in the header or in the form."""
         if self.broken is not None:
             return self.broken
         if form.get("grant_type") != "client_credentials":
@@ -48,7 +48,7 @@ class TokenServer:
         return 200, json.dumps(token)
 
     def token(self, scope: str = "") -> str:
-        """A token for `CLIENT_ID`."""
+        """Make a token for `CLIENT_ID`."""
         now = int(time.time())
         claims = {"sub": CLIENT_ID, "iat": now, "exp": now + self.lifetime_s, "scope": scope}
         return f"{_encoded({'alg': 'none'})}.{_encoded(claims)}."
@@ -82,12 +82,12 @@ class _Requests(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Say nothing: `granted` tells."""
+        """Do nothing: `granted` is the log."""
 
 
 @contextmanager
 def serving_tokens() -> Iterator[TokenServer]:
-    """The endpoint on a free loopback port. Down when left."""
+    """Run the endpoint on a free loopback port, stopped when left."""
     requests = type("Requests", (_Requests,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), requests) as http:
         tokens = requests.tokens = TokenServer(f"http://127.0.0.1:{http.server_port}/token")  # type: ignore[attr-defined]

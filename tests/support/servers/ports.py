@@ -1,8 +1,7 @@
-"""Loopback ports for servers that go down and come back.
+"""Loopback ports for servers that stop and restart.
 
-Not from the range that the system hands out to outgoing connections: there, while a server is down, the port may become
-the near end of anybody's connection, even of the very client that tries to reach the server, and is taken when the
-server comes back.
+They are outside the range for outgoing connections: while a server is down, the system could give its port to any
+connection, even to the client that tries to reach the server.
 """
 
 import random
@@ -17,13 +16,13 @@ _TO: Final = 32_000
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports nobody listens at now."""
+    """Return so many different ports on which nothing listens."""
     found: list[int] = []
     with ExitStack() as stack:
         while len(found) < count:
             port = random.randrange(_FROM, _TO)
             probe = stack.enter_context(socket.socket())
-            # As the server will bind: what is left of closed connections does not keep a port.
+            # With the server's own socket option, so that closed connections do not occupy a port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))

@@ -1,7 +1,7 @@
-"""A PostgreSQL of the tests' own, of files that Maven fetched: a database for a sink connector to write to.
+"""A PostgreSQL of the tests, from files that Maven fetched: a database for a sink connector to write to.
 
-It refuses to be run by root. A test run by root has `nobody` run it, in a folder that this user can reach, which
-pytest's are not.
+It refuses to run as root. In a test run by root the user `nobody` runs it, in a folder accessible to that user, unlike
+pytest's.
 """
 
 import os
@@ -39,7 +39,7 @@ class PostgresError(RuntimeError):
 
 
 class Postgres:
-    """Started when made, or entered and left as a context; everybody is trusted. Raises `MissingJarsError`."""
+    """A server, started when made, or entered and left as a context. It trusts all users. Raises `MissingJarsError`."""
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="lake-tailer-postgres-"))
@@ -57,7 +57,7 @@ class Postgres:
         return f"jdbc:postgresql://127.0.0.1:{self._port}/postgres"
 
     def query(self, statement: str) -> list[tuple[str | None, ...]]:
-        """The rows that a statement gives, each value as text. Raises `PostgresError`, `OSError`."""
+        """Run a statement; return its rows, each value as text. Raises `PostgresError`, `OSError`."""
         address = ("127.0.0.1", self._port)
         with socket.create_connection(address, timeout=60) as connection, connection.makefile("rb") as replies:
             return _Connection(connection, replies).query(statement)
@@ -100,7 +100,7 @@ class Postgres:
         (self._port,) = free_ports(1)
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._directory / "bin" / "postgres"), "-D", str(data), "-p", str(self._port), *settings]
-        # SIGQUIT is what ends it at once and with nothing left in shared memory.
+        # SIGQUIT ends it at once and leaves nothing in shared memory.
         return ServerProcess(command, self._directory, stop=signal.SIGQUIT, user=user)
 
     def _answers(self) -> bool:
@@ -111,7 +111,7 @@ class Postgres:
 
 
 class _Connection:
-    """PostgreSQL's protocol as far as statements without parameters need it."""
+    """The part of PostgreSQL's protocol for statements without parameters."""
 
     def __init__(self, connection: socket.socket, replies: BinaryIO) -> None:
         self._socket = connection
@@ -121,13 +121,13 @@ class _Connection:
         self._rows()
 
     def query(self, statement: str) -> list[tuple[str | None, ...]]:
-        """The rows that a statement gives."""
+        """Run a statement; return its rows."""
         text = statement.encode() + b"\0"
         self._socket.sendall(b"Q" + struct.pack("!i", len(text) + 4) + text)
         return self._rows()
 
     def _rows(self) -> list[tuple[str | None, ...]]:
-        """The rows up to where the server waits for the next statement."""
+        """Read rows until the server waits for the next statement."""
         rows = []
         while True:
             kind, length = struct.unpack("!ci", self._read(5))

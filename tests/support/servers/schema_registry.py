@@ -1,9 +1,9 @@
 """Schema registries on loopback ports: one in this process, and a real one.
 
-`RegistryServer` speaks as much of Confluent's API as a producer and a consumer use, with the compatibility rule
-BACKWARD: the new schema must read what was written with the latest one, by Avro's own rules of schema resolution.
+`RegistryServer` implements the part of Confluent's API that a producer and a consumer use, with the compatibility rule
+BACKWARD: the new schema must read messages of the latest one, by Avro's own rules of schema resolution.
 
-`serving_apicurio` is Apicurio Registry, with that API below its own path, in memory.
+`serving_apicurio` runs Apicurio Registry, which has that API under a path, in memory.
 """
 
 import json
@@ -48,11 +48,12 @@ class Refused(Exception):
 
 
 class RegistryServer:
-    """The registry. `uris`: where it is, once per port.
+    """A registry in this process. `uris`: its addresses, one per port.
 
-    `authorization`: what requests must bear; `broken`: what requests are answered instead, by path or `:port`;
-    `asked`: method and path of each, without the port; `verbose` False: compatibility is told without reasons; `rule`:
-    BACKWARD or NONE.
+    `authorization`: the required header; `broken`: answers to send instead, by path or `:port`; `asked`: method and
+    path
+    of each request, without the port; `verbose` False: compatibility is answered without reasons; `rule`: BACKWARD or
+    NONE.
     """
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class RegistryServer:
         self.subjects: dict[str, list[int]] = {}
 
     def check(self, authorization: str) -> None:
-        """Raise `Refused` for a stranger."""
+        """Raise `Refused` for a request without the right authorization."""
         if self.authorization and authorization != self.authorization:
             raise Refused(401, "Unauthorized")
 
@@ -116,7 +117,7 @@ class RegistryServer:
 
 
 def _problems(reader: Any, writer: Any, read: Json, written: Json, path: str) -> list[str]:
-    """Why a reader's schema does not read a writer's. `read`, `written`: the records met so far, by name."""
+    """Explain why a reader's schema cannot read a writer's. `read`, `written`: the records met so far, by name."""
     reader, writer = read.get(_text(reader), reader), written.get(_text(writer), writer)
     if isinstance(writer, list):
         return [problem for branch in writer for problem in _problems(reader, branch, read, written, path)]
@@ -201,19 +202,19 @@ class _Requests(BaseHTTPRequestHandler):
         self._reply()
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Say nothing: `asked` tells."""
+        """Do nothing: `asked` is the log."""
 
 
 class _Http(ThreadingHTTPServer):
-    """Does not complain of clients that go away, as those do that do not trust us."""
+    """A server that does not print errors of clients that disconnect, as those do that distrust its certificate."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @contextmanager
 def serving_registry(ports: int = 1, certificates: Certificates | None = None) -> Iterator[RegistryServer]:
-    """A registry at several ports; with `certificates` by TLS, for clients that show one. Down when left."""
+    """Run a registry at several ports; with `certificates` over mutual TLS. Stopped when left."""
     registry = RegistryServer()
     requests = type("Requests", (_Requests,), {"lock": threading.Lock(), "registry": registry})
     servers = [_Http(("127.0.0.1", 0), requests) for _ in range(ports)]
@@ -223,7 +224,7 @@ def serving_registry(ports: int = 1, certificates: Certificates | None = None) -
         context.load_verify_locations(certificates.ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
         for server in servers:
-            # The handshake belongs to the connection's own thread: in `accept` it would hold all others up.
+            # The handshake happens in the connection's own thread: in `accept` it would block all others.
             server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     scheme = "http" if certificates is None else "https"
     registry.uris = [f"{scheme}://127.0.0.1:{server.server_port}" for server in servers]
@@ -241,9 +242,9 @@ def serving_registry(ports: int = 1, certificates: Certificates | None = None) -
 
 @contextmanager
 def serving_apicurio(archive: Path, directory: Path) -> Iterator[str]:
-    """The root of the API of a registry out of the archive of its distribution, with the rule BACKWARD.
+    """Run Apicurio Registry with the rule BACKWARD, stopped when left; yield the root of its API.
 
-    `directory`: for what it needs on disk. Down when left. Raises `RuntimeError` where it does not come up.
+    `directory`: for its files. Raises `RuntimeError` if it does not start.
     """
     with tarfile.open(archive) as packed:
         packed.extractall(directory / "program", filter="data")

@@ -1,6 +1,6 @@
 """Servers that do not outlive the tests, however these end.
 
-Each is the child of a small process that stops it when our end of a pipe closes, be it because the tests were killed.
+A small parent process stops each of them when our end of a pipe closes, also if the tests were killed.
 """
 
 import os
@@ -31,7 +31,7 @@ server.wait()
 
 
 class ServerDownError(RuntimeError):
-    """A server does not do what it should; the end of its log is in the message."""
+    """A server failed; the end of its log is in the message."""
 
 
 def unprivileged() -> int | None:
@@ -40,9 +40,9 @@ def unprivileged() -> int | None:
 
 
 class ServerProcess:
-    """A running server. `stop`: the signal that ends it best; `user`: who runs it, if not we.
+    """A running server. `stop`: the signal that ends it best; `user`: the user that runs it, if another.
 
-    Started when made, in `directory`, where its log goes as well.
+    Started when made, in `directory`, which also holds its log.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class ServerProcess:
         self._log = directory / f"{Path(command[0]).name}.log"
         arguments = ["-" if user is None else str(user), str(int(stop)), *command]
         with self._log.open("wb") as log:
-            # A session of its own: an interrupt at the keyboard is for the tests, which then stop it in order.
+            # A session of its own: an interrupt from the keyboard goes to the tests only, which then stop the servers
+            # in order.
             self._keeper = subprocess.Popen(
                 [sys.executable, "-c", _KEEPER, *arguments],
                 stdin=subprocess.PIPE,
@@ -64,7 +65,7 @@ class ServerProcess:
     def await_(self, reached: Callable[[], bool], otherwise: str) -> None:
         """Wait until `reached`; it may raise `OSError` before. Raises `ServerDownError` that begins with `otherwise`.
 
-        `reached` is asked again and again, as long as the server runs.
+        `reached` is called repeatedly, as long as the server runs.
         """
         deadline = time.monotonic() + PATIENCE_S
         while self._keeper.poll() is None and time.monotonic() < deadline:
@@ -75,7 +76,7 @@ class ServerProcess:
         raise self.down(otherwise)
 
     def down(self, what: str) -> ServerDownError:
-        """An error that says what is wrong, and shows the end of the log."""
+        """Make an error with this text and the end of the log."""
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-60:])
         return ServerDownError(f"{what}; the end of {self._log.name}:\n{tail}")
 

@@ -1,9 +1,8 @@
-"""A catalog that speaks Unity Catalog's Delta API on a loopback port, for tables on local disk.
+"""A catalog with Unity Catalog's Delta API on a loopback port, for tables on local disk.
 
-It stands in for Unity Catalog's own server, which could not be fetched where the tests were written. It follows the
-published interface (unitycatalog/unitycatalog, api/delta.yaml): staging tables, create, load, update with commits. What
-holds it to the interface is Delta's own client: `test_unity_catalog.py` lets Delta Kernel create a table here, commit
-to it and publish.
+It replaces Unity Catalog's own server, which could not be fetched for these tests. It follows the published interface
+(unitycatalog/unitycatalog, api/delta.yaml): staging tables, create, load, update with commits. Delta's own client
+verifies this: in `test_unity_catalog.py` Delta Kernel creates a table here, commits to it and publishes.
 """
 
 import json
@@ -33,7 +32,7 @@ _PROPERTIES: Final = {
 
 
 class Refused(Exception):
-    """An answer that is not 2xx, in the API's own terms."""
+    """An answer that is not 2xx, in the API's own format."""
 
     def __init__(self, status: int, kind: str, message: str = "") -> None:
         super().__init__(message)
@@ -64,7 +63,7 @@ class _Table:
         }
         answer: Json = {"metadata": metadata}
         if self.latest is not None:
-            # The newest first, as the interface has it.
+            # The newest first, as the interface requires.
             answer |= {
                 "latest-table-version": self.latest,
                 "commits": [self.commits[v] for v in sorted(self.commits)[::-1]],
@@ -73,7 +72,7 @@ class _Table:
 
 
 class UnityServer:
-    """The catalog's tables. `token`: what a request must bear; `broken`: what every request is answered instead."""
+    """The catalog's tables. `token`: the required one; `broken`: the answer to every request instead."""
 
     def __init__(self, root: Path, uri: str) -> None:
         self.root = root
@@ -87,7 +86,7 @@ class UnityServer:
         self._tables: dict[str, _Table] = {}
 
     def add(self, name: str, location: Path, latest: int | None = 0, table_type: str = "MANAGED") -> None:
-        """Register the table that lies at `location` as `catalog.schema.name`, at a version."""
+        """Register the table at `location` as `catalog.schema.name`, at a version."""
         self._tables[name] = _Table(str(uuid.uuid4()), location.as_uri(), table_type, latest)
 
     def ratify(self, name: str, version: int, file: str, timestamp_ms: int = 1, size_bytes: int = 1) -> None:
@@ -110,12 +109,12 @@ class UnityServer:
         table.commits = {at: commit for at, commit in table.commits.items() if at > version}
 
     def commits(self, name: str) -> dict[int, Json]:
-        """The commits that the catalog keeps, by version."""
+        """Return the commits that the catalog keeps, by version."""
         return self._tables[name].commits
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let every request wait."""
+        """Block every request for the length of the block."""
         self.open.clear()
         try:
             yield
@@ -123,7 +122,7 @@ class UnityServer:
             self.open.set()
 
     def answer(self, method: str, path: str, body: Json, token: str) -> tuple[int, Json]:
-        """Status and body for a request. Raises `Refused`."""
+        """Return status and body for a request. Raises `Refused`."""
         if self.token and token != f"Bearer {self.token}":
             raise Refused(401, "NotAuthorizedException")
         match method, urlsplit(path).path.removeprefix(f"{API}/").split("/"):
@@ -226,12 +225,12 @@ class _Requests(BaseHTTPRequestHandler):
         self._reply()
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Say nothing: `asked` tells."""
+        """Do nothing: `asked` is the log."""
 
 
 @contextmanager
 def serving(root: Path) -> Iterator[UnityServer]:
-    """The catalog on a free loopback port; it keeps its tables below `root`. Down when left."""
+    """Run the catalog on a free loopback port; it keeps its tables below `root`. Stopped when left."""
     requests = type("Requests", (_Requests,), {"lock": threading.Lock()})
     with ThreadingHTTPServer(("127.0.0.1", 0), requests) as http:
         catalog = requests.catalog = UnityServer(root, f"http://127.0.0.1:{http.server_port}")  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A table read as Spark's source reads it, without Spark: batch by batch, each batch as splits, run in any order."""
+"""A table read as Spark's source reads it, without Spark: each micro-batch as splits, executed in any order."""
 
 import pickle
 import random
@@ -33,7 +33,7 @@ Placed = tuple[int, int, int, str, tuple[Any, ...]]  # version, task, row, chang
 
 
 class PlainView:
-    """Every version in its own columns."""
+    """A view with every version in its own columns."""
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `tailer.spark.source.plan_cache.View.plan`."""
@@ -55,7 +55,7 @@ class Fed:
 
 
 def placed(batches: Iterable[ChangeBatch]) -> Iterator[Placed]:
-    """Each row with its place. Floats as text: NaN is not equal to itself."""
+    """Return each row with its position. Floats as text: NaN is not equal to itself."""
     for batch in batches:
         own = batch.rows.select(batch.rows.schema.names[: -len(METADATA_FIELDS)])
         types = batch.rows[CHANGE_TYPE].to_pylist()
@@ -117,7 +117,7 @@ def feed_all(
     net: bool = False,
     seed: int = 0,
 ) -> Fed:
-    """Everything from `point` to the newest version, in batches as large as `budget`."""
+    """Read everything from `point` to the newest version, in micro-batches limited by `budget`."""
     fed = Fed()
     anyio.run(_feed, path, point, budget, rules, net, random.Random(seed), fed)
     return fed

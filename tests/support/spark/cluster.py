@@ -1,7 +1,7 @@
-"""Spark as more than one process, from the jars that come with PySpark: a standalone cluster, and a Connect server.
+"""Spark as several processes, from PySpark's own jars: a standalone cluster, and a Connect server.
 
-A process has one classic session, and the tests' own is the shared one of `tests.conftest`. So who drives a cluster is
-a process of its own, a `Driver`, that runs functions of the tests' modules. Sessions of Spark Connect need none.
+A process has one classic session, and the tests' own is the shared one of `tests.conftest`. So the driver of a cluster
+is a separate process, a `Driver`, that runs functions of the test modules. Spark Connect sessions do not need one.
 """
 
 import multiprocessing
@@ -41,7 +41,7 @@ _JARS: Final = Path(pyspark.__file__).parent / "jars"
 _SCALA: Final = next(_JARS.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
-# What Spark's own scripts open of Java's modules.
+# Packages of Java's modules that Spark's own scripts open.
 _MODULES: Final = (
     *(
         f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -78,11 +78,11 @@ appender.stderr.target = SYSTEM_ERR
 
 
 class SparkDownError(RuntimeError):
-    """A server does not do what it should; the end of its log is in the message."""
+    """A server failed; the end of its log is in the message."""
 
 
 class _Servers:
-    """Java processes of Spark with their files below a directory; a context that ends with them."""
+    """Spark's Java processes with their files below a directory; a context that ends with them."""
 
     def __init__(self, directory: Path) -> None:
         using("spark")
@@ -99,11 +99,11 @@ class _Servers:
         return f"-Dlog4j2.configurationFile={self._log4j.as_uri()} {' '.join(_SMALL_WORK)}"
 
     def log(self, name: str) -> str:
-        """Everything a server has said."""
+        """Return a server's log."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def close(self) -> None:
-        """Stop everything; returns when it is gone."""
+        """Stop everything; return when it is gone."""
         for name in tuple(self._running):
             self._stop(name)
         self._guard.close()
@@ -131,7 +131,7 @@ class _Servers:
             "SPARK_HOME": str(_JARS.parent),
             "SPARK_LOCAL_IP": _HOST,
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
-            # Workers look for it in a checkout of Spark otherwise.
+            # Otherwise workers look for it in a checkout of Spark.
             "SPARK_SCALA_VERSION": _SCALA,
         }
         command = ["java", f"-Xmx{heap}", *self.java_options.split(), *_MODULES, *options]
@@ -143,7 +143,7 @@ class _Servers:
 
     def _stop(self, name: str) -> None:
         process = self._running.pop(name)
-        # Executors are children: those of a worker that is killed would end by themselves, a little later.
+        # Executors are children of workers: after a worker's death they end by themselves, a little later.
         children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -167,7 +167,7 @@ class _Servers:
 class StandaloneCluster(_Servers):
     """A master and two workers of one core each, on loopback ports.
 
-    `directory`: where all files of the cluster go, new or empty. Raises `SparkDownError`.
+    `directory`: the folder for all files of the cluster, new or empty. Raises `SparkDownError`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -196,7 +196,7 @@ class StandaloneCluster(_Servers):
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.executor.extraJavaOptions": self.java_options,
-            # Jobs begin when both executors are there, so that tests know who does what.
+            # Jobs begin when both executors are ready, so that tests know which one runs a task.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE_S}s",
             "spark.cores.max": str(WORKERS),
@@ -206,7 +206,7 @@ class StandaloneCluster(_Servers):
         return SparkSettings(self.master, conf={**ours, **(conf or {})})
 
     def executor_pids(self) -> list[int]:
-        """The processes of the executors there are now."""
+        """Return the processes of the present executors."""
         workers = [psutil.Process(each.pid) for name, each in self._running.items() if name.startswith("worker")]
         found = []
         for child in (child for worker in workers for child in worker.children()):
@@ -216,7 +216,7 @@ class StandaloneCluster(_Servers):
         return found
 
     def kill_executor(self, pid: int) -> None:
-        """Kill one; returns when it is gone. A worker starts another in its place."""
+        """Kill one; return when it is gone. A worker starts another in its place."""
         with suppress(psutil.NoSuchProcess):
             executor = psutil.Process(pid)
             os.kill(pid, signal.SIGKILL)
@@ -226,8 +226,9 @@ class StandaloneCluster(_Servers):
 class ConnectServer(_Servers):
     """A Spark Connect server with two cores of its own.
 
-    `directory`: where all its files go, new or empty. `conf`: Spark's settings, over our own. `jars`: what it has
-    beside Spark's. Raises `SparkDownError`.
+    `directory`: the folder for all its files, new or empty. `conf`: Spark's settings, over our own. `jars`: in addition
+    to
+    Spark's. Raises `SparkDownError`.
     """
 
     def __init__(self, directory: Path, conf: Mapping[str, str] | None = None, jars: Sequence[Path] = ()) -> None:
@@ -267,11 +268,11 @@ class Driver:
     def start(
         self, function: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> "Future[T]":
-        """Run `function(session, ...)` there; arguments and result are pickled."""
+        """Start `function(session, ...)` there; arguments and result are pickled."""
         return self._process.submit(_call, function, *args, **kwargs)  # type: ignore[arg-type]
 
     def call(self, function: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same, waiting for the result."""
+        """Run `function(session, ...)` there and return its result."""
         return self.start(function, *args, **kwargs).result(PATIENCE_S)
 
     def __enter__(self) -> Self:
@@ -285,7 +286,7 @@ class Driver:
         self._process.shutdown()
 
 
-# Of a driver's process: the session, or why there is none.
+# In a driver's process: the session, or the error that prevented it.
 _SESSIONS: Final[list[SparkSession | Exception]] = []
 
 

@@ -1,4 +1,4 @@
-"""Tables written by executors and by the driver, for tests that hold one against the other."""
+"""Tables written by executors and by the driver, for comparisons."""
 
 import time
 from collections import Counter
@@ -41,7 +41,7 @@ Row = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Delivering:
-    """A pipeline from one folder to another, whoever writes."""
+    """A pipeline from one folder to another, with either writer."""
 
     source: Path
     target: Path
@@ -54,20 +54,20 @@ class Delivering:
 
     @property
     def settings(self) -> PipelineSettings:
-        """As a configuration would have it."""
+        """The settings, as from a configuration."""
         options = {"path": str(self.target), **(self.options or {})}
         return PipelineSettings(self.name, self.source, self.start, self.policy, self.pairing, 0.05, "delta", options)
 
     def into(self, target: Path) -> "Delivering":
-        """The same into another table."""
+        """Return the same pipeline into another table."""
         return replace(self, target=target)
 
     def sink(self) -> DeltaSink:
-        """A sink of its own."""
+        """Make a new sink."""
         return DeltaSink.configure(self.name, self.settings.sink_options)
 
     def log(self) -> DeltaTableLog:
-        """The source."""
+        """Make a log of the source."""
         return DeltaTableLog(LocalStore(self.source))
 
     @property
@@ -78,7 +78,7 @@ class Delivering:
     def executors(
         self, session: Callable[[], SparkSession], until: int | None = None, sink: DeltaSink | None = None
     ) -> DeltaPipeline:
-        """The pipeline whose rows executors write."""
+        """Make the pipeline whose rows executors write."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
         return delta_pipeline(
             self.settings,
@@ -93,29 +93,29 @@ class Delivering:
         )
 
     def driver(self, until: int | None = None, limits: Limits = LIMITS) -> Pipeline:
-        """The ordinary pipeline."""
+        """Make the pipeline whose rows the driver writes."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
         end = None if until is None else Start(StartKind.VERSION, until)
         return Pipeline(self.name, self.log(), self.sink(), engine, TimerWake(), self.start, end, self.policy, limits)
 
     def by_executors(self, spark: SparkSession, until: int | None = None) -> None:
-        """Deliver up to `until`, None: the newest version."""
+        """Deliver up to `until` (None: the newest version) with executors."""
         last = self.latest if until is None else until
         anyio.run(self.executors(lambda: spark, last).run)
 
     def by_driver(self, until: int | None = None, limits: Limits = LIMITS) -> None:
-        """The same."""
+        """Deliver up to `until` (None: the newest version) with the driver."""
         last = self.latest if until is None else until
         anyio.run(self.driver(last, limits).run)
 
     def progress(self, table_id: str | None = None) -> int | None:
-        """The version that the target says was delivered."""
+        """Return the delivered version according to the target."""
         app_id = f"{self.name}/{table_id or anyio.run(self.log().table_id)}"
         return DeltaTable(self.target).transaction_version(app_id)
 
 
 def rows_of(target: Path, version: int | None = None) -> Counter[Row]:
-    """All rows of a table, each with the columns that are not null, as text."""
+    """Return all rows of a table, each with the columns that are not null, as text."""
     table = pa.table(DeltaTable(target, version=version).scan())
     return Counter(
         tuple(sorted((name, repr(v)) for name, v in row.items() if v is not None)) for row in table.to_pylist()
@@ -123,18 +123,18 @@ def rows_of(target: Path, version: int | None = None) -> Counter[Row]:
 
 
 class Interrupted(DeltaSink):
-    """A sink with something that happens between its look at the target and the executors' work."""
+    """A sink that calls `then` between its check of the target and the executors' work."""
 
     then: Callable[[Append], Append]
 
     async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
-        """Lets it happen."""
+        """Prepare an append, after calling `then`."""
         append = await super().appending(app_id, schemas)
         return await to_thread.run_sync(self.then, append)
 
 
 def die_first(due: Callable[[], None], folder: Path) -> None:
-    """See whether the append is due; the first time, say who we are and wait to be killed."""
+    """Check whether the append is due; the first time, create `running` and wait to be killed."""
     due()
     try:
         (folder / "running").touch(exist_ok=False)
@@ -146,5 +146,5 @@ def die_first(due: Callable[[], None], folder: Path) -> None:
 
 
 def waits_to_die(folder: Path, append: Append) -> Append:
-    """The append with a task whose executor is going to be killed."""
+    """Make the append with a task whose executor is going to be killed."""
     return replace(append, check=partial(die_first, append.check, folder))

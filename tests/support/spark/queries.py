@@ -1,7 +1,7 @@
-"""Queries on the data source `tailer` without a Spark: the calls that Spark makes, in its order, and its checkpoints.
+"""Queries on the data source `tailer` without Spark: Spark's calls in its order, and its checkpoints.
 
-What Spark does itself is little: it asks for offsets, writes them down as JSON, hands partitions to executors, and
-after a restart repeats the batch that was not committed. All that is here, in a hundredth of the time.
+Spark itself does little: it asks for offsets, records them as JSON, passes partitions to executors, and after a restart
+repeats the uncommitted batch. This module does the same in a hundredth of the time.
 """
 
 import json
@@ -32,7 +32,7 @@ class Trigger(Enum):
 
 
 class Crash(Exception):
-    """The query is killed."""
+    """An error that stands for a killed query."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Checkpoint:
 
     @property
     def tables(self) -> list[pa.Table]:
-        """The rows of every batch, in order."""
+        """Return the rows of every batch, in order."""
         return [self.batches[number] for number in sorted(self.batches)]
 
     @property
@@ -82,12 +82,12 @@ def _shuffled(work: list[Any]) -> list[Any]:
 
 
 def rows_of_all(checkpoint: Checkpoint) -> pa.Table:
-    """The rows of all batches of a query whose columns stay the same."""
+    """Return the rows of all batches of a query with constant columns."""
     return pa.concat_tables(checkpoint.tables)
 
 
 def read_batch(**options: Any) -> pa.Table:
-    """The rows of a batch."""
+    """Return the rows of a batch read."""
     source = _source(options)
     schema = source.schema()
     reader = _travelled(_travelled(source).reader(schema))
@@ -109,9 +109,9 @@ class Query:
         between: Callable[[int], object] = bool,
         crash: Callable[[int], bool] = lambda _: False,
     ) -> TailerError | None:
-        """Run until there is nothing new, or until the source stops: returns its error.
+        """Run until there is nothing new, or until the source stops; return its error.
 
-        `between` is called before each batch, with its number; where `crash` is true of it, it is not committed.
+        `between` is called before each batch, with its number; a batch for which `crash` is true is not committed.
         """
         reader: StreamReader = _travelled(self._source).streamReader(self.schema)
         try:
@@ -133,7 +133,7 @@ class Query:
         if trigger is Trigger.AVAILABLE_NOW:
             reader.prepareForTriggerAvailableNow()
         if log.committed == 0:
-            # Where a stream begins Spark does not write down: before its first batch is committed, it asks again.
+            # Spark does not record the start of a stream: it asks again before the first batch is committed.
             first = json.dumps(reader.initialOffset(), separators=(",", ":"))
             assert first == json.dumps(reader.initialOffset(), separators=(",", ":"))
             log.offsets[:1] = [first]

@@ -1,7 +1,7 @@
-"""The reference implementation as a test oracle: one local Spark with Delta, built alike for every suite.
+"""The reference implementation as a test oracle: one local Spark with Delta, with the same settings in every suite.
 
-The jars are the ones `make` fetched and are named to Spark file by file. Spark's own resolver is never asked:
-it needs the network at every start and trips over a local Maven repository that holds a pom without its jar.
+Its jars were fetched by `make` and are passed to Spark file by file. Spark's own resolver is not used: it needs the
+network at every start and fails with a local Maven repository that has a pom without its jar.
 """
 
 import atexit
@@ -31,13 +31,13 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # Over TCP each task of Python's waits 40 ms for nothing.
+    # Over TCP each Python task loses 40 ms (delayed ACK).
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
-# What matters comes as exceptions. Without an appender Spark falls back to its own chatty defaults.
+# Important events are exceptions. Without an appender Spark falls back to its verbose defaults.
 _LOG4J = """\
 rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
@@ -48,11 +48,11 @@ appender.stderr.target = SYSTEM_ERR
 
 
 class MissingJarsError(RuntimeError):
-    """The Java side of Delta has not been fetched."""
+    """The Java libraries of Delta have not been fetched."""
 
 
 def delta_jars() -> list[Path]:
-    """Every jar Spark needs for Delta beyond its own."""
+    """Return every jar that Spark needs for Delta beyond its own."""
     jars = sorted(jars_dir().glob("*.jar"))
     if not jars:
         message = f"no jars in {jars_dir()}: `make setup` fetches them"
@@ -63,7 +63,7 @@ def delta_jars() -> list[Path]:
 def build_spark(
     scratch: Path, master: str = "local[2]", java_options: str = "", jars: Sequence[Path] = ()
 ) -> SparkSession:
-    """A Spark session whose every file lies under `scratch`, with `jars` beside Delta's. The caller stops it."""
+    """Build a Spark session with all files under `scratch`, and `jars` in addition to Delta's. The caller stops it."""
     using("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
@@ -85,7 +85,7 @@ def build_spark(
 
 
 def _sockets() -> str:
-    """A folder for sockets, with a short name: their paths have 108 characters at most."""
+    """Make a folder for sockets, with a short name: their paths have 108 characters at most."""
     path = tempfile.mkdtemp(prefix="spark-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path

@@ -1,4 +1,4 @@
-"""Columns in Spark's SQL: their names, their types and values for them, for whatever schema a log has."""
+"""Columns in Spark's SQL: names, types and values, for any schema of a log."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,12 +22,12 @@ _MAKERS: Final = {
 
 
 def quoted(*path: str) -> str:
-    """A column, or a field inside one, in SQL."""
+    """Return a column, or a field inside one, in SQL."""
     return ".".join(f"`{name}`" for name in path)
 
 
 def sql_type(kind: Any) -> str:
-    """A type of the log's schema in SQL."""
+    """Return a type of the log's schema in SQL."""
     if isinstance(kind, str):
         return {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}.get(kind, kind.upper())
     match kind["type"]:
@@ -41,7 +41,7 @@ def sql_type(kind: Any) -> str:
 
 
 def maker(kind: Any, salt: str) -> str:
-    """An expression that makes a value of a type from the column `id`."""
+    """Return an expression that makes a value of a type from the column `id`."""
     h = f"hash(id, '{salt}')"
     if isinstance(kind, str):
         if kind.startswith("decimal"):
@@ -60,7 +60,7 @@ def maker(kind: Any, salt: str) -> str:
 
 
 def paths(kind: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every field in a type with its path in SQL, itself first, and its type."""
+    """Return every field in a type with its path in SQL, itself first, and its type."""
     if isinstance(kind, str):
         return
     match kind["type"]:
@@ -76,7 +76,7 @@ def paths(kind: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def literal(value: str | None) -> str:
-    """Plain text, or null, in SQL."""
+    """Return plain text, or null, in SQL."""
     if value is None:
         return "CAST(NULL AS STRING)"
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""A Delta table made by Spark's SQL, and by hand where Spark would not, judged by Spark's own reading."""
+"""A Delta table written by Spark's SQL, or by hand where Spark would not, and judged by Spark's own reading."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ __all__ = ["Table", "kinds", "schemas_in"]
 
 
 class Table:
-    """The table at `path`, which is not there before it is created."""
+    """The table at `path`, which does not exist before `create`."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.spark = spark
@@ -38,7 +38,7 @@ class Table:
         partition: str = "",
         properties: str = "",
     ) -> None:
-        """Make the table (version 0) and insert the rows of a SELECT, in one file a partition (version 1)."""
+        """Make the table (version 0) and insert the rows of a SELECT, in one file per partition (version 1)."""
         self.sql(
             f"CREATE TABLE {{t}} ({columns}) USING delta {f'PARTITIONED BY ({partition})' if partition else ''} "
             f"TBLPROPERTIES ('delta.enableChangeDataFeed' = '{str(feed).lower()}',"
@@ -53,36 +53,36 @@ class Table:
         return latest_version(self.path)
 
     def commit_file(self, version: int) -> Path:
-        """A version's commit."""
+        """Return the path of a version's commit."""
         return self.path / "_delta_log" / f"{version:020d}.json"
 
     def actions(self, version: int, kind: str) -> list[dict[str, Any]]:
-        """The actions of one kind in a version's commit."""
+        """Return the actions of one kind in a version's commit."""
         lines = self.commit_file(version).read_text().splitlines()
         return [action[kind] for action in map(json.loads, lines) if kind in action]
 
     def commit(self, *actions: dict[str, Any]) -> int:
-        """Write the next commit by hand; returns its version."""
+        """Write the next commit by hand; return its version."""
         version = self.latest + 1
         self.rewrite(version, list(actions))
         return version
 
     def rewrite(self, version: int, actions: list[dict[str, Any]]) -> None:
-        """Write a version's commit by hand. Spark forgets what it knew of the table."""
+        """Rewrite a version's commit by hand. Spark's cached state is dropped."""
         self.commit_file(version).write_text("".join(json.dumps(action) + "\n" for action in actions))
         self.commit_file(version).with_name(f".{version:020d}.json.crc").unlink(missing_ok=True)
         self.commit_file(version).with_suffix(".crc").unlink(missing_ok=True)
         self.forget()
 
     def forget(self) -> None:
-        """Let Spark forget what it knows of the files of logs."""
+        """Drop Spark's cached state of log files."""
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def told(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> RecordedTable:
         """Return Spark's answers: all rows of each version, and the feed from `feed_from` to `feed_to` (None: none).
 
-        Its feed says how Spark comes from one version to the next: of the versions between which it does, Spark is
-        asked for the rows of the newest one, unless `by_spark` wants all of them. That is for values delta-rs has not.
+        Where its feed leads from one version to the next, Spark is asked only for the rows of the newest one, unless
+        `by_spark` demands all of them: for values that delta-rs does not support.
         """
         feed = {} if feed_from is None else spark_feed(self.spark, self.path, feed_from, feed_to)
         last = self.latest if feed_to is None else feed_to
@@ -100,12 +100,12 @@ class Table:
         return RecordedTable(self.path, "a case", story, schemas, answers)
 
     def _rows(self, version: int) -> pa.Table:
-        """All rows of a version as Spark reads them."""
+        """Return all rows of a version as Spark reads them."""
         reader = self.spark.read.format("delta").option("versionAsOf", version)
         return reader.load(str(self.path)).toArrow()
 
     def _with_another_reader(self, version: int, schema: pa.Schema) -> pa.Table:
-        """The same, read by delta-rs in a hundredth of the time, or by Spark what that one cannot read."""
+        """Return the same rows, read by delta-rs in a hundredth of the time, or by Spark if delta-rs cannot."""
         try:
             reader = QueryBuilder().register("snapshot", DeltaTable(self.path, version=version))
             return pa.table(reader.execute("SELECT * FROM snapshot").read_all()).select(schema.names).cast(schema)
@@ -121,7 +121,7 @@ class Table:
 
 
 def schemas_in(path: Path) -> dict[int, Schema]:
-    """The schema of every version of a table whose log begins at 0."""
+    """Return the schema of every version of a table whose log begins at 0."""
     found: dict[int, Schema] = {}
     for version in range(latest_version(path) + 1):
         lines = (path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Change rows for the tests of encoders: made by hand, at random, and as a pipeline with a key delivers them."""
+"""Change rows for the tests of encoders: made by hand, at random, and as from a pipeline with a key."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ INSERT, DELETE, PRE, POST = "insert", "delete", "update_preimage", "update_posti
 def changes(
     kinds: Sequence[str], columns: dict[str, pa.Array], row_index: Sequence[int] | None = None, task: int = 3
 ) -> ChangeBatch:
-    """Rows of version 5 with these change types."""
+    """Make rows of version 5 with these change types."""
     batch = change_batch(5, columns, task)
     change_types = pa.array(kinds, pa.string())
     rows = batch.rows.set_column(batch.rows.schema.get_field_index(CHANGE_TYPE), METADATA_FIELDS[0], change_types)
@@ -53,7 +53,7 @@ def rank(one: Row, other: Row) -> int:
 
 
 def updates(rows: list[Row]) -> Iterator[int]:
-    """The numbers of the rows that make an update with the one before."""
+    """Return the numbers of the rows that form an update with the previous row."""
     ranks = [0, *(rank(one, other) for one, other in pairwise(rows)), 0]
     number = 1
     while number < len(rows):
@@ -93,7 +93,7 @@ MIXES = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn) -> ChangeBatch:
-    """The change rows of one task, which may be one of a snapshot."""
+    """The change rows of one task, possibly of a snapshot."""
     kinds = draw(MIXES)
     count = len(kinds)
     ids = draw(st.lists(st.sampled_from([1, 1, 2, None]), min_size=count, max_size=count))
@@ -117,7 +117,7 @@ class KeyedHistory:
 
 @st.composite
 def keyed_histories(draw: st.DrawFn) -> KeyedHistory:
-    """Any table becomes any other one, which comprises that keys are exchanged or handed on."""
+    """Any two states of a table with the batches between them, including exchanged and reassigned keys."""
     tables = st.dictionaries(st.integers(0, 5), st.sampled_from("abc"), max_size=6)
     before: dict[int, str] = {}
     batches = []
@@ -136,7 +136,7 @@ def keyed_histories(draw: st.DrawFn) -> KeyedHistory:
 
 
 def _changes_of(before: str | None, after: str | None) -> list[list[tuple[str, str, int]]]:
-    """The ways to say what became of a row: change type, name, and how far from the first row each is."""
+    """List the possible changes of a row: change type, name, and the distance of each from the first row."""
     if before is None:
         assert after is not None
         return [[(INSERT, after, 0)], [(POST, after, 0)]]

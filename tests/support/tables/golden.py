@@ -1,8 +1,8 @@
-"""Tables other projects' writers left behind, with known answers: where they are and how to read the answers.
+"""Tables of other projects' writers, with known answers: their location, and how to read the answers.
 
-They are read where they lie, beside the checkout in `../shared/golden`; `LAKE_TAILER_GOLDEN` names another
-place. A test that changes a table copies it first. A missing table fails the test that names it: nothing is
-skipped. Tests that read them have the marker `golden`.
+They are read in place, beside the checkout in `../shared/golden`; `LAKE_TAILER_GOLDEN` names another folder. A test
+that changes a table copies it first. A missing table fails the test that names it: nothing is skipped. Tests that read
+them have the marker `golden`.
 """
 
 import json
@@ -20,7 +20,7 @@ _ROOT = Path(os.environ.get("LAKE_TAILER_GOLDEN") or Path(__file__).resolve().pa
 
 @dataclass(frozen=True)
 class ExpectedFeed:
-    """The change rows the reference reader gives for versions `first` to `last`, both inclusive."""
+    """The change rows of the reference reader for versions `first` to `last`, both inclusive."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class ExpectedFeed:
 
 
 def golden(*parts: str) -> Path:
-    """A file or folder of the collection, such as `golden("variant", "primitives")`."""
+    """Return a file or folder of the collection, such as `golden("variant", "primitives")`."""
     using("golden")
     path = _ROOT.joinpath(*parts)
     if not path.exists():
@@ -39,7 +39,7 @@ def golden(*parts: str) -> Path:
 
 
 def golden_delta(name: str) -> Path:
-    """A Delta table's folder."""
+    """Return the folder of a Delta table."""
     return golden("delta", name)
 
 
@@ -50,5 +50,5 @@ def expected_feed(name: str) -> ExpectedFeed:
 
 
 def expected_snapshot(name: str) -> Path:
-    """The folder of Parquet files that hold the latest rows of a Delta table."""
+    """Return the folder of Parquet files with the latest rows of a Delta table."""
     return golden("delta", f"{name}.expected-snapshot")

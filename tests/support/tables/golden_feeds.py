@@ -1,4 +1,4 @@
-"""The golden tables with a known change feed, and their change rows as the tests compare them."""
+"""The golden tables with a known change feed, and their change rows for comparisons."""
 
 import pyarrow as pa
 
@@ -26,12 +26,12 @@ TABLES = (
     "simple_table_with_cdc",
 )
 
-# Spark wraps the overflow of an inline vector that is padded as the Rust crate z85 does it, and loses two events.
+# Spark misreads an inline vector that is padded as by the Rust crate z85, and loses two events.
 SPARK_LOSES: dict[str, list[tuple[str, int, int]]] = {"cdf-table-with-dv": [("delete", 5, 3), ("insert", 6, 3)]}
 
 
 def expected_table(name: str) -> pa.Table:
-    """The change rows of a golden table, typed."""
+    """Return the change rows of a golden table, typed."""
     feed = expected_feed(name)
     lost = [
         {CHANGE_TYPE: kind, COMMIT_VERSION: version, "value": value}
@@ -41,5 +41,5 @@ def expected_table(name: str) -> pa.Table:
 
 
 def rows(table: pa.Table) -> Rows:
-    """Change rows without their time of commit, which a copied table does not keep."""
+    """Return change rows without the commit time, which a copied table does not keep."""
     return rows_of(table, [COMMIT_TIMESTAMP])

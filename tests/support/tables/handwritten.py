@@ -1,4 +1,4 @@
-"""Delta tables written by hand, action by action: for histories no writer would make, and for damage.
+"""Delta tables written by hand, action by action: for histories that no writer makes, and for damage.
 
 Independent of the code under test: Parquet by pyarrow, commits as JSON text, deletion vectors framed here.
 """
@@ -23,7 +23,7 @@ __all__ = ["HandwrittenTable"]
 
 @dataclass
 class HandwrittenTable:
-    """A table at `path` with one column, `id` (long). Commit 0 makes it."""
+    """A table at `path` with one column, `id` (long), created by commit 0."""
 
     path: Path
     version: int = -1
@@ -42,15 +42,15 @@ class HandwrittenTable:
         self.commit({"protocol": {**protocol, "writerFeatures": ["deletionVectors"]}}, {"metaData": self.metadata})
 
     def commit_file(self, version: int | None = None) -> Path:
-        """The commit file of a version (None: the newest)."""
+        """Return the commit file of a version (None: the newest)."""
         return self.path / "_delta_log" / f"{self.version if version is None else version:020d}.json"
 
     def commit(self, *actions: dict[str, Any]) -> int:
-        """Write the next commit; returns its version."""
+        """Write the next commit; return its version."""
         return self.commit_text("".join(json.dumps(action) + "\n" for action in actions))
 
     def commit_text(self, text: str) -> int:
-        """Write the next commit, whatever it says; returns its version."""
+        """Write the next commit with any text; return its version."""
         self.version += 1
         self.commit_file().write_text(text)
         return self.version
@@ -63,7 +63,7 @@ class HandwrittenTable:
         return name
 
     def vector(self, number: int, rows: Iterable[int]) -> dict[str, Any]:
-        """Write a deletion vector file of its own and return its descriptor."""
+        """Write a separate deletion vector file and return its descriptor."""
         data = struct.pack("<i", 1681511377) + BitMap64(rows).serialize()
         return self.raw_vector(number, data, len(set(rows)))
 
@@ -84,11 +84,11 @@ class HandwrittenTable:
         return self.path / f"deletion_vector_{UUID(int=number)}.bin"
 
     def add(self, name: str, vector: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        """An add action for a data file."""
+        """Make an add action for a data file."""
         return {"add": self._file(name, vector, modificationTime=1, **more)}
 
     def remove(self, name: str, vector: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        """A remove action for a data file."""
+        """Make a remove action for a data file."""
         return {"remove": self._file(name, vector, extendedFileMetadata=True, **more)}
 
     def _file(self, name: str, vector: dict[str, Any] | None, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Delta logs and files written by hand: what no writer at hand would write, or not on demand."""
+"""Delta logs and files written by hand, for what no available writer writes on demand."""
 
 import json
 import os
@@ -42,14 +42,14 @@ PORTABLE_MAGIC: Final = 1681511377
 
 
 def protocol(reader: int = 1, features: list[str] | None = None) -> Action:
-    """A `protocol` action."""
+    """Make a `protocol` action."""
     value: Action = {"minReaderVersion": reader, "minWriterVersion": 2 if features is None else 7}
     lists = {} if features is None else {"readerFeatures": features, "writerFeatures": features}
     return {"protocol": value | lists}
 
 
 def schema_string(**columns: Any) -> str:
-    """The `schemaString` of columns given as name and Delta type."""
+    """Make the `schemaString` of columns given as name and Delta type."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
     return json.dumps({"type": "struct", "fields": fields})
 
@@ -57,31 +57,31 @@ def schema_string(**columns: Any) -> str:
 def metadata(
     schema: str = "", partitioned_by: Iterable[str] = (), table_id: str = "id", **configuration: str
 ) -> Action:
-    """A `metaData` action; by default of a table with one column, `a: long`."""
+    """Make a `metaData` action; by default of a table with one column, `a: long`."""
     value: Action = {"id": table_id, "schemaString": schema or schema_string(a="long")}
     value |= {"partitionColumns": list(partitioned_by), "format": {"provider": "parquet"}}
     return {"metaData": value | {"configuration": configuration}}
 
 
 def commit_info(**values: Any) -> Action:
-    """A `commitInfo` action."""
+    """Make a `commitInfo` action."""
     return {"commitInfo": values}
 
 
 def add(path: str, vector: Action | None = None, data_change: bool = True, **values: Any) -> Action:
-    """An `add` action; `values` are fields of it by their names in the log."""
+    """Make an `add` action; `values` are fields of it by their names in the log."""
     file: Action = {"path": path, "partitionValues": {}, "size": 1, "dataChange": data_change, "modificationTime": 1}
     return {"add": file | ({"deletionVector": vector} if vector else {}) | values}
 
 
 def remove(path: str, vector: Action | None = None, data_change: bool = True, **values: Any) -> Action:
-    """A `remove` action with extended file metadata; `values` are fields of it by their names in the log."""
+    """Make a `remove` action with extended file metadata; `values` are fields of it by their names in the log."""
     file: Action = {"path": path, "dataChange": data_change, "extendedFileMetadata": True, "partitionValues": {}}
     return {"remove": file | ({"deletionVector": vector} if vector else {}) | values}
 
 
 def cdc(path: str, **values: Any) -> Action:
-    """A `cdc` action."""
+    """Make a `cdc` action."""
     return {"cdc": {"path": path, "partitionValues": {}, "size": 1, "dataChange": False} | values}
 
 
@@ -96,7 +96,7 @@ def write_commit(table: Path, version: int, *actions: Action | str, modified_ms:
 
 
 def checkpoint(path: Path, *actions: Action) -> Path:
-    """Write a Parquet checkpoint, a part of one or a sidecar, with those fields of each action that it has."""
+    """Write a Parquet checkpoint, a part of one or a sidecar, with the present fields of each action."""
     text = pa.map_(pa.string(), pa.string())
     vector = {"storageType": pa.string(), "pathOrInlineDv": pa.string(), "offset": pa.int32()}
     vector |= {"sizeInBytes": pa.int32(), "cardinality": pa.int64()}
@@ -130,13 +130,13 @@ def task(
     include: DeletionVectorRef | None = None,
     exclude: DeletionVectorRef | None = None,
 ) -> ChangeTask:
-    """A task of version 3 that reads a file."""
+    """Make a task of version 3 that reads a file."""
     values = tuple(partition_values)
     return ChangeTask("t", "id", 3, 1000, 0, kind, str(path), 1, schema, values, include, exclude)
 
 
 def z85(data: bytes) -> str:
-    """Z85 text, its last block padded with zero bytes as Spark does it."""
+    """Encode Z85 text, its last block padded with zero bytes as Spark does it."""
     text = ""
     for start in range(0, len(data), 4):
         number = int.from_bytes(data[start : start + 4].ljust(4, b"\0"), "big")
@@ -145,26 +145,26 @@ def z85(data: bytes) -> str:
 
 
 def vector_data(rows: Iterable[int]) -> bytes:
-    """A deletion vector's bytes: magic number and bitmap."""
+    """Encode a deletion vector: magic number and bitmap."""
     return struct.pack("<i", PORTABLE_MAGIC) + BitMap64(rows).serialize()
 
 
 def marked(rows: Iterable[int]) -> DeletionVectorRef:
-    """A resolved inline deletion vector of these rows."""
+    """Make a resolved inline deletion vector of these rows."""
     rows = list(rows)
     data = vector_data(rows)
     return DeletionVectorRef(None, z85(data), None, len(data), len(rows))
 
 
 def inline_vector(rows: Iterable[int]) -> Action:
-    """An inline deletion vector descriptor of these rows."""
+    """Make an inline deletion vector descriptor of these rows."""
     ref = marked(rows)
     value = {"storageType": "i", "pathOrInlineDv": ref.inline}
     return value | {"sizeInBytes": ref.size_bytes, "cardinality": ref.cardinality}
 
 
 def vector_file(folder: Path, *vectors: Iterable[int]) -> list[Action]:
-    """Write deletion vectors to one file in `folder`; their descriptors, of storage type `u`."""
+    """Write deletion vectors to one file in `folder`; return their descriptors, of storage type `u`."""
     name = uuid.uuid4()
     content, descriptors = b"\x01", []
     for rows in map(list, vectors):

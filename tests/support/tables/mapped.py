@@ -1,4 +1,4 @@
-"""Delta tables written by hand whose columns change: added, renamed, dropped, widened, with rows in between.
+"""Delta tables written by hand with columns that are added, renamed, dropped and widened, with rows in between.
 
 Columns are mapped by name, so that each keeps its identity.
 """
@@ -29,7 +29,7 @@ _FEATURES: Final = ["columnMapping", "typeWidening", "deletionVectors"]
 
 
 class MappedTable:
-    """The table at `path` with columns given as name and Delta type. Version 0 makes it."""
+    """The table at `path` with columns given as name and Delta type, created by version 0."""
 
     def __init__(self, path: Path, *, feed: bool = True, table_id: str = "id", **columns: str) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class MappedTable:
         self.commit({"protocol": gate}, self.metadata())
 
     def metadata(self) -> Action:
-        """The columns and properties as they are now."""
+        """Make the metadata action for the present columns and properties."""
         fields = [
             {
                 "name": name,
@@ -60,7 +60,7 @@ class MappedTable:
         return metadata(json.dumps({"type": "struct", "fields": fields}), table_id=self.table_id, **properties)
 
     def commit(self, *actions: Action) -> int:
-        """Write the next version; returns it."""
+        """Write the next version; return it."""
         self.version += 1
         write_commit(self.path, self.version, *actions)
         return self.version
@@ -83,32 +83,32 @@ class MappedTable:
         return self.commit(self.put(row_group_size, **values))
 
     def delete_oldest(self) -> int:
-        """Commit that the oldest file is gone."""
+        """Commit the removal of the oldest file."""
         return self.commit(self.take(next(iter(self.files))))
 
     def add_column(self, name: str, kind: str, **values: Sequence[Any]) -> int:
-        """Commit one more column, and a file with it where there are values."""
+        """Commit one more column, and a file with it if there are values."""
         self.columns.append((name, f"{name}-{self.version + 1}", kind))
         return self.commit(self.metadata(), *([self.put(None, **values)] if values else []))
 
     def drop(self, name: str, *more: Action) -> int:
-        """Commit one column less."""
+        """Commit a schema without the column."""
         self.columns = [column for column in self.columns if column[0] != name]
         return self.commit(self.metadata(), *more)
 
     def rename(self, name: str, other: str) -> int:
-        """Commit another name."""
+        """Commit another name of the column."""
         self.columns = [(other if n == name else n, physical, kind) for n, physical, kind in self.columns]
         return self.commit(self.metadata())
 
     def retype(self, name: str, kind: str, *more: Action) -> int:
-        """Commit another type, a wider one or not."""
+        """Commit another type of the column, wider or not."""
         self.columns = [(n, physical, kind if n == name else old) for n, physical, old in self.columns]
         return self.commit(self.metadata(), *more)
 
 
 class Rewriting:
-    """A table without a feed whose versions rewrite files: some rows go, some change, most are carried over."""
+    """A table without a feed whose versions rewrite files: some rows are deleted, some changed, most are unchanged."""
 
     def __init__(self, path: Path, seed: int) -> None:
         chance = random.Random(seed)

@@ -1,11 +1,11 @@
-"""Tables written by hand whose columns change in every way that a log can say, and what their versions did to the rows.
+"""Tables written by hand with every kind of schema change in a log, and the row changes of each version.
 
-Here a column is an object, and a row the values of these objects: which column is which is known from what was done to
-the table, not found out from names. Nothing is shared with the code under test.
+A column is an object here, and a row the values of these objects: the identity of columns is known from the operations,
+not derived from names. Nothing is shared with the code under test.
 
-Most versions write rows again that they do not change. Columns are added, dropped, renamed, widened and replaced by
-others of the same name, in structs too, with and without a rewrite of all rows in the same version; the table begins
-and ends to map its columns, by name and by id, and changes its partitions.
+Most versions rewrite unchanged rows. Columns are added, dropped, renamed, widened and replaced by others of the same
+name, in structs too, with and without a rewrite of all rows in the same version. Column mapping begins and ends, by
+name and by id, and the partitioning changes.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.support.tables.log_files import add, commit_info, metadata, parquet, 
 __all__ = ["Change", "Column", "Named", "Reshaped", "named_row", "only"]
 
 Row = dict[int, Any]  # values by the key of each column, those of structs likewise
-Canonical = frozenset[tuple[int, Hashable]]  # without what is null
+Canonical = frozenset[tuple[int, Hashable]]  # without null values
 Named = tuple[tuple[str, int, Any], ...]  # name and key of each column, and the same of its fields
 
 _ARROW: Final = {"integer": pa.int32(), "long": pa.int64(), "string": pa.string()}
@@ -35,7 +35,7 @@ _FEATURES: Final = ["columnMapping", "typeWidening"]
 
 @dataclass(eq=False)
 class Column:
-    """A column or a field of one, for as long as it is the same."""
+    """A column or a field of one, as long as it keeps its identity."""
 
     key: int
     name: str
@@ -63,7 +63,7 @@ class _File:
 
 
 class Reshaped:
-    """A table in `folder`, which `chance` changes."""
+    """A table in `folder` with random changes by `chance`."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.path = folder
@@ -72,7 +72,7 @@ class Reshaped:
         self._numbers = count(1)
         self._mode = "none"
         self._files: dict[str, _File] = {}
-        # In a table that does not map them, columns are told by their names: one that comes back is the one it was.
+        # Without mapping, columns are identified by name: a returning name is the same column.
         self._known: dict[tuple[str, ...], Column] = {}
         self._columns = [self._new(name) for name in "kabs"]
         self._parts = [self._columns[1]] if chance.random() < 0.5 else []
@@ -87,7 +87,7 @@ class Reshaped:
     # Rows.
 
     def _write(self) -> None:
-        """Write some files again, with few rows changed, and others besides."""
+        """Rewrite some files, with a few rows changed, and insert others."""
         paths = self._chance.sample(list(self._files), self._chance.randint(0, min(2, len(self._files))))
         rows = [row for path in paths for row in self._files[path].rows]
         self._commit("write", paths, [*self._changed(rows), *self._rows(self._chance.randint(0, 2))])
@@ -103,7 +103,7 @@ class Reshaped:
         return self._chance.choice(_VALUES[column.kind])
 
     def _changed(self, rows: Iterable[Row]) -> list[Row]:
-        """Most of `rows` as they are, one or the other changed, or left out."""
+        """Return most of `rows` unchanged, a few changed, and some left out."""
         found = [dict(row) for row in rows if self._chance.random() < 0.8]
         for row in found:
             if self._chance.random() < 0.3:
@@ -114,14 +114,14 @@ class Reshaped:
     # Columns.
 
     def _reshape(self) -> None:
-        """Change the columns, and nothing of the rows but what that does to them."""
+        """Change the columns, and rows only as far as that requires."""
         choices = [self._add, self._widen, *([self._map, self._map] if self._mode == "none" else [])]
         if self._mode != "none":
             choices += [self._drop, self._rename, self._replace, self._exchange, self._turn, self._unmap]
         self._commit(self._chance.choice(choices)())
 
     def _overwrite(self) -> None:
-        """Change the columns, and write all rows again, all in one version."""
+        """Change the columns, and rewrite all rows, in one version."""
         paths, rows = list(self._files), [row for file in self._files.values() for row in file.rows]
         choices = [self._add, self._drop, self._widen, self._leave]
         choices += [self._rename, self._replace, self._unmap_and_add] if self._mode != "none" else [self._map_anew]
@@ -130,7 +130,7 @@ class Reshaped:
         work = self._chance.choice(choices)
         story = work()
         if work in (self._unmap_and_add, self._map_anew):
-            # Other columns, which hold the same.
+            # Other columns with the same values.
             rows = [_moved(row, was, self._columns) for row in rows]
         leaves = [each for each in self._columns if each.kind != "struct"]
         self._parts = self._chance.sample(leaves, self._chance.randint(0, 1))
@@ -154,7 +154,7 @@ class Reshaped:
         return f"drop {column}"
 
     def _replace(self) -> str:
-        """Drop a column, and add another one of its name."""
+        """Drop a column, and add another one of the same name."""
         home, column = self._some()
         if column is not None:
             home[home.index(column)] = self._new(column.name)
@@ -169,7 +169,7 @@ class Reshaped:
         return f"rename to {column}"
 
     def _exchange(self) -> str:
-        """Have two columns exchange their names."""
+        """Exchange the names of two columns."""
         leaves = [each for each in self._columns if each.kind != "struct" and each.name != "k"]
         if len(leaves) > 1:
             one, other = self._chance.sample(leaves, 2)
@@ -192,7 +192,7 @@ class Reshaped:
         return self._mode
 
     def _unmap(self) -> str:
-        """Columns have the physical names of their names; files are written again, which changes no row."""
+        """End the column mapping: physical names become the names, and files are rewritten without a change of rows."""
         self._mode = "none"
         self._known.clear()
         for column, path in _all(self._columns):
@@ -221,7 +221,7 @@ class Reshaped:
         return found
 
     def _map_anew(self) -> str:
-        """As REPLACE TABLE does: all columns are others."""
+        """Begin a new column mapping, as REPLACE TABLE does: all columns are others."""
         self._mode = "name"
         self._columns = [self._copied(each) for each in self._columns]
         return "map anew"
@@ -232,7 +232,7 @@ class Reshaped:
         return Column(number, column.name, f"p{number}", number, column.kind, fields)
 
     def _home(self) -> tuple[list[Column], tuple[str, ...]]:
-        """The columns, or the fields of one, and the path that leads there."""
+        """Return the columns, or the fields of one, and the path that leads there."""
         structs = [each for each in self._columns if each.kind == "struct"]
         if structs and self._chance.random() < 0.5:
             struct = self._chance.choice(structs)
@@ -240,7 +240,7 @@ class Reshaped:
         return self._columns, ()
 
     def _some(self) -> tuple[list[Column], Column | None]:
-        """One that may be changed, and where it is."""
+        """Choose a column or field that may be changed, and its place."""
         home, _ = self._home()
         free = [each for each in home if each.name != "k" and each not in self._parts]
         return home, self._chance.choice(free) if free else None
@@ -268,7 +268,7 @@ class Reshaped:
         protocol: bool = False,
         gone: Sequence[Canonical] = (),
     ) -> None:
-        """Take files away and put rows in; where columns are mapped no more, write the others again."""
+        """Remove files and add rows; if the column mapping ended, rewrite the other rows."""
         version = len(self.changes)
         columns = _named(self._columns)
         gone = gone or [canonical(row, columns) for path in paths for row in self._files[path].rows]
@@ -311,7 +311,7 @@ class Reshaped:
 
 
 def canonical(row: Row | None, columns: Named) -> Any:
-    """The row as something to count: what it holds of these columns, by their keys."""
+    """Return a hashable form of a row: its values in these columns, by their keys."""
     if row is None:
         return None
     found = ((key, canonical(row.get(key), inner) if inner else row.get(key)) for _, key, inner in columns)
@@ -319,7 +319,7 @@ def canonical(row: Row | None, columns: Named) -> Any:
 
 
 def named_row(values: Mapping[str, Any] | None, columns: Named) -> Any:
-    """The same of a row by the names of its columns."""
+    """Return the same of a row by the names of its columns."""
     if values is None:
         return None
     found = ((key, named_row(values[name], inner) if inner else values[name]) for name, key, inner in columns)
@@ -327,7 +327,7 @@ def named_row(values: Mapping[str, Any] | None, columns: Named) -> Any:
 
 
 def only(row: Row, columns: Sequence[Column]) -> Row:
-    """The row without what is of other columns."""
+    """Return the row without values of other columns."""
     found = {}
     for each in columns:
         value = row.get(each.key)
@@ -347,7 +347,7 @@ def _all(columns: Sequence[Column], above: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def _moved(row: Row, before: Sequence[Column], after: Sequence[Column]) -> Row:
-    """The values of columns as those of others of the same names."""
+    """Move the values of columns to other columns of the same names."""
     old = {each.name: each for each in before}
     found: Row = {}
     for each in after:

@@ -361,7 +361,7 @@ async def test_after_a_loss_of_the_log_a_version_checksum_tells_where_to_go_on(
 
 
 async def test_after_a_loss_of_the_log_where_the_state_is_known_the_next_version_is_next(tmp_path: Path) -> None:
-    """That commit can be read, but not planned, so delivery continues at the version after it."""
+    """The commit can be read, but not planned, so delivery continues at the version after it."""
     log = a_log(tmp_path, 6)
     write_commit(tmp_path, 2, add("f2"), add("f2"))
     await log.seek(2)
