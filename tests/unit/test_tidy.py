@@ -1,4 +1,4 @@
-"""The house rules as tests: who may import what, how long things may be, what they may be called.
+"""The house rules as tests: layers and imports, sizes, names and docstrings.
 
 `LAYERS` is the architecture as data. A room without a layer fails, so a new one is placed before it is written.
 """
@@ -23,7 +23,7 @@ MODULE_LINES: Final = 400
 CLASS_LINES: Final = 250
 LONG_CLASSES: Final = frozenset({"DeltaTableLog", "SinkTests"})  # one port whole, one suite whole
 FOLDER_MODULES: Final = 12
-PACKAGE_NAMES: Final = 24  # in `tailer/`, to be taken in at a glance
+PACKAGE_NAMES: Final = 24  # in `tailer/`, so that it can be read at a glance
 FUNCTION_LINES: Final = 70
 FUNCTION_LINES_P90: Final = 30
 
@@ -33,6 +33,9 @@ UNFINISHED: Final = re.compile(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b")
 REGISTRY: Final = re.compile(
     r"pypi\.org|pythonhosted\.org|repo1?\.maven|npmjs\.(?:org|com)|golang\.org|crates\.io|deb\.debian\.org"
     r"|conda\.anaconda\.org|(?<![\w.])(?:ghcr|docker|quay|gcr)\.io"
+)
+QUESTION_WORDS: Final = frozenset(
+    ["how", "that", "what", "whatever", "when", "where", "whether", "which", "who", "whoever", "whom", "whose", "why"]
 )
 MACHINE_PATH: Final = re.compile(r"(?<![\w.~-])/(?:root\b|work\b|home/)")
 
@@ -74,7 +77,7 @@ LAYERS: Final = (
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 FOLDERS: Final = "tailer.stores.folders"  # for sinks that write folders
 
-# Sinks see the ports and nothing after them, as a third party's would. The first row that matches a module is its row.
+# Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 SINKS: Final = (
     ("sinks", "tailer.errors", "msgspec"),
     ("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
@@ -95,12 +98,12 @@ SINKS: Final = (
     ("sinks.testing sinks.testing.*", f"sinks.testing.* sinks.encoding.* {PORTS}", "anyio pyarrow pytest"),
 )
 
-# Ours to use nowhere: anyio is the one way to wait, and the dataset scanner's order and memory are its own.
+# Libraries that no module may import: anyio replaces asyncio, and the dataset scanner has its own order and memory.
 FORBIDDEN: Final = frozenset({"asyncio", "pyarrow.dataset"})
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a source file."""
+    """Return the dotted name of a source file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -114,29 +117,29 @@ every_module = pytest.mark.parametrize("module", MODULES)
 
 @cache
 def tree(module: str) -> ast.Module:
-    """The syntax of a module of ours."""
+    """Return the syntax tree of a module."""
     return ast.parse(MODULES[module].read_text())
 
 
 def matches(module: str, patterns: str) -> bool:
-    """Whether a module is one of those named."""
+    """Return whether the module matches one of the patterns."""
     return any(fnmatchcase(module, pattern) for pattern in patterns.split())
 
 
 def room(module: str) -> str:
-    """The module or folder at the top of `tailer` that a module is, or is in; empty for the package itself."""
+    """Return the room of a module of `tailer`; empty for the package itself."""
     return module.removeprefix("tailer").removeprefix(".").partition(".")[0]
 
 
 def layer(module: str) -> int:
-    """The number of the layer that a module of `tailer` is in."""
+    """Return the number of the layer that a module of `tailer` is in."""
     numbers = [number for number, each in enumerate(LAYERS) if room(module) in each.rooms.split()]
     assert len(numbers) == 1, f"{module} is in no layer: add its room to LAYERS"
     return numbers[0]
 
 
 def imports(module: str) -> Iterator[str]:
-    """Every module a module imports, at the top or inside a function; `from a import b` is `a.b` if that is one."""
+    """Yield every import of a module, also inside functions; `from a import b` is `a.b` if that is a module."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -147,19 +150,19 @@ def imports(module: str) -> Iterator[str]:
 
 
 def functions(module: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function and method of a module."""
+    """Yield every function and method of a module."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The length of a function, its signature and docstring included."""
+    """Return the length of a function, its signature and docstring included."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
 def words(name: str) -> set[str]:
-    """The words of a name in either case style, in the singular."""
+    """Return the words of a name in either case style, in the singular."""
     return {word.lower().removesuffix("s") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
@@ -197,7 +200,7 @@ def test_tailer_imports_no_sink() -> None:
 
 
 def imported_rooms() -> dict[str, list[str]]:
-    """For each folder of `tailer` the other rooms it imports."""
+    """Return the other rooms that each folder of `tailer` imports."""
     found: dict[str, set[str]] = {}
     for module in MODULES:
         names = {room(name) for name in imports(module) if name.startswith("tailer.")}
@@ -262,6 +265,24 @@ def test_names_say_something(module: str) -> None:
     classes = [node.name for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
     for name in [module.rpartition(".")[2], *classes]:
         assert name in TERMS_OF_THE_FORMATS or not words(name) & VAGUE_WORDS, name
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every docstring in a source file, those of fields included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value.strip()
+
+
+@pytest.mark.parametrize("folder", ["tailer", "sinks", "tests"])
+def test_docstrings_open_with_a_verb_or_a_noun(folder: str) -> None:
+    questions = [
+        f"{path.relative_to(ROOT)}:{number}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for number, text in docstrings(path)
+        if re.split(r"\W", text, maxsplit=1)[0].lower() in QUESTION_WORDS
+    ]
+    assert not questions, "begin these with a verb or a noun:\n" + "\n".join(questions)
 
 
 @every_module
