@@ -10,14 +10,16 @@ import textwrap
 from collections.abc import Iterator
 from enum import EnumType
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 from pydantic_core import PydanticUndefined
 
 from sinks import stdout
 from sinks.delta import sink as delta
 from sinks.files import sink as files
 from sinks.kafka import options as kafka
+from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
 from tailer.config.file import FileShape, PipelineShape, SparkShape
 from tailer.errors import TailerError
@@ -28,6 +30,11 @@ SECTIONS: Final[tuple[tuple[str, str, type], ...]] = (
     ("The file", "Keys at the top of the file.", FileShape),
     ("[pipelines.NAME]", "One table for each pipeline; the name is part of its progress, so keep it.", PipelineShape),
     ('[pipelines.NAME.sink], kind = "kafka"', "See [kafka.md](kafka.md).", kafka.Options),
+    (
+        '[pipelines.NAME.sink.client], kind = "kafka"',
+        "Settings of the client, as Kafka spells them; write their names in quotes.",
+        ClientSettings,
+    ),
     ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta._Options),
     ('[pipelines.NAME.sink], kind = "files"', "See [delta.md](delta.md).", files._Options),
     ('[pipelines.NAME.sink], kind = "stdout"', "It delivers at least once, and needs `state_table`.", stdout._Options),
@@ -36,8 +43,9 @@ SECTIONS: Final[tuple[tuple[str, str, type], ...]] = (
 
 INTRO: Final = (
     "`tailer check FILE` checks a file and names everything that is wrong with it. Every key can also be set in the\n"
-    "environment: `TAILER_PIPELINES__ORDERS__SINK__SASL_PASSWORD` is `sasl_password` of the sink of the pipeline\n"
-    "`orders`. The environment wins over the file, and is the place for secrets."
+    "environment: `TAILER_PIPELINES__ORDERS__SINK__TOPIC` is `topic` of the sink of the pipeline `orders`, and\n"
+    "`..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`. The environment wins over the\n"
+    "file, and is the place for secrets."
 )
 NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
@@ -66,6 +74,8 @@ def type_text(kind: Any) -> str:
         return ", ".join(f"`{each.value}`" for each in values)
     if get_origin(kind) is Literal:
         return ", ".join(f"`{each}`" for each in get_args(kind))
+    if get_origin(kind) is Annotated:
+        return type_text(get_args(kind)[0])
     if get_origin(kind) is list:
         return f"list of {type_text(get_args(kind)[0])}s"
     parts = [
@@ -80,7 +90,7 @@ def type_text(kind: Any) -> str:
 
 def default_text(value: Any) -> str:
     """Return a default as users would write it."""
-    if value is None or value in ("", [], {}):
+    if value is None or value in ("", [], {}) or isinstance(value, msgspec.Struct):
         return ""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
@@ -95,16 +105,9 @@ def settings(kind: type) -> Iterator[tuple[str, Any, Any, bool]]:
             required = field.default is PydanticUndefined and field.default_factory is None
             yield name, field.annotation, None if field.default is PydanticUndefined else field.default, required
         return
-    defaults = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))  # type: ignore[attr-defined]
-    for name in kind.__struct_fields__:  # type: ignore[attr-defined]
-        default = defaults.get(name)
-        is_factory = type(default).__name__ == "Factory"
-        yield (
-            name,
-            hints[name],
-            None if is_factory else default,
-            name not in defaults or type(default).__name__ == "NODEFAULT",
-        )
+    for each in msgspec.structs.fields(kind):
+        default = None if each.default is msgspec.NODEFAULT else each.default
+        yield each.name, hints[each.name], default, each.required
 
 
 def configuration() -> str:
@@ -119,7 +122,8 @@ def configuration() -> str:
         rows = ["| key | values | default | what it is |", "|---|---|---|---|"]
         for name, annotation, default, required in settings(kind):
             shown = "required" if required else default_text(default)
-            rows.append(f"| `{name}` | {type_text(annotation)} | {shown} | {texts[name]} |")
+            spelled = name.replace("_", ".") if kind is ClientSettings else name
+            rows.append(f"| `{spelled}` | {type_text(annotation)} | {shown} | {texts[name]} |")
         parts += [f"## {title}", intro, "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
 

@@ -146,13 +146,13 @@ class Link:
 
 def producer_factory(name: str, options: Options) -> ProducerFactory:
     """Return the chosen client, or else the fastest that is installed. Raises `ConfigError`."""
-    if options.client == "kafka-python":
+    if options.library == "kafka-python":
         return PythonProducer
     try:
         from sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
     except ImportError as error:
-        if options.client == "auto":
+        if options.library == "auto":
             return PythonProducer
         remedy = how_to_install("kafka-fast")
-        raise ConfigError(f"{name}.client", f"confluent-kafka cannot be loaded: {error}", remedy) from error
+        raise ConfigError(f"{name}.library", f"confluent-kafka cannot be loaded: {error}", remedy) from error
     return ConfluentProducer

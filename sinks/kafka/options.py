@@ -1,19 +1,20 @@
 """The options of a `kafka` sink, checked before any I/O.
 
-Secrets (`sasl_password`, `tls_key_password`, `oauth_client_secret`, `registry_password`, `registry_token`) come from
-the environment, or from a file named by the option with the suffix `_file`, which is read when a connection is made.
+The table `client` has the settings of the Kafka client (`sinks.kafka.clients.settings`). Secrets come from the
+environment, or from a file named by an option with the suffix `_file`, which is read when a connection is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from sinks import read_options
-from sinks.kafka.clients.port import Compression, Connection, Mechanism, OAuth, ProducerSettings, Sasl, Tls
+from sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
+from sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
 from tailer.errors import ConfigError, SinkRejected, how_to_install
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
@@ -26,6 +27,11 @@ AVRO_NEEDS = ("fastavro", "httpx2")
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options in the configuration."""
 
+    refused: ClassVar = {
+        field.name: ("is a setting of the client", f'Give "{field.encode_name}" in the table client of the sink.')
+        for field in msgspec.structs.fields(ClientSettings)
+    }
+
     bootstrap_servers: str | list[str]  # host:port of some brokers
     topic: str = ""  # the topic for rows; by default the pipeline's name
     key: list[str] = []  # the columns of message keys; empty: messages have no keys
@@ -36,8 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     decimal: Literal["string", "number"] = "string"  # how JSON holds decimals
     tombstones: bool | None = None  # after deletes; by default with debezium and cloudevents, not with flat
     boundary: Literal["chunk", "version"] = "chunk"  # where a transaction may end
-    client: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka if it is installed
-    compression: Compression = "lz4"  # of batches of messages
+    library: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka if it is installed
+    client: ClientSettings = ClientSettings()  # the table of the client's settings, below
     large_records: Literal["fail", "dead_letter"] = "fail"  # for messages of more than max_record_bytes
     max_record_bytes: int = 1_000_000  # the largest message; brokers take 1,048,588 by default
     transaction_rows: int = 50_000  # the most rows in one transaction
@@ -67,21 +73,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     registry_tls_key_file: str | None = None  # its key
     registry_register: bool = True  # register schemas; false: they must exist
 
-    tls: bool = False  # encrypt connections to brokers
-    tls_ca_file: str | None = None  # certificates to trust; by default the system's
-    tls_certificate_file: str | None = None  # a client certificate
-    tls_key_file: str | None = None  # its key
-    tls_key_password: str | None = None  # the key's password; keep it in the environment
-    tls_key_password_file: str | None = None  # a file with that password
-    sasl_mechanism: Mechanism | None = None  # how to log in
-    sasl_username: str | None = None  # the user
-    sasl_password: str | None = None  # keep it in the environment
-    sasl_password_file: str | None = None  # a file with the password
-    oauth_token_endpoint: str | None = None  # for OAUTHBEARER, by the client credentials grant
-    oauth_client_id: str | None = None  # the client
-    oauth_client_secret: str | None = None  # keep it in the environment
-    oauth_client_secret_file: str | None = None  # a file with the secret
-    oauth_scope: str | None = None  # the scope to ask for
+    sasl_password_file: str | None = None  # a file with "sasl.password" of the client
+    sasl_oauthbearer_client_secret_file: str | None = None  # a file with "sasl.oauthbearer.client.secret"
+    ssl_key_password_file: str | None = None  # a file with "ssl.key.password"
 
     @property
     def with_tombstones(self) -> bool:
@@ -114,28 +108,37 @@ def read(name: str, options: Mapping[str, Any]) -> Options:
         _check_messages,
         _check_packages,
         _check_sizes,
+        _check_client,
         _check_tls,
         _check_sasl,
         _check_registry,
     )
+    if isinstance(client := options.get("client"), Mapping):
+        settings, twice = spelled(client)
+        if twice:
+            remedy = "Give it once; in the file, put its name in quotes."
+            raise ConfigError(f"{name}.client.{twice[0]}", "is given twice, in two spellings", remedy)
+        options = {**options, "client": settings}
     given = read_options(name, options, Options, *checks)
     return msgspec.structs.replace(given, topic=given.topic or name)
 
 
 def connection_of(name: str, options: Options) -> Connection:
     """Build the connection, reading the files with secrets. Raises `SinkRejected` for an unreadable one."""
-    tls = sasl = None
-    if options.tls:
-        password = _secret(name, options.tls_key_password, options.tls_key_password_file)
-        tls = Tls(options.tls_ca_file, options.tls_certificate_file, options.tls_key_file, password)
-    if options.sasl_mechanism == "OAUTHBEARER":
-        secret = _secret(name, options.oauth_client_secret, options.oauth_client_secret_file)
-        endpoint, client = options.oauth_token_endpoint or "", options.oauth_client_id or ""
-        sasl = Sasl(options.sasl_mechanism, oauth=OAuth(endpoint, client, secret or "", options.oauth_scope))
-    elif options.sasl_mechanism is not None:
-        secret = _secret(name, options.sasl_password, options.sasl_password_file)
-        sasl = Sasl(options.sasl_mechanism, options.sasl_username or "", secret or "")
-    return Connection(name, tuple(options.servers), tls, sasl)
+    client, tls, sasl = options.client, None, None
+    if client.security_protocol.endswith("SSL"):
+        password = _secret(name, client.ssl_key_password, options.ssl_key_password_file)
+        checks_names = client.ssl_endpoint_identification_algorithm != "none"
+        files = (client.ssl_ca_location, client.ssl_certificate_location, client.ssl_key_location)
+        tls = Tls(*files, password, checks_names)
+    if client.sasl_mechanism == "OAUTHBEARER":
+        secret = _secret(name, client.sasl_oauthbearer_client_secret, options.sasl_oauthbearer_client_secret_file)
+        endpoint, ident = client.sasl_oauthbearer_token_endpoint_url or "", client.sasl_oauthbearer_client_id or ""
+        sasl = Sasl(client.sasl_mechanism, oauth=OAuth(endpoint, ident, secret or "", client.sasl_oauthbearer_scope))
+    elif client.sasl_mechanism is not None:
+        secret = _secret(name, client.sasl_password, options.sasl_password_file)
+        sasl = Sasl(client.sasl_mechanism, client.sasl_username or "", secret or "")
+    return Connection(name, tuple(options.servers), tls, sasl, settings=passed_on(client, to_producers=False))
 
 
 def settings_of(options: Options) -> ProducerSettings:
@@ -146,7 +149,8 @@ def settings_of(options: Options) -> ProducerSettings:
         delivery_timeout_ms=min(timeout_ms * 3 // 4, 45_000),
         in_flight_bytes=options.in_flight_bytes,
         request_bytes=options.max_record_bytes + _OVERHEAD,
-        compression=options.compression,
+        compression=options.client.compression_type,
+        settings=passed_on(options.client, to_producers=True),
     )
 
 
@@ -244,8 +248,13 @@ def _check_packages(name: str, options: Options) -> Iterator[ConfigError]:
     missing = [package for package in AVRO_NEEDS if find_spec(package) is None]
     if options.encoding == "avro" and missing:
         yield ConfigError(f"{name}.encoding", f"Avro needs {' and '.join(missing)}", how_to_install("avro"))
-    if options.client == "confluent-kafka" and find_spec("confluent_kafka") is None:
-        yield ConfigError(f"{name}.client", "confluent-kafka is not installed", how_to_install("kafka-fast"))
+    installed = find_spec("confluent_kafka") is not None
+    if options.library == "confluent-kafka" and not installed:
+        yield ConfigError(f"{name}.library", "confluent-kafka is not installed", how_to_install("kafka-fast"))
+    if options.library == "kafka-python" or not installed:
+        for setting in sorted(CONFLUENT_ONLY & passed_on(options.client, to_producers=True).keys()):
+            reason = "is a setting that only confluent-kafka has, and kafka-python is used"
+            yield ConfigError(f"{name}.client.{setting}", reason, "Leave it out.")
 
 
 def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
@@ -264,36 +273,65 @@ def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
             yield ConfigError(f"{name}.{option}", f"is {value:g}", f"Give a number from {least:g} to {most:g}.")
 
 
+def _check_client(name: str, options: Options) -> Iterator[ConfigError]:
+    """Check the settings that depend on options of the sink."""
+    most = settings_of(options).delivery_timeout_ms // 10
+    if (options.client.linger_ms or 0) > most:
+        reason = f"is {options.client.linger_ms}, too long for the transaction's time limit"
+        yield ConfigError(f"{name}.client.linger.ms", reason, f"Give at most {most}, or raise transaction_timeout_s.")
+    secrets = {
+        "ssl_key_password_file": options.client.ssl_key_password,
+        "sasl_password_file": options.client.sasl_password,
+        "sasl_oauthbearer_client_secret_file": options.client.sasl_oauthbearer_client_secret,
+        "registry_password_file": options.registry_password,
+        "registry_token_file": options.registry_token,
+    }
+    for option, secret in secrets.items():
+        if secret is not None and getattr(options, option) is not None:
+            yield ConfigError(f"{name}.{option}", "is given beside the secret itself", "Give one of them.")
+
+
 def _check_tls(name: str, options: Options) -> Iterator[ConfigError]:
-    for option in ("tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password", "tls_key_password_file"):
-        if getattr(options, option) is not None and not options.tls:
-            yield ConfigError(f"{name}.{option}", "is of no use without TLS", "Add tls = true.")
-    if (options.tls_certificate_file is None) != (options.tls_key_file is None):
-        remedy = "Give both tls_certificate_file and tls_key_file, or neither."
-        yield ConfigError(f"{name}.tls_certificate_file", "goes with tls_key_file", remedy)
-    for option in ("tls_key_password", "sasl_password", "oauth_client_secret", "registry_password", "registry_token"):
-        if getattr(options, option) is not None and getattr(options, f"{option}_file") is not None:
-            yield ConfigError(f"{name}.{option}_file", f"is given beside {option}", "Give one of them.")
+    client = options.client
+    given = {
+        "client.ssl.ca.location": client.ssl_ca_location,
+        "client.ssl.certificate.location": client.ssl_certificate_location,
+        "client.ssl.key.location": client.ssl_key_location,
+        "client.ssl.key.password": client.ssl_key_password,
+        "ssl_key_password_file": options.ssl_key_password_file,
+    }
+    for option, value in given.items():
+        if value is not None and not client.security_protocol.endswith("SSL"):
+            remedy = 'Add "security.protocol" = "SSL" to the table client, or "SASL_SSL" with a login.'
+            yield ConfigError(f"{name}.{option}", "is of no use without TLS", remedy)
+    if (client.ssl_certificate_location is None) != (client.ssl_key_location is None):
+        remedy = 'Give both "ssl.certificate.location" and "ssl.key.location", or neither.'
+        yield ConfigError(f"{name}.client.ssl.certificate.location", "goes with ssl.key.location", remedy)
 
 
 def _check_sasl(name: str, options: Options) -> Iterator[ConfigError]:
-    oauth = options.sasl_mechanism == "OAUTHBEARER"
+    client = options.client
+    logs_in, oauth = client.security_protocol.startswith("SASL"), client.sasl_mechanism == "OAUTHBEARER"
+    if logs_in and client.sasl_mechanism is None:
+        reason = f"is missing: {client.security_protocol} needs it"
+        yield ConfigError(f"{name}.client.sasl.mechanism", reason, "Give PLAIN, SCRAM-SHA-512 or OAUTHBEARER.")
+    if client.sasl_mechanism is not None and not logs_in:
+        remedy = 'Add "security.protocol" = "SASL_SSL", or "SASL_PLAINTEXT" without encryption.'
+        yield ConfigError(f"{name}.client.sasl.mechanism", "has no effect without a protocol that logs in", remedy)
+    by_password, secret = bool(client.sasl_mechanism) and not oauth, client.sasl_oauthbearer_client_secret
     needed = {
-        "sasl_username": (options.sasl_username, options.sasl_mechanism is not None and not oauth),
-        "sasl_password": (
-            options.sasl_password or options.sasl_password_file,
-            bool(options.sasl_mechanism) and not oauth,
-        ),
-        "oauth_token_endpoint": (options.oauth_token_endpoint, oauth),
-        "oauth_client_id": (options.oauth_client_id, oauth),
-        "oauth_client_secret": (options.oauth_client_secret or options.oauth_client_secret_file, oauth),
+        "client.sasl.username": (client.sasl_username, by_password),
+        "client.sasl.password": (client.sasl_password or options.sasl_password_file, by_password),
+        "client.sasl.oauthbearer.token.endpoint.url": (client.sasl_oauthbearer_token_endpoint_url, oauth),
+        "client.sasl.oauthbearer.client.id": (client.sasl_oauthbearer_client_id, oauth),
+        "client.sasl.oauthbearer.client.secret": (secret or options.sasl_oauthbearer_client_secret_file, oauth),
     }
     for option, (value, wanted) in needed.items():
         if wanted and not value:
-            yield ConfigError(f"{name}.{option}", f"is missing: {options.sasl_mechanism} needs it", "Add it.")
+            yield ConfigError(f"{name}.{option}", f"is missing: {client.sasl_mechanism} needs it", "Add it.")
         if value and not wanted:
-            mechanism = "OAUTHBEARER" if option.startswith("oauth") else "PLAIN or SCRAM"
-            yield ConfigError(f"{name}.{option}", "is of no use", f"It goes with sasl_mechanism {mechanism}.")
+            mechanism = "OAUTHBEARER" if "oauthbearer" in option else "PLAIN or SCRAM"
+            yield ConfigError(f"{name}.{option}", "is of no use", f'It goes with "sasl.mechanism" {mechanism}.')
 
 
 def _is_registry(url: str) -> bool:

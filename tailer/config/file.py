@@ -248,8 +248,10 @@ def _as_number(text: str) -> object:
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
+    merged, spelled = dict(under), {_spelled(name): name for name in under}
+    for name, value in over.items():
+        # The environment has no dots and hyphens in names.
+        key = name if name in under else spelled.get(name, name)
         old = merged.get(key)
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged

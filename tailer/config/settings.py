@@ -55,7 +55,7 @@ them over the file's.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -214,15 +214,9 @@ class _Checks:
         self, name: str, shape: SinkShape, stateless: bool
     ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
         """Return the sink, or None if its options are wrong, and the options with absolute paths."""
-        key, options = ("pipelines", name, "sink"), shape.options
+        key = ("pipelines", name, "sink")
         refused: set[str] = set()
-        for option, file in options.items():
-            if (option == "path" or (option.endswith("_file") and file)) and isinstance(file, str):
-                place = self._attempt((*key, option), self._folder(file))
-                if place is None:
-                    refused.add(option)
-                else:
-                    options[option] = str(place)
+        options = self._with_paths(key, shape.options, refused)
         try:
             sink = configure_sink(name, shape.kind, options)
         except (ConfigError, ExceptionGroup) as error:
@@ -231,8 +225,9 @@ class _Checks:
                     raise
                 # A sink puts the option at fault behind its name.
                 option = fault.where.removeprefix(name).removeprefix(".")
+                table, _, inner = option.partition(".")
                 if option not in refused:
-                    self._problem((*key, option) if option else key, fault.reason, fault.remedy)
+                    self._problem((*key, *filter(None, (table, inner))), fault.reason, fault.remedy)
             return None, None if refused else options
         if refused:
             return None, None
@@ -240,6 +235,21 @@ class _Checks:
             reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
         return sink, options
+
+    def _with_paths(self, key: Key, options: Mapping[str, Any], refused: set[str]) -> dict[str, Any]:
+        """Return the options of a sink with absolute paths; add those without a usable one to `refused`."""
+        found: dict[str, Any] = {}
+        for option, value in options.items():
+            found[option] = value
+            if isinstance(value, Mapping):
+                found[option] = self._with_paths((*key, option), value, refused)
+            elif isinstance(value, str) and (option == "path" or (value and _is_file(option))):
+                place = self._attempt((*key, option), self._folder(value))
+                if place is None:
+                    refused.add(".".join((*key[3:], option)))
+                else:
+                    found[option] = str(place)
+        return found
 
     def _catalog(self, name: str, shape: CatalogShape) -> dict[str, Any]:
         """Return the options of the catalog with absolute paths."""
@@ -308,6 +318,11 @@ class _Checks:
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
         self.problems.append(Problem.at(self.path, key, reason, remedy))
+
+
+def _is_file(option: str) -> bool:
+    """Return whether an option of a sink is a file: `password_file`, or `ssl.ca.location` in a table of its own."""
+    return option.endswith(("_file", ".location", "_location")) or option == "location"
 
 
 def _address(text: str) -> tuple[str, int]:

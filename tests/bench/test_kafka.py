@@ -110,7 +110,7 @@ class Race:
             "topic": topic,
             "progress_topic": unique_name("progress"),
             "create_topics": True,
-            "client": contender.client,
+            "library": contender.client,
             "key": [KEY] if contender.keyed else [],
         }
 

@@ -67,7 +67,7 @@ class KafkaSinkTests(SinkTests):
             "topic": self.topic,
             "progress_topic": f"{self.topic}-progress",
             "create_topics": True,
-            "client": self.client,
+            "library": self.client,
             "max_record_bytes": 1_000_000,
         }
         return TopicPerStream("sink", read("sink", options))

@@ -53,7 +53,7 @@ def put(servers: str, topic: str, key: bytes | None, value: bytes | None) -> Non
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("how", ["deleted", "recreated", "expired"])
 def test_progress_that_is_lost_stops(pipe: Pipe, client: str, start: str, how: str) -> None:
-    pipe.options["client"] = client
+    pipe.options["library"] = client
     pipe.deliver(start="0")
     pipe.publish(3)
     {
@@ -120,7 +120,7 @@ def test_what_was_aborted_before_the_first_commit_does_not_matter(
     pipe: Pipe, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream was claimed when the topic was empty."""
-    pipe.options["client"] = client
+    pipe.options["library"] = client
 
     def die(stream: Stream) -> None:
         stream.producer._client.flush(30)  # type: ignore[attr-defined]
@@ -218,7 +218,7 @@ def test_all_progress_of_shards_is_lost(pipe: Pipe) -> None:
 @pytest.mark.parametrize("shards", [0, 2])
 @pytest.mark.parametrize("creates", [True, False])
 def test_a_topic_that_was_created_again_stops(pipe: Pipe, client: str, shards: int, creates: bool) -> None:
-    pipe.options["client"] = client
+    pipe.options["library"] = client
     pipe.deliver(shards)
     pipe.options["create_topics"] = creates
     pipe.publish()
@@ -262,7 +262,7 @@ def test_a_replaced_table_goes_on_in_the_same_topic(pipe: Pipe) -> None:
 @every_client
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
 def test_a_topic_is_created_again_while_it_runs(pipe: Pipe, client: str, how: str) -> None:
-    pipe.options["client"] = client
+    pipe.options["library"] = client
 
     async def run(sink: KafkaSink) -> None:
         await pipe.deliver_by(sink)
@@ -281,7 +281,7 @@ def test_a_topic_is_created_again_while_it_runs(pipe: Pipe, client: str, how: st
 @every_client
 def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: str) -> None:
     """As earlier versions wrote it."""
-    pipe.options["client"] = client
+    pipe.options["library"] = client
     pipe.deliver()
     old = b'{"instance":"me","topic":"%s","partitions":1,"version":4}' % pipe.topic.encode()
     put(pipe.servers, pipe.progress_topic, pipe.app_id.encode(), old)
@@ -338,7 +338,7 @@ def test_whatever_befalls_the_topics_nothing_is_doubled_or_left_out(pipe: Pipe, 
 @pytest.mark.parametrize("which", ["topic", "progress_topic"])
 def test_a_topic_that_is_deleted_is_reported_at_once(pipe: Pipe, client: str, which: str) -> None:
     """Not only when the delivery times out."""
-    pipe.options["client"] = client
+    pipe.options["library"] = client
 
     async def run(sink: KafkaSink) -> None:
         async with sink.begin(pipe.app_id, SCHEMA) as transaction:

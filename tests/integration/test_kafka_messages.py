@@ -44,7 +44,7 @@ def await_forgotten(cluster: KafkaCluster, transactional_id: str) -> None:
 def test_a_producer_that_was_idle_for_too_long(forgetful: KafkaCluster, client: str) -> None:
     """The message has neither the client's term for the consequence nor the claim that a transaction was too slow."""
     topic = unique_name("orders")
-    servers = {"bootstrap_servers": forgetful.bootstrap_servers, "client": client, "create_topics": True}
+    servers = {"bootstrap_servers": forgetful.bootstrap_servers, "library": client, "create_topics": True}
     sink = KafkaSink.configure("sink", {**servers, "topic": topic, "progress_topic": f"{topic}.progress"})
 
     async def run() -> None:
@@ -71,7 +71,7 @@ def test_a_broker_that_cannot_be_reached_is_reported_at_once(tmp_path: Path, cli
     config = tmp_path / "tailer.toml"
     config.write_text(
         '[pipelines.orders]\ntable = "orders"\n[pipelines.orders.sink]\nkind = "kafka"\n'
-        f'bootstrap_servers = "{address}"\nclient = "{client}"\n'
+        f'bootstrap_servers = "{address}"\nlibrary = "{client}"\n'
     )
     with Daemon(config) as daemon:
         daemon.await_running()

@@ -218,27 +218,34 @@ def test_the_sink_s_own_options(driver: ProducerFactory, secure_kafka: SecureKaf
     for name, secret in (("password", PASSWORD), ("client-secret", CLIENT_SECRET), ("wrong", "wrong-password")):
         (tmp_path / name).write_text(f"{secret}\n")
     certificates = secure_kafka.certificates
-    ca_file = {"tls": True, "tls_ca_file": str(certificates.ca_file)}
-    mine = {"tls_certificate_file": str(certificates.certificate_file), "tls_key_file": str(certificates.key_file)}
-    user = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": USER}
-    oauth = {
-        "sasl_mechanism": "OAUTHBEARER",
-        "oauth_token_endpoint": secure_kafka.tokens.uri,
-        "oauth_client_id": CLIENT_ID,
-        "oauth_client_secret_file": str(tmp_path / "client-secret"),
-        "oauth_scope": "topics",
+    ca_file = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.ca_file)}
+    mine = {
+        "ssl.certificate.location": str(certificates.certificate_file),
+        "ssl.key.location": str(certificates.key_file),
     }
+    user = {**ca_file, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": USER}
+    tokens = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": secure_kafka.tokens.uri,
+        "sasl.oauthbearer.client.id": CLIENT_ID,
+        "sasl.oauthbearer.scope": "topics",
+    }
+    tuned = {"client.id": "tuned", "linger.ms": 5, "batch.size": 100_000, "metadata.max.age.ms": 60_000}
+    token_secret = {"sasl_oauthbearer_client_secret_file": str(tmp_path / "client-secret")}
     ways: list[tuple[str, dict[str, Any]]] = [
-        ("SASL_TLS", {**ca_file, **user, "sasl_password_file": str(tmp_path / "password")}),
-        ("SASL", oauth),
-        ("MUTUAL_TLS", {**ca_file, **mine}),
+        ("SASL_TLS", {"client": user, "sasl_password_file": str(tmp_path / "password")}),
+        ("SASL", {"client": tokens, **token_secret}),
+        ("MUTUAL_TLS", {"client": {**ca_file, **mine, **tuned}}),
+        ("SASL_TLS", {"client": {**user, "sasl.password": PASSWORD, "ssl.endpoint.identification.algorithm": "none"}}),
     ]
     topic, progress_topic = unique_name("orders"), unique_name("progress")
 
     def sink(listener: str, options: dict[str, Any]) -> KafkaSink:
         servers = secure_kafka.cluster.bootstrap(listener)
         topics = {"topic": topic, "progress_topic": progress_topic, "create_topics": True}
-        return KafkaSink.configure(SINK, {"bootstrap_servers": servers, "client": client, **topics, **options})
+        return KafkaSink.configure(SINK, {"bootstrap_servers": servers, "library": client, **topics, **options})
 
     async def deliver_by_all() -> None:
         for version, (listener, options) in enumerate(ways, 1):
@@ -246,7 +253,7 @@ def test_the_sink_s_own_options(driver: ProducerFactory, secure_kafka: SecureKaf
             await deliver(by_it, numbered(version))
             assert await by_it.progress(APP) == up_to(APP, version)
             await by_it.aclose()
-        refused = sink("SASL_TLS", {**ca_file, **user, "sasl_password_file": str(tmp_path / "wrong")})
+        refused = sink("SASL_TLS", {"client": user, "sasl_password_file": str(tmp_path / "wrong")})
         with pytest.raises(SinkRejected) as caught:
             await refused.progress(APP)
         assert "wrong-password" not in f"{caught.value} {caught.value.hint} {caught.value!r}"
@@ -254,4 +261,6 @@ def test_the_sink_s_own_options(driver: ProducerFactory, secure_kafka: SecureKaf
 
     anyio.run(deliver_by_all)
     records = read_topic(secure_kafka.cluster.bootstrap_servers, topic)
-    assert [json.loads(record.value or b"")["_commit_version"] for record in records] == [1] * 3 + [2] * 3 + [3] * 3
+    assert [json.loads(record.value or b"")["_commit_version"] for record in records] == [
+        version for version in range(1, len(ways) + 1) for _ in range(3)
+    ]

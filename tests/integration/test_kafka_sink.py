@@ -81,7 +81,7 @@ def in_version(batch: ChangeBatch, version: int) -> ChangeBatch:
 
 @pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
 def test_every_version_has_an_end_with_its_count(kafka: KafkaCluster, client: str) -> None:
-    place = Place(kafka, end_topic=unique_name("end"), client=client)
+    place = Place(kafka, end_topic=unique_name("end"), library=client)
     place.run(delivering(numbered(3, rows=5), numbered(3, rows=2, task=1), numbered(5, rows=4)))
     part, rest = numbered(6, rows=9).slice(0, 4), numbered(6, rows=9).slice(4, 5)
     place.run(delivering(part, progress=inside(6, 0, 3)))
@@ -150,7 +150,7 @@ def test_a_version_may_be_one_transaction(kafka: KafkaCluster) -> None:
 @pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
 def test_a_version_too_long_for_its_transaction_is_sent_twice(kafka: KafkaCluster, client: str) -> None:
     """It is not retried endlessly; versions before it restart the count."""
-    place = Place(kafka, boundary="version", transaction_timeout_s=1, client=client)
+    place = Place(kafka, boundary="version", transaction_timeout_s=1, library=client)
 
     async def late(sink: KafkaSink, version: int) -> None:
         async with sink.begin(APP, SCHEMA) as transaction:

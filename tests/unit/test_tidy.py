@@ -65,7 +65,7 @@ LAYERS: Final = (
     Layer("changelog", "anyio duckdb pyarrow pyroaring"),
     Layer("progress", "msgspec pyarrow"),
     Layer("pipeline", "anyio pyarrow tenacity watchfiles"),
-    Layer("config", "pydantic pydantic_core pydantic_settings"),
+    Layer("config", "msgspec pydantic pydantic_core pydantic_settings"),
     Layer("shards", "anyio pyarrow"),
     Layer("spark", "anyio duckdb grpc py4j pyarrow pyspark"),
     Layer("daemon api", "anyio pandas polars prometheus_client pyarrow"),
@@ -79,7 +79,7 @@ FOLDERS: Final = "tailer.stores.folders"  # for sinks that write folders
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 SINKS: Final = (
-    ("sinks", "tailer.errors", "msgspec"),
+    ("sinks", "tailer.config.options", ""),
     ("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     ("sinks.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     ("sinks.encoding sinks.encoding.*", "sinks.encoding.* tailer.errors tailer.events tailer.plan", "fastavro pyarrow"),

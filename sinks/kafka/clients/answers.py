@@ -48,7 +48,7 @@ _TROUBLE: Final = {
     53: ("not authorised for the transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", _GRANT),
     54: ("security is disabled at the brokers", _LOGIN),
     UNAUTHENTICATED: ("the brokers refuse the login", _LOGIN),
-    76: ("the brokers do not know the compression", "Choose another compression."),
+    76: ("the brokers do not know the compression", 'Choose another "compression.type".'),
     87: ("the brokers call a message invalid", "A compacted topic takes no message without a key."),
 }
 

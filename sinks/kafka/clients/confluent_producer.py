@@ -215,7 +215,7 @@ class ConfluentProducer:
     def _error_for(self, error: KafkaError, topic: str | None = None) -> SinkError:
         text = error.str()
         if _is_distrust(error):
-            remedy = "Check tls_ca_file, and that the certificate has the name of the server."
+            remedy = 'Check "ssl.ca.location", and that the certificate has the name of the server.'
             return SinkRejected(self._name, text, remedy)
         code = _code(error)
         if code is None and self._trouble.latest is not None:
@@ -247,12 +247,12 @@ def _client(connection: Connection, settings: ProducerSettings, transactional_id
         "retry.backoff.ms": 20,
         "error_cb": trouble.report,
     }
-    config |= _connection_config(connection)
+    config |= _connection_config(connection) | dict(connection.settings) | dict(settings.settings)
     try:
         return Client(config, logger=_client_log)
     except KafkaException as error:
         reason = error.args[0].str()
-        raise SinkRejected(connection.name, reason, "Check the sink's options.") from error
+        raise SinkRejected(connection.name, reason, "Check the sink's table client.") from error
 
 
 def _connection_config(connection: Connection) -> dict[str, Any]:
@@ -265,6 +265,7 @@ def _connection_config(connection: Connection) -> dict[str, Any]:
     if tls is not None:
         # For better errors: the client's own do not name the file.
         tls_context(connection.name, tls)
+        config["ssl.endpoint.identification.algorithm"] = "https" if tls.checks_names else "none"
         config |= {
             name: value
             for name, value in (

@@ -9,39 +9,40 @@ because its transaction was open for too long, or because it had none for so lon
 topic also shows whether another producer took over, and whether messages in flight were committed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from sinks.encoding.messages import Messages
+from sinks.kafka.clients.settings import Compression, Mechanism
 
 __all__ = [
-    "Compression",
     "Connection",
-    "Mechanism",
     "OAuth",
     "Producer",
     "ProducerFactory",
     "ProducerSettings",
     "Sasl",
+    "Settings",
     "Tls",
 ]
 
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-Compression = Literal["none", "lz4", "gzip", "zstd", "snappy"]
+Settings = Mapping[str, str | int | bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
     """The encryption of the connection. Files are PEM; `ca_file` None: the system's certificates.
 
-    `certificate_file`, `key_file`, `key_password`: the client's certificate, if any.
+    `certificate_file`, `key_file`, `key_password`: the client's certificate, if any. `checks_names`: whether a broker's
+    certificate must have its name.
     """
 
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
     key_password: str | None = field(default=None, repr=False)
+    checks_names: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,17 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The connection to the cluster. `name`: the sink's name in errors. `bootstrap_servers`: host:port each."""
+    """The connection to the cluster. `name`: the sink's name in errors. `bootstrap_servers`: host:port each.
+
+    `settings`: the user's, by their dotted names, over those of the client; none of them is a secret.
+    """
 
     name: str
     bootstrap_servers: Sequence[str]
     tls: Tls | None = None
     sasl: Sasl | None = None
     client_id: str = "lake-tailer"
+    settings: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ class ProducerSettings:
 
     `transaction_timeout_ms`: after which the broker aborts an open transaction. `in_flight_bytes`: the most that is
     kept in memory until brokers have acknowledged it. `request_bytes`: the largest message with its overhead.
-    `delivery_timeout_ms`: after which a message counts as lost; less than `transaction_timeout_ms`.
+    `delivery_timeout_ms`: after which a message counts as lost; less than `transaction_timeout_ms`. `settings`: the
+    user's, as those of a `Connection`.
     """
 
     transaction_timeout_ms: int = 60_000
@@ -89,6 +95,7 @@ class ProducerSettings:
     in_flight_bytes: int = 32 * 2**20
     request_bytes: int = 2**20
     compression: Compression = "lz4"
+    settings: Settings = field(default_factory=dict)
 
 
 class Producer(Protocol):

@@ -5,17 +5,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from kafka.errors import BrokerResponseError, IllegalStateError, KafkaError, KafkaTimeoutError
+from kafka.errors import BrokerResponseError, IllegalStateError, KafkaConfigurationError, KafkaError, KafkaTimeoutError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from sinks.kafka.clients.answers import OLDEST_BROKER, error_of, too_old
-from sinks.kafka.clients.port import Connection
+from sinks.kafka.clients.port import Connection, Settings
 from sinks.kafka.clients.python_login import probe_login
 from sinks.kafka.clients.security import Tokens, protocol_of, tls_context
+from sinks.kafka.clients.settings import PYTHON_NAMES
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 
-__all__ = ["CLIENT_ERRORS", "arguments_of", "connected", "error_for"]
+__all__ = ["CLIENT_ERRORS", "arguments_of", "connected", "error_for", "translated"]
 
 # Errors of the client with a cause outside of it.
 CLIENT_ERRORS: Final = (KafkaError, OSError, RuntimeError, ValueError)
@@ -66,6 +67,7 @@ def arguments_of(connection: Connection) -> dict[str, Any]:
         "security_protocol": protocol_of(connection),
         "bootstrap_timeout_ms": _CONNECT_MS,
         "reconnect_backoff_max_ms": _RECONNECT_MS,
+        **translated(connection.settings),
     }
     sasl = connection.sasl
     if connection.tls is not None:
@@ -77,6 +79,11 @@ def arguments_of(connection: Connection) -> dict[str, Any]:
     elif sasl is not None:
         arguments |= {"sasl_plain_username": sasl.username, "sasl_plain_password": _Secret(sasl.password)}
     return arguments
+
+
+def translated(settings: Settings) -> dict[str, Any]:
+    """Return settings as arguments of kafka-python. All must be among `PYTHON_NAMES`."""
+    return {PYTHON_NAMES[name]: value for name, value in settings.items()}
 
 
 def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> Any:
@@ -124,8 +131,8 @@ def error_for(sink: str, error: BaseException, topic: str | None = None) -> Sink
     code = _CODE.search(str(cause))
     if code is not None:
         return error_of(sink, int(code[1]), text, topic)
-    if isinstance(cause, ValueError):
-        return SinkRejected(sink, text, "Check the sink's options.")
+    if isinstance(cause, ValueError | KafkaConfigurationError):
+        return SinkRejected(sink, text, "Check the sink's options, and its table client.")
     return SinkUnavailable(sink, f"a broker cannot be reached, or does not answer as it should ({text})")
 
 

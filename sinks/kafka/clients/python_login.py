@@ -42,7 +42,7 @@ def probe_login(connection: Connection, arguments: Mapping[str, Any]) -> list[st
                 _enter(connection, arguments, plain, host)
         except ssl.SSLCertVerificationError as error:
             reason = f"{server}: its certificate is not trusted: {error.verify_message}"
-            remedy = "Check tls_ca_file, and that the certificate has the name of the server."
+            remedy = 'Check "ssl.ca.location", and that the certificate has the name of the server.'
             raise SinkRejected(connection.name, reason, remedy) from None
         except (OSError, ValueError, struct.error) as error:
             reasons.append(f"{server}: {getattr(error, 'strerror', None) or error}")

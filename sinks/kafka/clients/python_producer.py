@@ -19,8 +19,9 @@ from kafka.errors import KafkaError, KafkaTimeoutError, UnknownError, UnknownTop
 from kafka.partitioner import murmur2
 
 from sinks.encoding.messages import Messages
-from sinks.kafka.clients.port import Compression, Connection, ProducerSettings
-from sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for
+from sinks.kafka.clients.port import Connection, ProducerSettings
+from sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for, translated
+from sinks.kafka.clients.settings import Compression
 from sinks.kafka.rows import rows
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 
@@ -104,9 +105,11 @@ class PythonProducer:
         self._failed = False
         if not _COMPRESSES[settings.compression]():
             reason = f"kafka-python cannot compress with {settings.compression}: its library is not installed"
-            raise SinkRejected(self._name, reason, 'Choose another compression, "lz4" say, or install confluent-kafka.')
+            raise SinkRejected(
+                self._name, reason, 'Choose another "compression.type", "lz4" say, or install confluent-kafka.'
+            )
         # The client requires a delivery timeout longer than these two together.
-        linger_ms = min(_LINGER_MS, settings.delivery_timeout_ms // 10)
+        batches = {"linger_ms": min(_LINGER_MS, settings.delivery_timeout_ms // 10), "batch_size": _BATCH_BYTES}
         request_ms = min(_REQUEST_MS, settings.delivery_timeout_ms * 3 // 4)
         self._client: Final[_Client] = connected(
             _Client,
@@ -115,13 +118,12 @@ class PythonProducer:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             delivery_timeout_ms=settings.delivery_timeout_ms,
             request_timeout_ms=request_ms,
-            linger_ms=linger_ms,
             max_block_ms=_INIT_MS,
-            batch_size=_BATCH_BYTES,
             max_request_size=settings.request_bytes,
             compression_type=None if settings.compression == "none" else settings.compression,
             allow_auto_create_topics=False,
             metrics_enabled=False,
+            **batches | translated(settings.settings),
         )
         try:
             with self._refusing_after_failure():

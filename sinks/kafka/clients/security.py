@@ -37,6 +37,7 @@ def tls_context(sink: str, tls: Tls) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.ca_file)
     except OSError as error:
         raise _unusable(sink, f"the certificates of {tls.ca_file}", error) from None
+    context.check_hostname = tls.checks_names
     if tls.certificate_file is not None:
         # A function, because without one OpenSSL would ask at the terminal.
         password = tls.key_password or ""
@@ -99,10 +100,12 @@ class Tokens:
             raise SinkUnavailable(self._sink, reason) from None
         except (msgspec.DecodeError, ValueError):
             reason = f"{oauth.token_endpoint} answers without a token"
-            raise SinkRejected(self._sink, reason, "Check oauth_token_endpoint.") from None
+            raise SinkRejected(self._sink, reason, 'Check "sasl.oauthbearer.token.endpoint.url".') from None
 
     def _refused(self, status: int) -> SinkRejected | SinkUnavailable:
         reason = f"{self._oauth.token_endpoint} gives no token: it answers {status}"
         if status == 429 or status >= 500:
             return SinkUnavailable(self._sink, reason)
-        return SinkRejected(self._sink, reason, "Check oauth_client_id, its secret and oauth_scope.")
+        return SinkRejected(
+            self._sink, reason, "Check the id, the secret and the scope of the client (sasl.oauthbearer)."
+        )

@@ -121,7 +121,7 @@ class Lane:
         """The sink's options."""
         options: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers,
-            "client": self.client,
+            "library": self.client,
             "topic": self.topic,
             "end_topic": f"{self.topic}-ends",
             "progress_topic": progress_topic,

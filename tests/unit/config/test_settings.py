@@ -216,7 +216,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "delta, files, kafka",
     ),
     (PIPELINE.replace("path", "pth"), "pipelines.orders.sink.pth", "no such option", "path"),
-    (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "got `int`", ""),
+    (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "must be text", ""),
     (PIPELINE.replace('"copy"', '""'), "pipelines.orders.sink.path", "is empty", ""),
     (PIPELINE.replace('"copy"', '"orders"'), "pipelines.orders.sink.path", "orders is pipelines.orders.table", "own"),
     (PIPELINE.replace('"copy"', '"./x/../orders/"'), "pipelines.orders.sink.path", "is pipelines.orders.table", ""),
@@ -303,7 +303,7 @@ bootstrap_servers = "one"
 topic = "a/b"
 partitions = 0
 envelop = "flat"
-tls_ca_file = "s3://x/y"
+client = {"security.protocol" = "SSL", "ssl.ca.location" = "s3://x/y"}
 [pipelines.b]
 table = "x"
 sink = {kind = "delta", path = "y", partition_by = []}
@@ -325,9 +325,9 @@ def test_everything_is_found_in_one_run(tmp_path: Path) -> None:
         "pipelines.a.poll_interval_s",
         "pipelines.a.row_ids",
         "pipelines.a.sink.bootstrap_servers",
+        "pipelines.a.sink.client.ssl.ca.location",
         "pipelines.a.sink.envelop",
         "pipelines.a.sink.partitions",
-        "pipelines.a.sink.tls_ca_file",
         "pipelines.a.sink.topic",
         "pipelines.a.start",
         "pipelines.a.table",
@@ -336,6 +336,48 @@ def test_everything_is_found_in_one_run(tmp_path: Path) -> None:
         "pipelines.c.start",
     ]
     assert [each.name for each in examine(tmp_path / "tailer.toml").sound] == ["d"]
+
+
+CLIENT = """\
+[pipelines.orders]
+table = "t"
+[pipelines.orders.sink]
+kind = "kafka"
+bootstrap_servers = "h:1"
+[pipelines.orders.sink.client]
+security.protocol = "SASL_SSL"
+"sasl.mechanism" = "PLAIN"
+"sasl.username" = "ada"
+"sasl.password" = "placeholder"
+"ssl.ca.location" = "ca.pem"
+"""
+
+
+def test_the_environment_overrides_settings_of_a_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dots of a setting are underscores there; a JSON object may have them."""
+    path = tmp_path / "tailer.toml"
+    path.write_text(CLIENT)
+    prefix = "TAILER_PIPELINES__ORDERS__SINK__CLIENT"
+    monkeypatch.setenv(f"{prefix}__SASL_PASSWORD", "hush")
+    monkeypatch.setenv(f"{prefix}__LINGER_MS", "7")
+    (pipeline,) = load(path).pipelines
+    assert pipeline.sink_options["client"] == {
+        "security": {"protocol": "SASL_SSL"},
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "ada",
+        "sasl.password": "hush",
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "linger_ms": 7,
+    }
+    assert "hush" not in repr(pipeline)
+    monkeypatch.delenv(f"{prefix}__SASL_PASSWORD")
+    monkeypatch.setenv(prefix, '{"sasl.password": "hush", "linger.ms": 8}')
+    assert load(path).pipelines[0].sink_options["client"]["sasl.password"] == "hush"
+    monkeypatch.delenv(prefix)
+    monkeypatch.setenv(f"{prefix}__LINGER_MS", "soon")
+    (problem,) = examine(path).problems
+    assert problem.error.where == f"environment {prefix}__LINGER_MS"
+    assert problem.error.reason == "must be a whole number of at least 0"
 
 
 @pytest.mark.parametrize("option", ["compute_updates", "row_ids", "skip_unchanged"])

@@ -194,7 +194,8 @@ def settings(tmp_path: Path, kind: str, options: dict[str, Any], policy: Policy)
     return PipelineSettings("p", tmp_path, start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
 
 
-KAFKA = {"bootstrap_servers": "127.0.0.1:1", "sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "hush"}
+LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "hush"}
+KAFKA = {"bootstrap_servers": "127.0.0.1:1", "client": LOGIN}
 
 
 def test_work_for_executors_does_not_show_secrets(tmp_path: Path) -> None:

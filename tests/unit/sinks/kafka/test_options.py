@@ -1,17 +1,25 @@
 """The options of the `kafka` sink: refusals before any I/O, and that secrets are not shown."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from sinks.kafka.clients.port import OAuth, Sasl, Tls
+from sinks.kafka.clients.python_connection import arguments_of
+from sinks.kafka.clients.settings import CONFLUENT_ONLY, OF_PRODUCERS, PYTHON_NAMES, ClientSettings
 from sinks.kafka.options import Options, connection_of, read, settings_of
 from sinks.kafka.sink import KafkaSink
 from tailer.errors import ConfigError, SinkRejected
 
 SERVERS = {"bootstrap_servers": "one:9092, two:9092"}
-SASL = {"sasl_mechanism": "PLAIN", "sasl_username": "ada", "sasl_password": "hush"}
+USER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ada"}
+SASL = {**USER, "sasl.password": "hush"}
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 
 
 def of(**options: Any) -> Options:
@@ -62,19 +70,32 @@ def test_little_is_needed() -> None:
         ("partitions", {"partitions": 0}),
         ("max_record_bytes", {"max_record_bytes": 10}),
         ("transaction_timeout_s", {"transaction_timeout_s": 901}),
-        ("tls_ca_file", {"tls_ca_file": "ca.pem"}),
-        ("tls_certificate_file", {"tls": True, "tls_certificate_file": "mine.pem"}),
-        ("sasl_password_file", {**SASL, "sasl_password_file": "secret"}),
-        ("sasl_username", {"sasl_mechanism": "PLAIN", "sasl_password": "hush"}),
-        ("sasl_password", {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "ada"}),
-        ("sasl_password", {"sasl_password": "hush"}),
-        ("oauth_client_secret", {**SASL, "oauth_client_secret": "hush"}),
-        ("oauth_token_endpoint", {"sasl_mechanism": "OAUTHBEARER", "oauth_client_id": "a", "oauth_client_secret": "b"}),
+        ("client.ssl.ca.location", {"client": {"ssl.ca.location": "ca.pem"}}),
+        ("client.ssl.certificate.location", {"client": {**SASL, "ssl.certificate.location": "mine.pem"}}),
+        ("sasl_password_file", {"client": SASL, "sasl_password_file": "secret"}),
+        ("client.sasl.username", {"client": {**OAUTH, "sasl.mechanism": "PLAIN", "sasl.password": "hush"}}),
+        ("client.sasl.password", {"client": USER}),
+        ("client.sasl.password", {"client": {"sasl.password": "hush"}}),
+        ("client.sasl.mechanism", {"client": {"security.protocol": "SASL_SSL"}}),
+        ("client.sasl.mechanism", {"client": {**SASL, "security.protocol": "SSL"}}),
+        ("client.sasl.mechanism", {"client": {**SASL, "sasl.mechanism": "GSSAPI"}}),
+        ("client.sasl.oauthbearer.client.secret", {"client": {**SASL, "sasl.oauthbearer.client.secret": "hush"}}),
+        (
+            "client.sasl.oauthbearer.token.endpoint.url",
+            {"client": {**OAUTH, "sasl.oauthbearer.client.id": "a"}, "sasl_oauthbearer_client_secret_file": "b"},
+        ),
         ("registry_url", {"encoding": "avro", "registry_url": "http://ada:hush@one:8081"}),
         ("registry_url", {"encoding": "avro", "registry_url": "one:8081"}),
         ("registry_username", {"encoding": "avro", "registry_url": "http://one:8081", "registry_username": "ada"}),
         ("registry_tls_ca_file", {"registry_tls_ca_file": "ca.pem"}),
         ("linger_ms", {"linger_ms": 5}),
+        ("client.linger.mss", {"client": {"linger.mss": 5}}),
+        ("client.linger.ms", {"client": {"linger.ms": "5"}}),
+        ("client.linger.ms", {"client": {"linger.ms": 5000}}),
+        ("client.linger.ms", {"client": {"linger.ms": 5, "linger": {"ms": 6}}}),
+        ("client.batch.size", {"client": {"batch.size": 0}}),
+        ("client.batch.num.messages", {"library": "kafka-python", "client": {"batch.num.messages": 9}}),
+        ("client", {"client": "kafka-python"}),
         ("boundary", {"boundary": "row"}),
     ],
 )
@@ -90,13 +111,21 @@ def test_what_cannot_be_is_refused_by_name(option: str, given: dict[str, Any]) -
     [
         ({"boundary": "row", "partitions": 0, "linger_ms": 5}, ["linger_ms", "boundary", "partitions"]),
         ({"partitions": 0, "transaction_rows": 0, "topic": "a/b"}, ["topic", "partitions", "transaction_rows"]),
-        ({"tls_ca_file": "a", "tls_key_password": "hush"}, ["tls_ca_file", "tls_key_password"]),
-        ({"sasl_mechanism": "PLAIN"}, ["sasl_username", "sasl_password"]),
+        (
+            {"client": {"ssl.ca.location": "a", "ssl.key.password": "hush"}},
+            ["client.ssl.ca.location", "client.ssl.key.password"],
+        ),
+        (
+            {"client": {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}},
+            ["client.sasl.username", "client.sasl.password"],
+        ),
+        ({"client": {"acks": 1, "linger.ms": -1}, "partitions": 0}, ["client.acks", "client.linger.ms", "partitions"]),
         # A fault that only follows from another one is not reported.
         ({"key": "id", "tombstones": True}, ["key"]),
         ({"large_records": "dead_letter", "dead_letter_topic": 3}, ["dead_letter_topic"]),
         ({"bootstrap_server": "one:9092", "bootstrap_servers": 3}, ["bootstrap_server", "bootstrap_servers"]),
         ({"encoding": "avro", "registry_url": "http://[one:8081"}, ["registry_url"]),
+        ({"client": {**SASL, "sasl.password": 3}}, ["client.sasl.password"]),
     ],
 )
 def test_all_that_is_wrong_is_said_at_once(given: dict[str, Any], expected: list[str]) -> None:
@@ -108,7 +137,7 @@ def test_all_that_is_wrong_is_said_at_once(given: dict[str, Any], expected: list
     [
         ({"encoding": "avro", "registry_url": "http://one:8081"}, "fastavro", "encoding", "lake-tailer[avro]"),
         ({"encoding": "avro", "registry_url": "http://one:8081"}, "httpx2", "encoding", "lake-tailer[avro]"),
-        ({"client": "confluent-kafka"}, "confluent_kafka", "client", "lake-tailer[kafka-fast]"),
+        ({"library": "confluent-kafka"}, "confluent_kafka", "library", "lake-tailer[kafka-fast]"),
     ],
 )
 def test_packages_that_are_not_installed_are_named(
@@ -123,24 +152,106 @@ def test_packages_that_are_not_installed_are_named(
 
 def test_secrets_come_from_files_and_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hush\n")
-    options = of(sasl_mechanism="SCRAM-SHA-512", sasl_username="ada", sasl_password_file=str(tmp_path / "secret"))
-    connection = connection_of("orders", options)
+    scram = {**USER, "sasl.mechanism": "SCRAM-SHA-512"}
+    connection = connection_of("orders", of(client=scram, sasl_password_file=str(tmp_path / "secret")))
     assert connection.sasl == Sasl("SCRAM-SHA-512", "ada", "hush")
-    assert "hush" not in repr(connection)
-    assert "hush" not in repr(of(**SASL))
-    missing = of(sasl_mechanism="PLAIN", sasl_username="ada", sasl_password_file=str(tmp_path / "none"))
+    options = of(client=SASL)
+    assert not any("hush" in repr(each) for each in (connection, options, options.client, connection_of("o", options)))
+    assert repr(options.client) == "ClientSettings(sasl.mechanism, sasl.password, sasl.username, security.protocol)"
     with pytest.raises(SinkRejected, match="cannot be read"):
-        connection_of("orders", missing)
+        connection_of("orders", of(client=USER, sasl_password_file=str(tmp_path / "none")))
 
 
 def test_a_connection_has_what_was_given() -> None:
-    given = {"tls_certificate_file": "c.pem", "tls_key_file": "k.pem", "tls_key_password": "hush"}
-    connection = connection_of("orders", of(tls=True, tls_ca_file="ca.pem", **given))
-    assert connection.tls == Tls("ca.pem", "c.pem", "k.pem", "hush")
-    oauth = {"oauth_token_endpoint": "http://127.0.0.1:1/t", "oauth_client_id": "a", "oauth_client_secret": "b"}
-    connection = connection_of("orders", of(sasl_mechanism="OAUTHBEARER", **oauth, oauth_scope="kafka"))
+    mine = {"ssl.certificate.location": "c.pem", "ssl.key.location": "k.pem", "ssl.key.password": "hush"}
+    ssl = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem", **mine}
+    assert connection_of("orders", of(client=ssl)).tls == Tls("ca.pem", "c.pem", "k.pem", "hush")
+    unnamed = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}
+    assert connection_of("orders", of(client=unnamed)).tls == Tls(checks_names=False)
+    oauth = {
+        **OAUTH,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/t",
+        "sasl.oauthbearer.client.id": "a",
+        "sasl.oauthbearer.client.secret": "b",
+        "sasl.oauthbearer.scope": "kafka",
+    }
+    connection = connection_of("orders", of(client=oauth))
     assert connection.sasl == Sasl("OAUTHBEARER", oauth=OAuth("http://127.0.0.1:1/t", "a", "b", "kafka"))
     assert connection_of("orders", of()).tls is None
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"client.id": "us", "socket.send.buffer.bytes": 65536, "compression.type": "zstd", "linger.ms": 7},
+        {"client": {"id": "us"}, "send.buffer.bytes": 65536, "compression.codec": "zstd", "queue.buffering.max.ms": 7},
+        {"client_id": "us", "socket_send_buffer_bytes": 65536, "compression_type": "zstd", "linger_ms": 7},
+    ],
+)
+def test_settings_are_passed_on_however_they_are_spelled(table: dict[str, Any]) -> None:
+    options = of(client={**table, "socket.keepalive.enable": True})
+    connection, settings = connection_of("orders", options), settings_of(options)
+    assert connection.settings == {"client.id": "us", "socket.send.buffer.bytes": 65536}
+    assert (settings.compression, settings.settings) == ("zstd", {"linger.ms": 7, "socket.keepalive.enable": True})
+    arguments = arguments_of(connection)
+    assert (arguments["client_id"], arguments["send_buffer_bytes"]) == ("us", 65536)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("transactional.id", "refuse a second instance"),
+        ("enable.idempotence", "exactly once depends on it"),
+        ("acks", "exactly once depends on it"),
+        ("max.in.flight.requests.per.connection", "exactly once depends on it"),
+        ("partitioner", "exactly once depends on it"),
+        ("transaction.timeout.ms", "the sink's option transaction_timeout_s"),
+        ("delivery.timeout.ms", "follows from the sink's option transaction_timeout_s"),
+        ("bootstrap.servers", "the sink's option bootstrap_servers"),
+        ("group.id", "is for consumers"),
+        ("isolation.level", "is for consumers"),
+        ("sasl.jaas.config", "is for clients in Java"),
+        ("ssl.truststore.location", "is for clients in Java"),
+    ],
+)
+def test_what_the_sink_sets_itself_is_refused_with_the_reason(setting: str, said: str) -> None:
+    for given in ({setting: "hush"}, {setting.replace(".", "_"): "hush"}):
+        (fault,) = faults({"client": given})
+        assert (fault.where, said in fault.reason) == (f"orders.client.{setting}", True)
+        assert fault.hint
+        assert "hush" not in f"{fault}{fault.hint}"
+
+
+def test_an_unknown_setting_gets_a_suggestion() -> None:
+    assert faults({"client": {"linger.mss": 5}})[0].hint == "Did you mean 'linger.ms'?"
+    assert faults({"linger_ms": 5})[0].hint == 'Give "linger.ms" in the table client of the sink.'
+
+
+def test_both_clients_know_the_settings() -> None:
+    values: dict[str, Any] = {
+        "client.dns.lookup": "use_all_dns_ips",
+        "broker.address.family": "v4",
+        "compression.type": "lz4",
+        "socket.keepalive.enable": True,
+        "socket.nagle.disable": True,
+        "connections.max.idle.ms": 60_000,
+        "socket.connection.setup.timeout.ms": 2000,
+        "reconnect.backoff.max.ms": 1000,
+    }
+    names = {field.encode_name for field in msgspec.structs.fields(ClientSettings)}
+    others = {
+        name for name in names if not name.startswith(("sasl.", "ssl.", "security.")) and name not in PYTHON_NAMES
+    }
+    assert others == {"compression.type", *CONFLUENT_ONLY}
+    quiet = logging.getLogger(__name__)
+    quiet.setLevel(logging.CRITICAL)
+    for name in {*PYTHON_NAMES, *others}:
+        Producer({name: values.get(name, 5)}, logger=quiet)
+    of_connections = {argument for name, argument in PYTHON_NAMES.items() if name not in OF_PRODUCERS}
+    assert of_connections <= KafkaProducer.DEFAULT_CONFIG.keys() & KafkaConsumer.DEFAULT_CONFIG.keys()
+    assert of_connections <= KafkaAdminClient.DEFAULT_CONFIG.keys()
+    assert set(PYTHON_NAMES.values()) <= KafkaProducer.DEFAULT_CONFIG.keys()
 
 
 def test_what_is_sent_is_given_up_before_its_transaction() -> None:

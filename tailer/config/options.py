@@ -1,0 +1,156 @@
+"""The one reader of options: a msgspec struct says which there are, and faults are named by option, all at once.
+
+The configuration of sinks and the options of the data source for Spark are read here. A struct may have dotted or
+camel-case names for its fields (`rename`), tables for options (fields that are structs), and bounds for numbers
+(`msgspec.Meta`). Its class variable `refused`, if any, maps names that are not options to a reason and a next step.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import EnumType
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from tailer.errors import ConfigError, did_you_mean
+
+__all__ = ["described", "faults_of", "option_names", "read_options"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_WORDS: Final[Mapping[Any, str]] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def read_options(
+    name: str, options: Mapping[str, Any], shape: type[S], *checks: Callable[[str, S], Iterable[ConfigError]]
+) -> S:
+    """Read the options of the thing called `name` as a `shape`.
+
+    `checks`: further checks of options that have the right types.
+
+    Raises `ConfigError` naming `<name>.<option>` for an option that is unknown, missing or of the wrong type, and for
+    each failed check; several of them as an `ExceptionGroup`. Values are not converted, and are in no text.
+    """
+    faults = {fault.where: fault for fault in faults_of(options, shape)}
+    sound = _sound(options, shape, faults)
+    found = [ConfigError(f"{name}.{where}", fault.reason, fault.remedy) for where, fault in faults.items()]
+    if all(field.encode_name in sound for field in msgspec.structs.fields(shape) if field.required):
+        given = msgspec.convert(sound, shape)
+        more = (fault for check in checks for fault in check(name, given))
+        found += (fault for fault in more if not faults or _stands_alone(name, fault, sound, faults))
+        if not found:
+            return given
+    raise found[0] if len(found) == 1 else ExceptionGroup(f"options of {name}", found)
+
+
+def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, lax: bool = False) -> Iterator[ConfigError]:
+    """Yield an error for each option that is unknown, missing or of the wrong type; `where` is its name.
+
+    `lax`: texts are read as the number or the boolean that is wanted.
+    """
+    fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}
+    unknown = [_unknown(name, shape) for name in sorted(options.keys() - fields.keys())]
+    yield from unknown
+    for name, field in fields.items():
+        if name not in options:
+            if field.required and not any(f"Did you mean {name!r}?" in fault.remedy for fault in unknown):
+                yield ConfigError(name, "is missing", f"The options are: {', '.join(fields)}.")
+        elif (table := _table(field.type)) is not None and isinstance(options[name], Mapping):
+            for fault in faults_of(options[name], table, lax=lax):
+                yield ConfigError(f"{name}.{fault.where}", fault.reason, fault.remedy)
+        elif not _fits(options[name], field.type, lax=lax):
+            yield ConfigError(name, f"must be {described(field.type)}", _example(name, options[name], field.type))
+
+
+def option_names(shape: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the options of a struct, as users write them."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(shape))
+
+
+def described(kind: Any) -> str:
+    """Return the values of a type in words: `a whole number of at least 1`, `'a' or 'b'`, `a list of text`."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if isinstance(kind, EnumType):
+        members: list[Any] = list(kind)
+        return _any_of([each.value for each in members])
+    arguments, origin = get_args(kind), get_origin(kind)
+    if origin is Literal:
+        return _any_of(arguments)
+    if origin is Annotated:
+        return described(arguments[0]) + _bounds(arguments[1])
+    if origin is list:
+        return f"a list of {described(arguments[0])}"
+    if _table(kind) is not None or origin is dict or not arguments:
+        return "a table"
+    return " or ".join(described(each) for each in arguments if each is not type(None))
+
+
+def _any_of(values: Iterable[Any]) -> str:
+    *others, last = map(repr, values)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _bounds(meta: msgspec.Meta) -> str:
+    if meta.ge is not None and meta.le is not None:
+        return f" from {meta.ge} to {meta.le}"
+    return f" of at least {meta.ge}" if meta.ge is not None else ""
+
+
+def _table(kind: Any) -> type[msgspec.Struct] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def _unknown(name: str, shape: type[msgspec.Struct]) -> ConfigError:
+    refused: Mapping[str, tuple[str, str]] = getattr(shape, "refused", {})
+    if name in refused:
+        return ConfigError(name, *refused[name])
+    known = option_names(shape)
+    return ConfigError(
+        name, "no such option", did_you_mean(name, known) or f"The options are: {', '.join(known) or 'none'}."
+    )
+
+
+def _fits(value: Any, kind: Any, *, lax: bool) -> bool:
+    try:
+        msgspec.convert(value, kind, strict=not lax)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _example(name: str, value: Any, kind: Any) -> str:
+    """Return the next step for a value of the wrong type, if the type alone does not give it."""
+    if get_origin(kind) is list:
+        return f'Give a list, such as {name} = ["a"].'
+    if _table(kind) is not None:
+        return f"Add a table that ends with .{name}]."
+    wanted = {kind, *get_args(kind)}
+    if isinstance(value, str):
+        return (
+            "Give one of these." if any(get_origin(each) is Literal for each in wanted) else "Write it without quotes."
+        )
+    return "Write it in quotes." if str in wanted else "Give one of these."
+
+
+def _sound(
+    options: Mapping[str, Any], shape: type[msgspec.Struct], faults: Mapping[str, ConfigError], table: str = ""
+) -> dict[str, Any]:
+    """Return the options without a fault."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(shape):
+        name = field.encode_name
+        if name in options and table + name not in faults:
+            inner, value = _table(field.type), options[name]
+            found[name] = value if inner is None else _sound(value, inner, faults, f"{table}{name}.")
+    return found
+
+
+def _stands_alone(name: str, fault: ConfigError, sound: Mapping[str, Any], faults: Iterable[str]) -> bool:
+    """Return whether a check failed because of valid options, and not because others count as missing."""
+    text, option = f"{fault.reason} {fault.remedy}", fault.where.removeprefix(f"{name}.")
+    table, _, inner = option.partition(".")
+    given = table in sound and (not inner or inner in sound[table])
+    # An option of a table is named without the table.
+    related = any(re.search(rf"\b{re.escape(each.partition('.')[2] or each)}\b", text) for each in faults)
+    return given and not related
