@@ -78,7 +78,7 @@ def described(kind: Any) -> str:
     if origin is Literal:
         return _any_of(arguments)
     if origin is Annotated:
-        return described(arguments[0]) + _bounds(arguments[1])
+        return arguments[1].description or described(arguments[0]) + _bounds(arguments[1])
     if origin is list:
         return f"a list of {described(arguments[0])}"
     if _table(kind) is not None or origin is dict or not arguments:
@@ -120,17 +120,23 @@ def _fits(value: Any, kind: Any, *, lax: bool) -> bool:
 
 
 def _example(name: str, value: Any, kind: Any) -> str:
-    """Return the next step for a value of the wrong type, if the type alone does not give it."""
+    """Return the next step for a value of the wrong type."""
+    wanted = {kind, *get_args(kind)}
+    examples = [meta.examples[0] for each in wanted for meta in _metas(each) if meta.examples]
     if get_origin(kind) is list:
         return f'Give a list, such as {name} = ["a"].'
     if _table(kind) is not None:
         return f"Add a table that ends with .{name}]."
-    wanted = {kind, *get_args(kind)}
+    if examples:
+        return f"Give a value such as {examples[0]}."
     if isinstance(value, str):
-        return (
-            "Give one of these." if any(get_origin(each) is Literal for each in wanted) else "Write it without quotes."
-        )
+        is_choice = any(get_origin(each) is Literal or isinstance(each, EnumType) for each in wanted)
+        return "Give one of these." if is_choice else "Write it without quotes."
     return "Write it in quotes." if str in wanted else "Give one of these."
+
+
+def _metas(kind: Any) -> list[msgspec.Meta]:
+    return [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
 
 
 def _sound(

@@ -274,7 +274,7 @@ def test_an_empty_table(source: Source, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingVersoin": 0}, "Did you mean startingVersion?"),
+        ({"startingVersoin": 0}, "Did you mean 'startingVersion'?"),
         ({}, "Give startingVersion, startingTimestamp or snapshot = true."),
         ({"startingVersion": 0, "columns": "nope"}, "The columns are: a."),
         ({"startingVersion": 0, "filter": "a >"}, "filter"),

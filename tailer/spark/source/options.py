@@ -38,14 +38,16 @@ Names of options and columns are found without regard to case, as everywhere in 
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.errors import ConfigError
+from tailer.config.options import faults_of, option_names
+from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
 from tailer.spark.source.admission import Budget
 from tailer.start import Start, StartKind
@@ -57,33 +59,47 @@ __all__ = ["DEFAULT_MAX_FILES", "SourceOptions", "read_options"]
 
 DEFAULT_MAX_FILES: Final = 1000
 
-T = TypeVar("T")
-
-_NAMES: Final = (
-    "path",
-    "startingVersion",
-    "startingTimestamp",
-    "endingVersion",
-    "endingTimestamp",
-    "snapshot",
-    "maxFilesPerTrigger",
-    "maxBytesPerTrigger",
-    "maxRowsPerTrigger",
-    "columns",
-    "filter",
-    "carryovers",
-    "computeUpdates",
-    "netChanges",
-    "key",
-    "rowIds",
-    "schema",
-    "appId",
-)
-_FOLDED: Final = {name.lower(): name for name in _NAMES}
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]*[^`,\s]))\s*(?:,|$)")
 _A_START: Final = "Give startingVersion, startingTimestamp or snapshot = true."
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1, description="a whole number above 0", examples=[1000])]
+AppId = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"\A[A-Za-z0-9_.-]+\Z",
+        description="a name of letters, digits, '_', '.' and '-'",
+        examples=["orders"],
+    ),
+]
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The options as they are written."""
+
+    path: str = ""
+    starting_version: str | None = None
+    starting_timestamp: str | None = None
+    ending_version: str | None = None
+    ending_timestamp: str | None = None
+    snapshot: bool | None = None
+    max_files_per_trigger: Count | None = None
+    max_bytes_per_trigger: str | None = None
+    max_rows_per_trigger: Count | None = None
+    columns: str | None = None
+    filter: str | None = None
+    carryovers: Carryovers = Carryovers.DROP
+    compute_updates: bool = False
+    net_changes: bool = False
+    key: str | None = None
+    row_ids: bool = False
+    schema: Literal["typed", "envelope"] = "typed"
+    app_id: AppId | None = None
+
+
+_NAMES: Final = {name.lower(): name for name in option_names(_Given)}
+_WORDS: Final = frozenset({"carryovers", "schema"})  # in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,129 +150,61 @@ class SourceOptions:
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
     """Check the options from Spark, in any case. Raises `ConfigError` for the first problem, naming the option."""
-    given = _known(options)
-    reading = _Reading(given)
-    start, end = reading.start(), reading.end()
+    given = _given(options)
+    start = _start(given)
+    end = _place("ending", given.ending_version, given.ending_timestamp, (StartKind.LATEST,))
     _check_range(start, end)
-    columns = _columns("columns", given["columns"]) if "columns" in given else ()
+    columns = () if given.columns is None else _columns("columns", given.columns)
     return SourceOptions(
-        path=reading.path(),
+        path=_path(given.path),
         start=start,
         end=end,
-        budget=reading.budget(),
+        budget=_budget(given),
         columns=columns,
-        filter=reading.optional("filter", _filter),
-        rules=reading.rules(columns),
-        net_changes=reading.flag("netChanges"),
-        row_ids=reading.flag("rowIds"),
-        envelope=reading.word("schema", ("typed", "envelope")) == "envelope",
-        app_id=reading.optional("appId", _app_id),
-        snapshot=reading.optional("snapshot", _flag),
+        filter=None if given.filter is None else _filter(given.filter),
+        rules=_rules(given, columns),
+        net_changes=given.net_changes,
+        row_ids=given.row_ids,
+        envelope=given.schema == "envelope",
+        app_id=given.app_id,
+        snapshot=given.snapshot,
     )
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Map the options to their names here. Raises `ConfigError`."""
+def _given(options: Mapping[str, str]) -> _Given:
+    """Return the options by their names here, with numbers and booleans read. Raises `ConfigError`."""
     folded = {name.lower(): text for name, text in options.items()}
     if "provider" in folded and "location" in folded:
         reason = "Spark does not hand the options of a table on to a data source in Python"
         remedy = "Use CREATE TEMPORARY VIEW v USING tailer OPTIONS (...), or spark.read.format('tailer')."
         raise ConfigError("CREATE TABLE", reason, remedy)
+    named = {_NAMES.get(name.lower(), name): text.strip() for name, text in options.items()}
     if "paths" in folded:  # the form in which Spark passes a list given to `load`
-        paths = json.loads(folded.pop("paths"))
+        paths = json.loads(folded["paths"])
         if len(paths) != 1 or "path" in folded:
             raise ConfigError("path", "must be one table", "Read several tables one by one, and union them.")
-        folded["path"] = paths[0]
-    spelled = {name.lower(): name for name in options}
-    for name in folded:
-        if name not in _FOLDED:
-            near = get_close_matches(name, _FOLDED, n=1)
-            remedy = f"Did you mean {_FOLDED[near[0]]}?" if near else f"The options are: {', '.join(_NAMES)}."
-            raise ConfigError(spelled[name], "is not an option of the data source tailer", remedy)
-    return {_FOLDED[name]: text.strip() for name, text in folded.items()}
+        named = {name: text for name, text in named.items() if name.lower() != "paths"} | {"path": paths[0].strip()}
+    texts = {name: text.lower() if name in _WORDS else text for name, text in named.items()}
+    for fault in faults_of(texts, _Given, lax=True):
+        reason = f"is {texts[fault.where]!r}, but {fault.reason}" if fault.where in _NAMES.values() else fault.reason
+        raise ConfigError(fault.where, reason, fault.remedy)
+    return msgspec.convert(texts, _Given, strict=False)
 
 
-class _Reading:
-    """A reader of options, which converts each to its value."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def optional(self, name: str, read: Callable[[str, str], T]) -> T | None:
-        return read(name, self._given[name]) if name in self._given else None
-
-    def flag(self, name: str) -> bool:
-        return self.optional(name, _flag) or False
-
-    def word(self, name: str, words: Sequence[str]) -> str:
-        """Return one of `words`; the first is the default."""
-        word = self._given.get(name, words[0]).lower()
-        if word not in words:
-            raise ConfigError(name, f"{self._given[name]!r} is not {' or '.join(words)}", f"Give {words[0]}.")
-        return word
-
-    def path(self) -> Path:
-        text = self._given.get("path", "")
-        if not text:
-            raise ConfigError(
-                "path", "is missing or empty", "Give the folder that contains _delta_log: load('/data/t')."
-            )
-        scheme = _SCHEME.fullmatch(text)
-        if scheme is None:
-            return _folder(text)
-        if scheme[1].lower() != "file":
-            # The rest of an address may hold a secret.
-            raise ConfigError("path", f"{scheme[1]}: is not a local path", "Give a folder that all executors can read.")
-        # As in Hadoop: one slash or three, and no escapes.
-        local = re.sub(r"^//(?=/)", "", scheme[2])
-        if not local.startswith("/") or re.match(r"//[^/]", local):
-            raise ConfigError("path", "is not an absolute path on this machine", "Write it as file:///data/orders.")
-        return _folder(local)
-
-    def start(self) -> Start | None:
-        start = self._place("startingVersion", "startingTimestamp", (StartKind.EARLIEST, StartKind.LATEST))
-        if not self.flag("snapshot"):
-            return start
-        for name in ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"):
-            if name in self._given:
-                reason = "does not go with snapshot = true, which begins with all rows of the newest version"
-                raise ConfigError(name, reason, f"Leave out {name}, or snapshot.")
-        return Start(StartKind.SNAPSHOT)
-
-    def end(self) -> Start | None:
-        return self._place("endingVersion", "endingTimestamp", (StartKind.LATEST,))
-
-    def _place(self, version: str, timestamp: str, words: tuple[StartKind, ...]) -> Start | None:
-        if version in self._given and timestamp in self._given:
-            raise ConfigError(timestamp, f"does not go with {version}", "Give one of the two.")
-        if timestamp in self._given:
-            return _moment(timestamp, self._given[timestamp])
-        return _version(version, self._given[version], words) if version in self._given else None
-
-    def budget(self) -> Budget:
-        files = self.optional("maxFilesPerTrigger", _count)
-        size = self.optional("maxBytesPerTrigger", _size)
-        rows = self.optional("maxRowsPerTrigger", _count)
-        limited = (files, size, rows) != (None, None, None)
-        return Budget(files if limited else DEFAULT_MAX_FILES, size, rows)
-
-    def rules(self, columns: Sequence[str]) -> PairingRules:
-        carryovers = Carryovers(self.word("carryovers", [each.value for each in Carryovers]))
-        updates, net = self.flag("computeUpdates"), self.flag("netChanges")
-        key = _columns("key", self._given["key"]) if "key" in self._given else ()
-        if net and carryovers is Carryovers.KEEP:
-            raise ConfigError(
-                "carryovers", "does not go with netChanges: what cancels out is never shown", "Leave it out."
-            )
-        if key and not (updates or net):
-            raise ConfigError("key", "is of no use without computeUpdates or netChanges", "Add computeUpdates = true.")
-        there = {column.lower() for column in columns}
-        for column in key:
-            if columns and column.lower() not in there:
-                raise ConfigError(
-                    "key", f"{column!r} is not one of columns", "The key column must also be listed in `columns`."
-                )
-        return PairingRules(carryovers, updates, key)
+def _path(text: str) -> Path:
+    if not text:
+        raise ConfigError("path", "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
+    scheme = _SCHEME.fullmatch(text)
+    if scheme is None:
+        return _folder(text)
+    if scheme[1].lower() != "file":
+        # The rest of an address may hold a secret.
+        raise ConfigError("path", f"{scheme[1]}: is not a local path", "Give a folder that all executors can read.")
+    # As in Hadoop: one slash or three, and no escapes.
+    local = re.sub(r"^//(?=/)", "", scheme[2])
+    if not local.startswith("/") or re.match(r"//[^/]", local):
+        raise ConfigError("path", "is not an absolute path on this machine", "Write it as file:///data/orders.")
+    return _folder(local)
 
 
 def _folder(text: str) -> Path:
@@ -265,14 +213,51 @@ def _folder(text: str) -> Path:
     return Path(os.path.normpath(Path.cwd() / one_slash))
 
 
-def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    folded = {name.lower(): name for name in names}
-    for column in wanted:
-        if column.lower() not in folded:
-            near = get_close_matches(column.lower(), folded, n=1)
-            meant = f" Did you mean {folded[near[0]]!r}?" if near else ""
-            raise ConfigError(option, f"no column {column!r}", f"The columns are: {', '.join(names)}.{meant}")
-    return tuple(column if column in names else folded[column.lower()] for column in wanted)
+def _start(given: _Given) -> Start | None:
+    words = (StartKind.EARLIEST, StartKind.LATEST)
+    start = _place("starting", given.starting_version, given.starting_timestamp, words)
+    if not given.snapshot:
+        return start
+    others = {
+        "startingVersion": given.starting_version,
+        "startingTimestamp": given.starting_timestamp,
+        "endingVersion": given.ending_version,
+        "endingTimestamp": given.ending_timestamp,
+    }
+    for name, text in others.items():
+        if text is not None:
+            reason = "does not go with snapshot = true, which begins with all rows of the newest version"
+            raise ConfigError(name, reason, f"Leave out {name}, or snapshot.")
+    return Start(StartKind.SNAPSHOT)
+
+
+def _place(which: str, version: str | None, timestamp: str | None, words: Sequence[StartKind]) -> Start | None:
+    """Return the place that is given by a version, one of `words`, or a time."""
+    if timestamp is None:
+        return None if version is None else _version(which, version, words)
+    name = f"{which}Timestamp"
+    if version is not None:
+        raise ConfigError(name, f"does not go with {which}Version", "Give one of the two.")
+    found = _parsed(timestamp)
+    if found is None or found.kind is not StartKind.TIMESTAMP:
+        remedy = "Give a time such as 2026-03-01T12:00:00Z or 2026-03-01 12:00:00 (UTC)."
+        raise ConfigError(name, f"{timestamp!r} is not a time", remedy)
+    return found
+
+
+def _version(which: str, text: str, words: Sequence[StartKind]) -> Start:
+    found = _parsed(text.lower())
+    if found is None or found.kind not in (StartKind.VERSION, *words) or found.value >= 2**63:
+        remedy = f"Give a version such as 12, or {' or '.join(words)}; for a time there is {which}Timestamp."
+        raise ConfigError(f"{which}Version", f"{text!r} is not a version", remedy)
+    return found
+
+
+def _parsed(text: str) -> Start | None:
+    try:
+        return Start.parse(text)
+    except ConfigError:
+        return None
 
 
 def _check_range(start: Start | None, end: Start | None) -> None:
@@ -281,36 +266,11 @@ def _check_range(start: Start | None, end: Start | None) -> None:
         raise ConfigError(f"ending{kind}", f"comes before starting{kind}", "Give a later end, or an earlier start.")
 
 
-def _version(name: str, text: str, words: tuple[StartKind, ...]) -> Start:
-    if text.lower() in words:
-        return Start(StartKind(text.lower()))
-    if not (text.isascii() and text.isdigit()) or int(text) >= 2**63:
-        remedy = f"Give a version such as 12, or {' or '.join(words)}; for a time there is {name[:-7]}Timestamp."
-        raise ConfigError(name, f"{text!r} is not a version", remedy)
-    return Start(StartKind.VERSION, int(text))
-
-
-def _moment(name: str, text: str) -> Start:
-    try:
-        moment = Start.parse(text, name)
-    except ConfigError:
-        moment = None
-    if moment is None or moment.kind is not StartKind.TIMESTAMP:
-        remedy = "Give a time such as 2026-03-01T12:00:00Z or 2026-03-01 12:00:00 (UTC)."
-        raise ConfigError(name, f"{text!r} is not a time", remedy)
-    return moment
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(name, f"{text!r} is not true or false", "Give true or false.")
-    return text.lower() == "true"
-
-
-def _count(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 2**63:
-        raise ConfigError(name, f"{text!r} is not a number above 0", "Give a number, such as 1000.")
-    return int(text)
+def _budget(given: _Given) -> Budget:
+    files, rows = given.max_files_per_trigger, given.max_rows_per_trigger
+    size = None if given.max_bytes_per_trigger is None else _size("maxBytesPerTrigger", given.max_bytes_per_trigger)
+    limited = (files, size, rows) != (None, None, None)
+    return Budget(files if limited else DEFAULT_MAX_FILES, size, rows)
 
 
 def _size(name: str, text: str) -> int:
@@ -319,6 +279,29 @@ def _size(name: str, text: str) -> int:
     if not 0 < size < 2**63:
         raise ConfigError(name, f"{text!r} is not a size above 0", "Give bytes, or a size such as 64m or 1g.")
     return size
+
+
+def _rules(given: _Given, columns: Sequence[str]) -> PairingRules:
+    key = () if given.key is None else _columns("key", given.key)
+    if given.net_changes and given.carryovers is Carryovers.KEEP:
+        raise ConfigError("carryovers", "does not go with netChanges: what cancels out is never shown", "Leave it out.")
+    if key and not (given.compute_updates or given.net_changes):
+        raise ConfigError("key", "is of no use without computeUpdates or netChanges", "Add computeUpdates = true.")
+    there = {column.lower() for column in columns}
+    for column in key:
+        if columns and column.lower() not in there:
+            remedy = "The key column must also be listed in `columns`."
+            raise ConfigError("key", f"{column!r} is not one of columns", remedy)
+    return PairingRules(given.carryovers, given.compute_updates, key)
+
+
+def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    folded = {name.lower(): name for name in names}
+    for column in wanted:
+        if column.lower() not in folded:
+            remedy = f"The columns are: {', '.join(names)}. {did_you_mean(column, names)}".rstrip()
+            raise ConfigError(option, f"no column {column!r}", remedy)
+    return tuple(column if column in names else folded[column.lower()] for column in wanted)
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
@@ -345,16 +328,10 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
 _ALWAYS_THERE: Final = frozenset(column.name for column in METADATA_FIELDS)
 
 
-def _filter(name: str, text: str) -> "RowFilter":
+def _filter(text: str) -> "RowFilter":
     # Takes a tenth of a second, in every process of a query.
     from tailer.spark.source.filters import RowFilter  # noqa: PLC0415
 
     if not text:
-        raise ConfigError(name, "is empty", "Leave it out to have all rows.")
+        raise ConfigError("filter", "is empty", "Leave it out to have all rows.")
     return RowFilter(text)
-
-
-def _app_id(name: str, text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
-        raise ConfigError(name, f"{text!r} is not a name", "Use letters, digits, '_', '.' and '-'.")
-    return text

@@ -175,10 +175,10 @@ def test_a_missing_path_is_refused() -> None:
         ),
         ({"snapshot": "true", "startingVersion": "1"}, "startingVersion", "does not go with snapshot"),
         ({"snapshot": "true", "endingVersion": "1"}, "endingVersion", "does not go with snapshot"),
-        ({"snapshot": "yes"}, "snapshot", "is not true or false"),
-        ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger", "is not a number above 0"),
-        ({"maxRowsPerTrigger": "-5"}, "maxRowsPerTrigger", "is not a number above 0"),
-        ({"maxRowsPerTrigger": "1.5"}, "maxRowsPerTrigger", "is not a number above 0"),
+        ({"snapshot": "yes"}, "snapshot", "must be true or false"),
+        ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger", "must be a whole number above 0"),
+        ({"maxRowsPerTrigger": "-5"}, "maxRowsPerTrigger", "must be a whole number above 0"),
+        ({"maxRowsPerTrigger": "1.5"}, "maxRowsPerTrigger", "must be a whole number above 0"),
         ({"maxBytesPerTrigger": "0m"}, "maxBytesPerTrigger", "is not a size above 0"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "is not a size above 0"),
         ({"maxBytesPerTrigger": "1.5g"}, "maxBytesPerTrigger", "is not a size above 0"),
@@ -193,14 +193,14 @@ def test_a_missing_path_is_refused() -> None:
         ({"filter": "  "}, "filter", "is empty"),
         ({"filter": "a >"}, "filter", "is not one condition"),
         ({"filter": "random() < 1"}, "filter", "depends on more than its arguments"),
-        ({"carryovers": "maybe"}, "carryovers", "'maybe' is not drop or keep"),
-        ({"schema": "json"}, "schema", "'json' is not typed or envelope"),
+        ({"carryovers": "maybe"}, "carryovers", "is 'maybe', but must be 'drop' or 'keep'"),
+        ({"schema": "json"}, "schema", "must be 'typed' or 'envelope'"),
         ({"netChanges": "true", "carryovers": "keep"}, "carryovers", "does not go with netChanges"),
         ({"key": "id"}, "key", "is of no use without computeUpdates or netChanges"),
         ({"key": "id", "computeUpdates": "true", "columns": "a"}, "key", "is not one of columns"),
-        ({"appId": ""}, "appId", "is not a name"),
-        ({"appId": "a/b"}, "appId", "is not a name"),
-        ({"startingversoin": "1"}, "startingversoin", "is not an option of the data source tailer"),
+        ({"appId": ""}, "appId", "must be a name"),
+        ({"appId": "a/b"}, "appId", "must be a name"),
+        ({"startingversoin": "1"}, "startingversoin", "no such option"),
     ],
 )
 def test_what_is_refused_is_named_with_a_way_on(given: dict[str, str], where: str, reason: str) -> None:
@@ -211,8 +211,8 @@ def test_what_is_refused_is_named_with_a_way_on(given: dict[str, str], where: st
 
 
 def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
-    assert refused(startingVersoin=1)[2] == "Did you mean startingVersion?"
-    assert refused(maxFilesPerTriger=1)[2] == "Did you mean maxFilesPerTrigger?"
+    assert refused(startingVersoin=1)[2] == "Did you mean 'startingVersion'?"
+    assert refused(maxFilesPerTriger=1)[2] == "Did you mean 'maxFilesPerTrigger'?"
     assert refused(password="x")[2].startswith("The options are: path, startingVersion, ")
 
 
