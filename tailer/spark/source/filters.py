@@ -11,19 +11,19 @@ also has no access to files, the network, extensions or variables of the program
 predicate's results: `repeat` and similar functions can make much.
 """
 
+import atexit
 import json
-import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS, ChangeBatch
 
 __all__ = ["RowFilter"]
@@ -68,8 +68,8 @@ class RowFilter:
 
         `schema` need not contain the metadata columns of change rows.
         """
-        with _evaluator(self.text) as evaluator:
-            evaluator.answer(_completed(_no_rows(schema), METADATA_FIELDS), "")
+        no_rows = pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema.names)
+        _answer(_parsed(self.text), _completed(no_rows, METADATA_FIELDS), "")
 
     def apply(self, batch: ChangeBatch, schema: pa.Schema | None = None) -> ChangeBatch:
         """Return the rows of `batch` for which the predicate is true, in their order; there may be none.
@@ -80,30 +80,13 @@ class RowFilter:
         Raises `ConfigError` if the rows lack a column that the predicate uses, or if it cannot be computed for one of
         them (invariant 5).
         """
-        named = _parsed(self.text).named
-        older = () if schema is None else [column for column in schema if column.name.lower() in named]
-        with _evaluator(self.text) as evaluator:
-            wanted = evaluator.answer(_completed(batch.rows, older), f" at version {batch.version}")
+        predicate = _parsed(self.text)
+        older = () if schema is None else [column for column in schema if column.name.lower() in predicate.named]
+        wanted = _answer(predicate, _completed(batch.rows, older), f" at version {batch.version}")
         if wanted.true_count == len(batch):
             return batch
         kept, index = batch.rows.filter(wanted), batch.row_index.filter(wanted)
         return ChangeBatch(batch.table_id, batch.version, batch.task, kept, index)
-
-
-@contextmanager
-def _evaluator(text: str) -> Iterator["_Evaluator"]:
-    """Lend an evaluator that no other thread uses meanwhile. One that fails is not used again."""
-    predicate = _parsed(text)
-    try:
-        evaluator = predicate.idle.pop()
-    except IndexError:
-        evaluator = _Evaluator(predicate)
-    yield evaluator
-    predicate.idle.append(evaluator)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema.names)
 
 
 def _completed(rows: pa.RecordBatch, columns: Collection[pa.Field]) -> pa.RecordBatch:
@@ -114,73 +97,60 @@ def _completed(rows: pa.RecordBatch, columns: Collection[pa.Field]) -> pa.Record
     return rows
 
 
-class _Evaluator:
-    """A connection that sees only the current rows, with the query prepared for their schema."""
-
-    def __init__(self, predicate: "_Predicate") -> None:
-        self._predicate = predicate
-        # DuckDB warns about connections that outlive the interpreter's other objects, as one in a traceback may.
-        self._connections = [_connect()]
-        weakref.finalize(self, _close, self._connections)
-        self._at_hand = _AtHand()
-        self._named: tuple[int, ...] = ()
-        self._prepared: tuple[pa.Schema, duckdb.DuckDBPyRelation] | None = None
-        # A name that the predicate cannot contain.
-        self._table = "rows" + "_" * max(map(len, predicate.named), default=0)
-
-    def answer(self, rows: pa.RecordBatch, place: str) -> pa.BooleanArray:
-        """Return for each row whether it is wanted: true, false or null. `place`: the place to name in errors."""
-        with _translated(self._predicate.text, place):
-            if self._prepared is None or not self._prepared[0].equals(rows.schema):
-                self._prepared = (rows.schema, self._prepare(rows.schema, place))
-            self._at_hand.rows = self._seen(rows)
-            return self._prepared[1].to_arrow_table().column(0).combine_chunks()
-
-    def _prepare(self, schema: pa.Schema, place: str) -> duckdb.DuckDBPyRelation:
-        self._named = self._predicate.resolve(schema.names, place)
-        self._at_hand.rows = self._seen(_no_rows(schema))
-        self._connections[0].register(self._table, self._at_hand)
-        question = self._connections[0].sql(f"SELECT (\n{self._predicate.text}\n) FROM {self._table}")
-        if str(question.types[0]) != "BOOLEAN":
-            raise ConfigError(_WHERE, f"{self._predicate.text!r} is {question.types[0]}, not true or false", _EXAMPLE)
-        return question
-
-    def _seen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of `rows` that the predicate uses: others may have types that DuckDB lacks."""
-        if not self._named:
-            return pa.RecordBatch.from_arrays([pa.repeat(True, rows.num_rows)], [self._table])
-        columns = [rows.column(index) for index in self._named]
-        for place, column in enumerate(columns):
-            if column.offset and pa.types.is_nested(column.type):
-                # Nested columns of a slice may begin at any offset.
-                columns[place] = column.take(pa.array(range(len(column)), pa.int64()))
-        return pa.RecordBatch.from_arrays(columns, [rows.schema.names[index] for index in self._named])
+def _answer(predicate: "_Predicate", rows: pa.RecordBatch, place: str) -> pa.BooleanArray:
+    """Return for each row whether it is wanted: true, false or null. `place`: the place to name in errors."""
+    # A name that the predicate cannot contain.
+    table = "rows" + "_" * max(map(len, predicate.named), default=0)
+    seen = _seen(rows, predicate.resolve(rows.schema.names, place), table)
+    with _connected() as connection, _translated(predicate.text, place):
+        connection.register(table, pa.Table.from_batches([seen]))
+        try:
+            question = connection.sql(f"SELECT (\n{predicate.text}\n) FROM {table}")
+            if str(question.types[0]) != "BOOLEAN":
+                reason = f"{predicate.text!r} is {question.types[0]}, not true or false"
+                raise ConfigError(_WHERE, reason, _EXAMPLE)
+            return question.to_arrow_table().column(0).combine_chunks()
+        finally:
+            connection.unregister(table)
 
 
-class _AtHand:
-    """The rows for the next run of the prepared query; DuckDB fetches them when it runs."""
+def _seen(rows: pa.RecordBatch, named: Sequence[int], table: str) -> pa.RecordBatch:
+    """Return the columns of `rows` that the predicate uses: others may have types that DuckDB lacks."""
+    if not named:
+        return pa.RecordBatch.from_arrays([pa.repeat(True, rows.num_rows)], [table])
+    columns = [rows.column(index) for index in named]
+    for place, column in enumerate(columns):
+        if column.offset and pa.types.is_nested(column.type):
+            # Nested columns of a slice may begin at any offset.
+            columns[place] = column.take(pa.array(range(len(column)), pa.int64()))
+    return pa.RecordBatch.from_arrays(columns, [rows.schema.names[index] for index in named])
 
-    rows: pa.RecordBatch
 
-    def __arrow_c_schema__(self) -> object:
-        return self.rows.schema.__arrow_c_schema__()
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return pa.RecordBatchReader.from_batches(self.rows.schema, [self.rows]).__arrow_c_stream__(requested_schema)
+_LOCK: Final = Lock()
 
 
-def _connect() -> duckdb.DuckDBPyConnection:
+@contextmanager
+def _connected() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Lend the connection of this process, to one thread at a time. One that fails is not used again."""
+    with _LOCK:
+        try:
+            yield _connection()
+        except BaseException:
+            _connection.cache_clear()
+            raise
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config=_CONNECTION)
     # Otherwise DuckDB writes to standard output, where rows may go, when a query takes two seconds.
     connection.execute("SET enable_progress_bar = false").fetchall()
     # Text and times are converted in this zone, wherever the filter runs.
     connection.execute("SET TimeZone = 'UTC'").fetchall()
     connection.execute("SET lock_configuration = true").fetchall()
+    # DuckDB warns about connections that outlive the interpreter's other objects.
+    atexit.register(connection.close)
     return connection
-
-
-def _close(connections: list[duckdb.DuckDBPyConnection]) -> None:
-    connections.pop().close()
 
 
 @contextmanager
@@ -200,14 +170,12 @@ class _Predicate:
     """The result of parsing a predicate: names in lower case.
 
     `required`: names that must be columns. `parameters`: names of lambda parameters, or columns, to the left of an
-    arrow. `idle`: evaluators that are not in use. Every task of an executor has its own copy of a filter and need not
-    make new ones.
+    arrow.
     """
 
     text: str
     required: frozenset[str]
     parameters: frozenset[str]
-    idle: list[_Evaluator] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def named(self) -> frozenset[str]:
@@ -227,27 +195,23 @@ class _Predicate:
             if name not in folded and (name in self.required or name in _BARE_FUNCTIONS):
                 if name in _BARE_FUNCTIONS:
                     raise ConfigError(_WHERE, f"{name} depends on more than the row", _REPEATABLE)
-                near = get_close_matches(name, folded, n=1)
-                meant = f" Did you mean {names[folded.index(near[0])]!r}?" if near else ""
-                text = " Put text in single quotes." if f'"{name}"' in self.text.lower() else ""
-                remedy = f"The columns are: {', '.join(names)}.{meant}{text}"
-                raise ConfigError(_WHERE, f"no column {name!r}{place}", remedy)
+                text = "Put text in single quotes." if f'"{name}"' in self.text.lower() else ""
+                remedy = (f"The columns are: {', '.join(names)}.", did_you_mean(name, names), text)
+                raise ConfigError(_WHERE, f"no column {name!r}{place}", " ".join(filter(None, remedy)))
         return tuple(index for index, name in enumerate(folded) if name in self.named)
 
 
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> _Predicate:
     """Parse a predicate. Raises `ConfigError`."""
-    connections = [_connect()]
-    try:
-        reading = _Reading(connections[0])
-        reading.read(text, frozenset())
-        return _Predicate(text, frozenset(reading.required), frozenset(reading.parameters))
-    except (duckdb.Error, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(_WHERE, f"{text!r} cannot be read: {reason}", _EXAMPLE) from error
-    finally:
-        _close(connections)
+    with _connected() as connection:
+        reading = _Reading(connection)
+        try:
+            reading.read(text, frozenset())
+        except (duckdb.Error, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(_WHERE, f"{text!r} cannot be read: {reason}", _EXAMPLE) from error
+    return _Predicate(text, frozenset(reading.required), frozenset(reading.parameters))
 
 
 # Functions that are called without brackets, unless a column has their name.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tailer.errors import ConfigError
 from tailer.events import METADATA_FIELDS, ChangeBatch
-from tailer.spark.source.filters import RowFilter, _connect
+from tailer.spark.source.filters import RowFilter, _connection
 
 NO_ROWS_OF_ITS_OWN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -324,4 +324,4 @@ def test_several_threads_may_use_it_at_once() -> None:
 
 
 def test_slow_answers_show_no_progress_on_standard_output() -> None:
-    assert _connect().execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
+    assert _connection().execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
