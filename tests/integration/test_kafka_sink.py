@@ -400,7 +400,7 @@ def test_to_look_disturbs_nobody(kafka: KafkaCluster) -> None:
 @pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
 def test_a_first_transaction_left_open_by_a_killed_instance_is_ended(kafka: KafkaCluster, client: str) -> None:
     """The next instance need not wait for the broker's timeout: half of it is longer than all looks take."""
-    place = Place(kafka, client=client, transaction_timeout_s=60.0)
+    place = Place(kafka, library=client, transaction_timeout_s=60.0)
 
     async def both() -> None:
         killed, other = place.sink(), place.sink()
