@@ -176,15 +176,6 @@ class LogListing:
         versions = [*(path.version for path in self.commits), self.latest + 1]
         return frozenset((low, high) for low, high in pairwise(versions) if high != low + 1)
 
-    def check_contiguous(self, first: int) -> None:
-        """Raise `VersionGone` if a commit is missing from `first` to the latest version."""
-        self._check_known(first)
-        there = {path.version for path in self.commits}
-        for expected in range(first, self.latest + 1):
-            if expected not in there:
-                earliest = self.commits[0].version if self.commits else None
-                raise VersionGone(self.table, expected, earliest, self.latest)
-
     def _check_known(self, version: int) -> None:
         if self.since and version < self.since:
             raise ValueError(f"the log of {self.table} was listed from version {self.since} on, not from {version}")

@@ -175,30 +175,6 @@ def test_a_segment_of_another_checkpoints_files() -> None:
         LogSegment("t", 1, (second, first), ())
 
 
-@pytest.mark.parametrize(
-    ("names", "first", "missing"),
-    [
-        (commits(0, 1, 2), 0, None),
-        (commits(0, 1, 2), 3, None),
-        (commits(0, 2, 3), 2, None),
-        (commits(0, 2, 3), 1, 1),
-        (commits(2, 3), 0, 0),
-        ([*commits(0, 1), classic(3)], 1, 2),
-        ([*commits(0, 1), classic(3)], 4, None),
-        ([classic(3)], 3, 3),
-        ([classic(3)], 4, None),
-    ],
-)
-def test_commits_missing_from_a_version_on(names: list[str], first: int, missing: int | None) -> None:
-    found = listing(names)
-    if missing is None:
-        found.check_contiguous(first)
-        return
-    with pytest.raises(VersionGone) as caught:
-        found.check_contiguous(first)
-    assert caught.value.version == missing
-
-
 class TornStore(MemoryStore):
     """A store whose listings differ every time."""
 
@@ -259,14 +235,11 @@ async def test_a_long_log_is_listed_from_its_last_checkpoint(version: int | None
     assert (found.since, found.latest, found.commits[0].version) == (290, 399, 290)
     assert found.segment(300).checkpoint[0].version == 300
     assert found.segment(399).checkpoint[0].version == 350
-    found.check_contiguous(290)
 
 
 @pytest.mark.anyio
 async def test_what_the_end_of_a_log_cannot_tell_is_not_gone() -> None:
     found = await list_recent(CountedStore(LONG, b'{"version": 300}'), 10)
-    with pytest.raises(ValueError, match="listed from version 290 on"):
-        found.check_contiguous(289)
     with pytest.raises(ValueError, match="listed from version 290 on"):
         found.segment(299)
     with pytest.raises(ValueError, match="listed from version 290 on"):
@@ -308,11 +281,11 @@ async def test_a_gap_at_the_end_counts_once_two_listings_agree() -> None:
             return [one for one in found if len(self.asked) > 1 or commit_name(390) != one.name]
 
     store = Torn(LONG, b'{"version": 300}')
-    (await list_recent(store, 10)).check_contiguous(300)
+    (await list_recent(store, 10)).segment(399)
     assert store.asked == [commit_name(289)] * 2
     lost = CountedStore(set(LONG) - set(commits(390)), b'{"version": 300}')
     with pytest.raises(VersionGone) as caught:
-        (await list_recent(lost, 10)).check_contiguous(300)
+        (await list_recent(lost, 10)).segment(399)
     assert caught.value.version == 390
 
 
@@ -334,7 +307,6 @@ NAMES = st.one_of(
 def test_any_listing_gives_a_segment_or_says_what_is_missing(names: list[str], version: int) -> None:
     try:
         segment = listing(names).segment(version)
-        listing(names).check_contiguous(version)
     except (NotATable, VersionAhead, VersionGone):
         return
     begin = segment.checkpoint[0].version + 1 if segment.checkpoint else 0
