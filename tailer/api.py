@@ -22,19 +22,19 @@ from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.delta.table import DeltaTableLog
+from tailer.config.tables import open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import LocalWake, TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Demands, Progress, SinkTransaction
 from tailer.start import Start, StartKind
 from tailer.stores.folders import local_folder
-from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
+from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,7 +193,7 @@ class Changes:
 
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
-            table = DeltaTableLog(LocalStore(self.folder))
+            table = open_table(self.folder)
             sink = _BatchSink(send, schemas)
             start, end = self.start, self.end
             if self.net:
@@ -203,11 +203,11 @@ class Changes:
                 engine = await self._net_engine(table, versions)
             else:
                 engine = nullcontext(ChangelogEngine(LocalEngine(), self.rules, _unreported))
-            wake = LocalWake(self.folder / "_delta_log") if end is None else TimerWake()
+            wake = table.make_wake() if end is None else TimerWake()
             async with engine as running:
-                await Pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()
+                await row_pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()
 
-    async def _net_engine(self, table: DeltaTableLog, versions: range) -> AbstractAsyncContextManager[Engine]:
+    async def _net_engine(self, table: TableLog, versions: range) -> AbstractAsyncContextManager[Engine]:
         latest = await table.latest()
         if versions.stop - 1 > latest:
             raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")

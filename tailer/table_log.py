@@ -8,6 +8,7 @@ import pyarrow as pa
 from tailer.errors import TailerError
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartPoint
+from tailer.stores.wakeup import Wake
 
 __all__ = ["TableLog"]
 
@@ -84,4 +85,8 @@ class TableLog(Protocol):
 
         Raises `error` where there is no such version, or where the error is not about lost data.
         """
+        ...
+
+    def make_wake(self) -> Wake:
+        """Make a wake-up for new versions of this table; no I/O."""
         ...

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.cli.completion import folders
-from tailer.delta.table import DeltaTableLog
+from tailer.config.tables import open_table
 from tailer.errors import VersionAhead, VersionGone
 from tailer.plan import ChangePlan, ChangeTask
 from tailer.stores.folders import local_folder
-from tailer.stores.local import LocalStore
 
 __all__ = ["command"]
 
@@ -37,7 +36,7 @@ def command(table: str, version: int) -> None:
 
 
 async def _plan(folder: Path, version: int) -> ChangePlan:
-    log = DeltaTableLog(LocalStore(folder))
+    log = open_table(folder)
     latest = await log.latest()
     if version > latest:
         raise VersionAhead(log.uri, version, latest)

@@ -13,7 +13,7 @@ from rich.table import Table
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.settings import load
-from tailer.daemon.serve import close_sinks, open_layout, open_sink, open_table
+from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.daemon.standing import Standing, standing_of, survey
 from tailer.errors import ConfigError
 from tailer.plan import Position
@@ -90,7 +90,7 @@ def _choose(settings: Settings, name: str | None) -> PipelineSettings:
 async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:
     before = await standing_of(settings, pipeline)
     # What cannot be followed from there is refused here, not by the daemon at its next start.
-    log = open_table(pipeline)
+    log = pipeline.open_table()
     await log.seek(version + 1)
     click.echo(f"{pipeline.name}: delivered until now: {_delivered(before.position)}")
     if not dry_run:

@@ -12,17 +12,19 @@ from typing import Final
 
 import anyio
 import click
+import pyarrow as pa
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.background import background
 from tailer.engine.port import Engine
+from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import Wake
+from tailer.table_log import TableLog
 
 __all__ = ["Display", "FollowedLog", "ShownEngine", "announcement"]
 
@@ -88,18 +90,45 @@ class Display:
             await anyio.sleep(_LOOK_S)
 
 
-class FollowedLog(DeltaTableLog):
-    """The log of the table at the root of `store`; it announces the first version that is read."""
+class FollowedLog:
+    """The log `table`, with its work shown on `display`; it announces the first version that is read."""
 
-    def __init__(self, store: LocalStore, display: Display) -> None:
-        super().__init__(store)
+    def __init__(self, table: TableLog, display: Display) -> None:
+        self._table = table
         self._display = display
         self._last: int | None = None
+
+    @property
+    def uri(self) -> str:
+        """See `TableLog.uri`."""
+        return self._table.uri
+
+    @property
+    def retention_ms(self) -> int | None:
+        """See `TableLog.retention_ms`."""
+        return self._table.retention_ms
+
+    @property
+    def state_id(self) -> str | None:
+        """See `TableLog.state_id`."""
+        return self._table.state_id
+
+    async def table_id(self) -> str:
+        """See `TableLog.table_id`."""
+        return await self._table.table_id()
+
+    async def ids(self, since: int) -> tuple[str, ...]:
+        """See `TableLog.ids`."""
+        return await self._table.ids(since)
+
+    async def latest(self) -> int:
+        """See `TableLog.latest`."""
+        return await self._table.latest()
 
     async def resolve(self, start: Start) -> StartPoint:
         """See `TableLog.resolve`."""
         self._display.busy("reading the log")
-        point = await super().resolve(start)
+        point = await self._table.resolve(start)
         if self._last is None or point.version <= self._last or start.kind is StartKind.LATEST:
             self._display.say(announcement(self.uri, point, self._last))
         self._display.busy("reading the log")
@@ -108,16 +137,36 @@ class FollowedLog(DeltaTableLog):
     async def resolve_end(self, end: Start) -> int:
         """See `TableLog.resolve_end`."""
         self._display.busy("reading the log")
-        self._last = await super().resolve_end(end)
+        self._last = await self._table.resolve_end(end)
         return self._last
+
+    async def seek(self, version: int) -> pa.Schema | None:
+        """See `TableLog.seek`."""
+        return await self._table.seek(version)
 
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`."""
         self._display.busy("reading the log")
-        plan = await super().next_plan()
+        plan = await self._table.next_plan()
         if plan is None:
             self._display.idle()
         return plan
+
+    async def confirm(self, delivered: Position | None) -> None:
+        """See `TableLog.confirm`."""
+        await self._table.confirm(delivered)
+
+    def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
+        """See `TableLog.snapshot_plans`."""
+        return self._table.snapshot_plans(version)
+
+    async def after_loss(self, error: TailerError, version: int) -> int:
+        """See `TableLog.after_loss`."""
+        return await self._table.after_loss(error, version)
+
+    def make_wake(self) -> Wake:
+        """See `TableLog.make_wake`."""
+        return self._table.make_wake()
 
 
 class ShownEngine:

@@ -17,19 +17,19 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
 from tailer.config.sink_kinds import configure_sink
+from tailer.config.tables import open_table
 from tailer.daemon.serve import Drainable, log_to_stderr, run_all
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import LocalWake
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
 from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.folders import local_folder
-from tailer.stores.local import LocalStore
+from tailer.table_log import TableLog
 
 __all__ = ["command"]
 
@@ -127,7 +127,7 @@ def command(
         _check_range(look)
     log_to_stderr(logging.WARNING)
     # Here a warning that new commits are found by polling alone is of no use.
-    logging.getLogger("tailer.pipeline.wakeup").setLevel(logging.ERROR)
+    logging.getLogger("tailer.stores.wakeup").setLevel(logging.ERROR)
     anyio.run(_follow_net if net else _follow, look)
 
 
@@ -190,7 +190,7 @@ async def _follow(look: _Look) -> None:
     display = Display()
     engine = ChangelogEngine(LocalEngine(), look.rules, ChangelogReport("tail").note)
     shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
-    log = FollowedLog(LocalStore(look.folder), display)
+    log = FollowedLog(open_table(look.folder), display)
     await _run(_pipeline(look, log, look.begin, look.until, shown), display)
 
 
@@ -208,7 +208,7 @@ class _NetChanges:
         self._scope = anyio.CancelScope()
 
     async def run(self) -> None:
-        look, display, log = self._look, self._display, DeltaTableLog(LocalStore(self._look.folder))
+        look, display, log = self._look, self._display, open_table(self._look.folder)
         assert look.until is not None, "checked before"
         with self._scope:
             display.busy("reading the log")
@@ -223,17 +223,17 @@ class _NetChanges:
             async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
                 shown = ShownEngine(engine, display, lambda _plan: False)
-                await _pipeline(look, DeltaTableLog(LocalStore(look.folder)), begin, until, shown).run()
+                await _pipeline(look, open_table(look.folder), begin, until, shown).run()
 
     def stop(self) -> None:
         self._scope.cancel()
 
 
-def _pipeline(look: _Look, log: DeltaTableLog, begin: Start, until: Start | None, engine: Engine) -> Pipeline:
+def _pipeline(look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine) -> Pipeline:
     stdout = configure_sink("stdout", "stdout", {"format": look.form or "auto"})
     assert isinstance(stdout, AtLeastOnceSink)
-    sink, wake = Recorded(stdout, Unrecorded()), LocalWake(look.folder / "_delta_log")
-    return Pipeline("tail", log, sink, engine, wake, begin, until=until, policy=look.policy)
+    sink = Recorded(stdout, Unrecorded())
+    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.policy)
 
 
 async def _run(work: Drainable, display: Display) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 from tailer.changelog.rules import PairingRules
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
+from tailer.config.tables import open_table
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
+from tailer.table_log import TableLog
 
 __all__ = ["PipelineSettings", "Settings", "configure_catalog"]
 
@@ -50,9 +52,10 @@ class PipelineSettings:
         """The sink; no I/O. Raises `ConfigError`."""
         return configure_sink(self.name, self.sink_kind, self.sink_options)
 
-    def make_catalog(self) -> CommitCatalog | None:
-        """The catalog that manages the table, if there is one; no I/O. Raises `ConfigError`."""
-        return None if self.catalog_options is None else configure_catalog(self.catalog_options)
+    def open_table(self) -> TableLog:
+        """The log of the table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
+        catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
+        return open_table(self.table, catalog)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,23 +22,22 @@ from anyio.abc import TaskStatus
 from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
+from tailer.config.tables import open_store
 from tailer.daemon.engines import Engines, open_engines
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.background import background
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError, TailerError, how_to_install
-from tailer.pipeline.loop import Limits, Pipeline
 from tailer.pipeline.retention import VacuumWatch
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
-from tailer.pipeline.wakeup import LocalWake
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.shards.resharding import Layout, UndividedSink
+from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
-from tailer.stores.local import LocalStore
 
-__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "open_table", "run_all", "serve"]
+__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "run_all", "serve"]
 
 CLOSE_S: Final = 5.0
 
@@ -88,17 +87,12 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
     if isinstance(sink, Sink):
         return sink
     assert settings.state_table is not None, "checked by tailer.config.settings"
-    return Recorded(sink, StateTable(LocalStore(settings.state_table)))
-
-
-def open_table(settings: PipelineSettings) -> DeltaTableLog:
-    """Make the log of the pipeline's table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
-    return DeltaTableLog(LocalStore(settings.table), catalog=settings.make_catalog())
+    return Recorded(sink, StateTable(open_store(settings.state_table)))
 
 
 def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:
     """Make the layout that keeps the number of shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
-    return Layout(settings.name, open_table(settings), sink, lambda: make_sink(settings))
+    return Layout(settings.name, settings.open_table(), sink, lambda: make_sink(settings))
 
 
 async def close_sinks(sinks: Sequence[Sink]) -> None:
@@ -218,47 +212,29 @@ async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> 
 
 
 def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:
+    """Put the pipeline together: of the three ways to deliver, the one that `settings` choose."""
+    table = settings.open_table()
+    wake = table.make_wake()
+    if sink.distributes and settings.write is Writers.EXECUTORS:
+        assert engines.spark is not None, "checked by tailer.config.settings"
+        return sharded_pipeline(settings, table, engines.spark.executors, wake, status=status)
     if sink.distributes:
-        if settings.write is Writers.EXECUTORS:
-            return _sharded(settings, engines, status)
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
+    limits = Limits(poll_interval_s=settings.poll_interval_s)
     if _is_written_by_spark(settings):
-        return _appending(settings, sink, engines, engine, status)
-    return Pipeline(
-        settings.name,
-        open_table(settings),
-        sink,
-        engine,
-        LocalWake(settings.table / "_delta_log"),
-        settings.start,
-        policy=settings.policy,
-        limits=Limits(poll_interval_s=settings.poll_interval_s),
-        vacuum_watch=VacuumWatch(settings.name),
-        status=status,
+        from tailer.spark.write.append_delivery import append_pipeline  # noqa: PLC0415 - PySpark is an extra
+
+        assert engines.spark is not None, "checked by tailer.config.settings"
+        return append_pipeline(settings, table, sink, engines.spark.session, engine, wake, limits, status=status)
+    watch = VacuumWatch(settings.name)
+    return row_pipeline(
+        settings.name, table, sink, engine, wake, settings.start, None, settings.policy, limits, watch, status
     )
-
-
-def _sharded(settings: PipelineSettings, engines: Engines, status: PipelineStatus) -> Drainable:
-    from tailer.spark.write.sharded_pipeline import ShardedPipeline  # noqa: PLC0415 - PySpark is an extra
-
-    assert engines.spark is not None, "checked by tailer.config.settings"
-    wake = LocalWake(settings.table / "_delta_log")
-    return ShardedPipeline(settings, open_table(settings), engines.spark.executors, wake, status=status)
 
 
 def _is_written_by_spark(settings: PipelineSettings) -> bool:
     return settings.write is Writers.EXECUTORS and settings.sink_kind == "delta"
-
-
-def _appending(
-    settings: PipelineSettings, sink: Sink, engines: Engines, engine: Engine, status: PipelineStatus
-) -> Drainable:
-    from tailer.spark.write.delta_pipeline import delta_pipeline  # noqa: PLC0415 - PySpark is an extra
-
-    assert engines.spark is not None, "checked by tailer.config.settings"
-    wake = LocalWake(settings.table / "_delta_log")
-    return delta_pipeline(settings, open_table(settings), sink, engines.spark.session, engine, wake, status=status)
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.daemon.serve import close_sinks, open_layout, open_sink, open_table
-from tailer.delta.table import DeltaTableLog
+from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.errors import TailerError
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of, find_progress
 from tailer.shards.resharding import stream_names
 from tailer.sink import Progress, Sink
+from tailer.table_log import TableLog
 
 __all__ = ["Standing", "standing_of", "survey"]
 
@@ -51,7 +51,7 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
 
 async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standing:
     """Query the table and the sink of one pipeline. Raises their errors."""
-    log = open_table(pipeline)
+    log = pipeline.open_table()
     table_id = await log.table_id()
     sink = open_sink(settings, pipeline)
     try:
@@ -64,7 +64,7 @@ async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standin
     return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
 
 
-async def _progress(pipeline: PipelineSettings, log: DeltaTableLog, table_id: str, sink: Sink) -> Progress | None:
+async def _progress(pipeline: PipelineSettings, log: TableLog, table_id: str, sink: Sink) -> Progress | None:
     """Return the progress in `sink`; of a pipeline with shards, that of the slowest shard."""
     shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
     found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]

@@ -27,7 +27,7 @@ from tailer.delta.history import TableHistory, has_commit
 from tailer.delta.log.actions import CdcFile, Commit, FileAction, scan_commit
 from tailer.delta.log.clock import CommitClock
 from tailer.delta.log.commit_file import CommitContent, CommitFile, read_whole
-from tailer.delta.log.listing import LogListing, commit_name
+from tailer.delta.log.listing import COMMIT_FILE, LOG, LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import (
     ChangesUnavailable,
@@ -44,6 +44,7 @@ from tailer.errors import (
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import ObjectMeta, ObjectStore, OpenObject, in_thread, stays
+from tailer.stores.wakeup import Wake
 
 __all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
 
@@ -218,6 +219,10 @@ class DeltaTableLog:
                 if after > version and (after > listing.latest or has_commit(listing, after)):
                     return after
         raise error
+
+    def make_wake(self) -> Wake:
+        """See `TableLog.make_wake`."""
+        return self._store.make_wake(LOG, COMMIT_FILE)
 
     async def _last_commit(self, listing: LogListing, version: int) -> CommitFile | None:
         """Read the last commit of a snapshot of `version` to its end; None where the commit file is missing."""

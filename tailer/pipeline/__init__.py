@@ -1,3 +1,3 @@
-"""Pipelines: deliver one table to one sink in a loop of wait, plan, run and commit (`loop`)."""
+"""Pipelines: one loop of wait, plan, deliver and commit (`loop`), and the port of ways to deliver (`delivery`)."""
 
 __all__: list[str] = []

@@ -27,11 +27,9 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import Gap
+from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, Session
 from tailer.pipeline.policy import OnDataLoss, Policy
-from tailer.pipeline.sink_writer import SinkWriter
-from tailer.pipeline.version_writer import VersionWriter
-from tailer.pipeline.wakeup import Wake
-from tailer.plan import Position
+from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
 __all__ = ["DataLoss", "UndeliverableVersion"]
@@ -50,19 +48,10 @@ class DataLoss:
     `poll_interval_s`: as in `Limits`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        table: TableLog,
-        policy: Policy,
-        versions: VersionWriter,
-        wake: Wake,
-        poll_interval_s: float,
-    ) -> None:
+    def __init__(self, name: str, table: TableLog, policy: Policy, wake: Wake, poll_interval_s: float) -> None:
         self._name = name
         self._table = table
         self._policy = policy
-        self._versions = versions
         self._wake = wake
         self._poll_interval_s = poll_interval_s
         self._undeliverable: UndeliverableVersion | None = None
@@ -119,36 +108,35 @@ class DataLoss:
         await self._wake.wait(self._poll_interval_s * _WAIT_POLLS)
         return True
 
-    async def get_past(
-        self, writer: SinkWriter, version: int, in_snapshot: bool = False, after: Position | None = None
-    ) -> int | None:
-        """Get past the undeliverable version as the policy says and return the version to continue with.
+    async def get_past(self, session: Session, point: ResumePoint) -> ResumePoint | None:
+        """Get past the undeliverable version at `point` as the policy says and return the place to continue from.
 
-        `in_snapshot`: whether the snapshot of `version` failed, which was delivered up to `after`. Returns None if the
-        version has become readable again. Raises the error itself if the policy says so.
+        Returns None if the version has become readable again. Raises the error itself if the policy says so, or if the
+        policy does not cover it: a snapshot whose rest cannot be read is not skipped.
         """
-        undeliverable = self._undeliverable
-        if undeliverable is None or (not in_snapshot and await self._is_restored(version)):
+        undeliverable, version = self._undeliverable, point.version
+        if undeliverable is None or (not point.snapshot and await self._is_restored(version)):
             return None
         undeliverable.tried = True
-        if not undeliverable.skippable:
+        if not undeliverable.skippable or not isinstance(session, AnnouncesGaps):
             raise undeliverable.error
         replaced = isinstance(undeliverable.error, TableReplaced)
         if self._policy.on_data_loss is OnDataLoss.RESNAPSHOT or replaced:
             first = 0 if replaced else version
-            least = version + 1 if in_snapshot and after is not None else first  # never the same files again
-            may_return = not replaced and not in_snapshot
-            found = await self._resnapshot(writer, first, least, undeliverable, may_return)
-        elif in_snapshot:
+            least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
+            may_return = not replaced and not point.snapshot
+            found = await self._resnapshot(session, first, least, undeliverable, may_return)
+        elif point.snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
-            found = await self._skip(writer, version, undeliverable)
-        if found is not None:
-            _log.warning(
-                "%s: the changes of versions %d to %d are lost; continuing after them", self._name, version, found - 1
-            )
-            self._undeliverable = None
-        return found
+            found = await self._skip(session, version, undeliverable)
+        if found is None:
+            return None
+        _log.warning(
+            "%s: the changes of versions %d to %d are lost; continuing after them", self._name, version, found - 1
+        )
+        self._undeliverable = None
+        return ResumePoint(found)
 
     async def _is_restored(self, version: int) -> bool:
         """Return whether the log can be read again at `version`; the next session then reads the rest."""
@@ -159,7 +147,7 @@ class DataLoss:
         return True
 
     async def _resnapshot(
-        self, writer: SinkWriter, first: int, least: int, undeliverable: "UndeliverableVersion", may_return: bool
+        self, session: AnnouncesGaps, first: int, least: int, undeliverable: "UndeliverableVersion", may_return: bool
     ) -> int | None:
         """Deliver all rows of the newest readable version, `least` or later. Return the version after it.
 
@@ -178,21 +166,18 @@ class DataLoss:
                 if may_return and await self._is_restored(first):
                     return None
                 gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
-                plan = self._policy.shape(page)
-                self._versions.check_schema(writer.schema, plan)
-                await writer.skip(gap, plan.schema)
-                await self._versions.pages(writer, page, pages, None)
+                await session.resnapshot(gap, page, pages)
                 return version + 1
         raise undeliverable.error
 
-    async def _skip(self, writer: SinkWriter, version: int, undeliverable: "UndeliverableVersion") -> int | None:
+    async def _skip(self, session: AnnouncesGaps, version: int, undeliverable: "UndeliverableVersion") -> int | None:
         """Announce the gap that begins at `version` and return the first version that can be delivered after it."""
         found, seen = await self._next_readable(undeliverable.error, version)
         table_id = self._table.state_id or undeliverable.table_id
         if await self._is_restored(version):  # restored while the log was read
             return None
         gap = undeliverable.gap(table_id, version, found - 1, snapshot=False)
-        await writer.skip(gap, self._policy.shape_schema(seen) or pa.schema([]))
+        await session.skip(gap, self._policy.shape_schema(seen) or pa.schema([]))
         return found
 
     async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:

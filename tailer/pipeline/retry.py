@@ -49,6 +49,19 @@ class Retries:
         self._succeeded = True
         self._status.note_success()
 
+    def note_commit(self, rows: int) -> None:
+        """Note that `rows` were committed, and with them progress."""
+        self.note_rows(rows)
+        self.note_success()
+
+    def note_rows(self, rows: int) -> None:
+        """Note that `rows` were committed, by a session that may still fail."""
+        self._status.note_rows(rows)
+
+    def note_error(self) -> None:
+        """Note an error after which the next session follows at once."""
+        self._status.note_error()
+
     async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
         """Run sessions until one returns True or `stop` is called. After False the next one follows at once.
 

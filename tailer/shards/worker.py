@@ -21,20 +21,19 @@ import anyio
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.config.pipelines import PipelineSettings
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, Retry, SinkFenced, TailerError
-from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
-from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import ChangePlan, Position
 from tailer.progress.lookup import find_progress
 from tailer.shards.assignment import KeyShards, TaskShards
 from tailer.shards.resharding import LayoutSink, place_of
 from tailer.sink import Sink, shard_name
 from tailer.start import Start, StartKind
-from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 
 __all__ = ["ShardReport", "ShardWork", "deliver_shard", "make_sink"]
 
@@ -125,10 +124,10 @@ async def _deliver(work: ShardWork, report: ShardReport) -> None:
 
 async def _attempt(work: ShardWork, report: ShardReport) -> None:
     settings = work.settings
-    table, sink, status = _open_table(settings), make_sink(settings), PipelineStatus(work.name)
+    table, sink, status = settings.open_table(), make_sink(settings), PipelineStatus(work.name)
     try:
         await place_of(work.name, table, sink)
-        pipeline = Pipeline(
+        pipeline = row_pipeline(
             work.name,
             table,
             LayoutSink(sink, settings.name, settings.shards),
@@ -153,7 +152,7 @@ async def _is_finished(work: ShardWork, patience_s: float) -> bool:
     Raises `SinkFenced` if it is no longer a shard of the pipeline.
     """
     settings = work.settings
-    table, sink = _open_table(settings), make_sink(settings)
+    table, sink = settings.open_table(), make_sink(settings)
     seen: Position | None = None
     deadline = anyio.current_time() + patience_s
     try:
@@ -183,7 +182,3 @@ def _engine(work: ShardWork, sink: Sink, report: ShardReport) -> Engine:
     if sink.demands.key:
         return KeyShards(ChangelogEngine(local, settings.pairing, note), work.shard, settings.shards)
     return ChangelogEngine(TaskShards(local, work.shard, settings.shards), settings.pairing, note)
-
-
-def _open_table(settings: PipelineSettings) -> DeltaTableLog:
-    return DeltaTableLog(LocalStore(settings.table), catalog=settings.make_catalog())

@@ -1,4 +1,4 @@
-"""The `ObjectStore` port with seven methods; a local directory and an in-memory store as implementations.
+"""The `ObjectStore` port with eight methods; a local directory and an in-memory store as implementations.
 
 Log reading is asynchronous at this port. `read` fetches an object and decodes it in one worker thread, so parsing never
 blocks the event loop. Names are `/`-separated and relative to the store's root. `list` is in lexicographic order, as in
@@ -9,6 +9,7 @@ object exists.
 """
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from anyio import sleep, to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
 from tailer.stores.folders import is_lasting
+from tailer.stores.wakeup import LocalWake, TimerWake, Wake
 
 __all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "OpenObject", "StoredObject", "in_thread", "stays"]
 
@@ -107,6 +109,13 @@ class ObjectStore(Protocol):
         """Delete an object. A missing object is not an error."""
         ...
 
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """Make a wake-up for new objects directly below the folder `prefix` with one of these `names`; no I/O.
+
+        A store that cannot notify returns a `TimerWake`.
+        """
+        ...
+
 
 class LocalStore:
     """A local directory. Commits are durable: data and directory are synced before success is reported."""
@@ -146,6 +155,10 @@ class LocalStore:
     async def delete(self, name: str) -> None:
         """See `ObjectStore.delete`."""
         await to_thread.run_sync(self._unlink, name)
+
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """See `ObjectStore.make_wake`; the operating system notifies."""
+        return LocalWake(self.root / prefix, names)
 
     def _fetch(self, name: str) -> StoredObject:
         def whole(opened: OpenObject) -> StoredObject:
@@ -282,3 +295,7 @@ class MemoryStore:
     async def delete(self, name: str) -> None:
         """See `ObjectStore.delete`."""
         self.objects.pop(name, None)
+
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """See `ObjectStore.make_wake`."""
+        return TimerWake()

@@ -18,8 +18,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.daemon.serve import close_sinks
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.wakeup import LocalWake
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 
@@ -31,12 +30,13 @@ async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str,
     started, cpu_s = time.perf_counter(), time.process_time()
     sink = KafkaSink.configure("bench", options)
     key = tuple(options.get("key", ()))
-    pipeline = Pipeline(
+    log = DeltaTableLog(LocalStore(table))
+    pipeline = row_pipeline(
         "bench",
-        DeltaTableLog(LocalStore(table)),
+        log,
         sink,
         ChangelogEngine(LocalEngine(), PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key))),
-        LocalWake(table / "_delta_log"),
+        log.make_wake(),
         Start.parse("earliest"),
         until=Start.parse(until),
     )

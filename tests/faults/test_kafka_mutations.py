@@ -34,10 +34,11 @@ from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkFenced
-from tailer.pipeline.loop import Limits, Pipeline
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History
@@ -73,7 +74,7 @@ class Scene:
         table = DeltaTableLog(LocalStore(self.history.path))
         start, until = Start.parse("earliest"), Start.parse("latest")
         limits = Limits(max_versions=2, poll_interval_s=0.01)
-        pipeline = Pipeline("p", table, sink, engine, TimerWake(), start, until, limits=limits)
+        pipeline = row_pipeline("p", table, sink, engine, TimerWake(), start, until, limits=limits)
         try:
             await pipeline.run()
         finally:

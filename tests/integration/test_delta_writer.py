@@ -30,11 +30,11 @@ from tailer.errors import (
     TableReplaced,
 )
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
-from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import Position, output_schema
 from tailer.sink import Append, Progress
-from tailer.spark.write.delta_pipeline import delta_pipeline
+from tailer.spark.write.append_delivery import append_pipeline
 from tailer.start import Start, StartKind
+from tailer.stores.wakeup import TimerWake
 from tests.support.histories.long_history import LongHistory
 from tests.support.spark.executor_writes import Delivering, Interrupted, rows_of
 from tests.support.tables.handwritten import HandwrittenTable
@@ -435,4 +435,4 @@ def test_what_it_cannot_do_is_said_at_once(delivering: Delivering, spark: SparkS
         lossy.executors(lambda: spark)
     elsewhere = replace(delivering.settings, sink_kind="memory", sink_options={})
     with pytest.raises(ConfigError, match="memory sink"):
-        delta_pipeline(elsewhere, delivering.log(), MemorySink("m"), lambda: spark, LocalEngine(), TimerWake())
+        append_pipeline(elsewhere, delivering.log(), MemorySink("m"), lambda: spark, LocalEngine(), TimerWake())

@@ -12,11 +12,11 @@ import pytest
 from anyio import create_task_group, to_thread
 
 from tailer.errors import ConfigError, SinkFenced, TableReplaced
+from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
 from tailer.sink import Progress, Sink, shard_name
-from tailer.spark.write.sharded_pipeline import ShardedPipeline
 from tests.support.daemon.commands import tailer
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
@@ -184,7 +184,7 @@ def test_of_two_drivers_the_first_one_ends(kafka: KafkaCluster, history: History
             await place.pipeline(2, until=8).run()
             history.publish(3)
 
-    async def ending(first: ShardedPipeline) -> None:
+    async def ending(first: Pipeline) -> None:
         with pytest.raises(SinkFenced, match="layout"):
             await first.run()
 

@@ -29,14 +29,15 @@ from tailer.config.sink_kinds import configure_sink
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
-from tailer.pipeline.loop import Limits, Pipeline
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.plan import TASKS, Position
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic, unique_name
 from tests.support.oracle.rows import COME, GONE, METADATA, Rows, delta_rs_snapshot, rows_of
@@ -78,7 +79,7 @@ async def resume(facts: Facts, folder: Path, sink: Sink, rules: PairingRules | N
         assert found.position in (position, replace(position, row=position.row - keyed))
         # If the progress were unknown, a start at the end would lose the rest.
         start, until, limits = Start.parse("latest"), Start.parse("latest"), Limits(max_rows=1)
-        await Pipeline(facts["name"], table, sink, engine, TimerWake(), start, until, limits=limits).run()
+        await row_pipeline(facts["name"], table, sink, engine, TimerWake(), start, until, limits=limits).run()
         reached = await sink.progress(progress["app_id"])
         assert reached is not None
         assert reached.position == Position.end(LATEST)

@@ -17,12 +17,13 @@ from pyspark.sql import SparkSession
 import tailer.spark
 from tailer.config.placement import SparkSettings
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.wakeup import TimerWake
+from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, is_remote, open_session
 from tailer.spark.write.delta_session import CATALOG, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
-from tailer.spark.write.sharded_pipeline import ShardedPipeline
+from tailer.start import Start, StartKind
+from tailer.stores.wakeup import TimerWake
 from tests.support.follow import plans, run_plan
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
@@ -106,6 +107,12 @@ def test_executors_deliver_shards_to_kafka(session: SparkSession, kafka: KafkaCl
     history.publish(history.length)
     place = ShardedDelivery(kafka, history)
     with closing(Executors(session)) as executors:
-        pipeline = ShardedPipeline(place.settings(3), place.table(), lambda: executors, TimerWake(), until=history.last)
+        pipeline = sharded_pipeline(
+            place.settings(3),
+            place.table(),
+            lambda: executors,
+            TimerWake(),
+            until=Start(StartKind.VERSION, history.last),
+        )
         anyio.run(pipeline.run)
     assert place.figures(3).all_zero, place.figures(3)

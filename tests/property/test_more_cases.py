@@ -14,12 +14,12 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import DataCorrupt, TailerError
 from tailer.events import ChangeBatch, Gap
-from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, Policy
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Regime
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tests.support.follow import follow, follow_until_error
 from tests.support.spark.table import Table, kinds
 from tests.support.streams import Destination
@@ -207,7 +207,7 @@ def test_lost_commit_without_a_checkpoint(table: Table, damage: str) -> None:
     there = Destination()
     skip = Policy(on_data_loss=OnDataLoss.SKIP)
     log, end = DeltaTableLog(LocalStore(table.path)), Start.parse("latest")
-    anyio.run(Pipeline("p", log, there.sink(), LocalEngine(1), TimerWake(), Start.parse("earliest"), end, skip).run)
+    anyio.run(row_pipeline("p", log, there.sink(), LocalEngine(1), TimerWake(), Start.parse("earliest"), end, skip).run)
     (items,) = there.log.values()
     assert [(gap.first_version, gap.version) for gap in items if isinstance(gap, Gap)] == [(2, 2)]
     rows = [row for item in items if isinstance(item, ChangeBatch) for row in item.rows.to_pylist()]

@@ -19,15 +19,15 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from sinks.delta.sink import DeltaSink
 from tailer.config.settings import load
-from tailer.daemon.serve import open_sink, open_table
+from tailer.daemon.serve import open_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import METADATA_FIELDS
-from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.sink import Progress, Sink
 from tailer.start import Start, StartKind
+from tailer.stores.wakeup import TimerWake
 
 VERSIONS: Final = 3
 ROWS: Final = pa.table({"id": [1, 2]})
@@ -56,9 +56,9 @@ def run_pipeline(source: Path, target: Path, kind: str, options: str = "", last:
 
     async def deliver(sink: Sink) -> None:
         end = Start(StartKind.VERSION, last)
-        log = open_table(pipeline)
+        log = pipeline.open_table()
         try:
-            await Pipeline("orders", log, sink, LocalEngine(), TimerWake(), pipeline.start, end).run()
+            await row_pipeline("orders", log, sink, LocalEngine(), TimerWake(), pipeline.start, end).run()
         finally:
             await sink.aclose()
 

@@ -18,13 +18,15 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import TimerWake, Wake
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.plan import Position
 from tailer.sink import Progress, Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore, ObjectStore
+from tailer.stores.wakeup import TimerWake, Wake
 from tests.support.tables.handwritten import HandwrittenTable
 
 __all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "deliver_to_files", "pipeline"]
@@ -136,7 +138,7 @@ def pipeline(
     **limits: Any,
 ) -> Pipeline:
     """Make a pipeline called `p` that polls often; `limits` are fields of `Limits`."""
-    return Pipeline(
+    return row_pipeline(
         "p",
         DeltaTableLog(store or LocalStore(table.path)),
         sink,

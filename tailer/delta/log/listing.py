@@ -26,9 +26,20 @@ from tailer.delta.checkpoints.hint import read_last_checkpoint
 from tailer.errors import NotATable, VersionAhead, VersionGone
 from tailer.stores.local import ObjectMeta, ObjectStore, in_thread
 
-__all__ = ["LOG", "LogFileKind", "LogListing", "LogPath", "LogSegment", "commit_name", "list_log", "list_recent"]
+__all__ = [
+    "COMMIT_FILE",
+    "LOG",
+    "LogFileKind",
+    "LogListing",
+    "LogPath",
+    "LogSegment",
+    "commit_name",
+    "list_log",
+    "list_recent",
+]
 
 LOG: Final = "_delta_log"
+COMMIT_FILE: Final = re.compile(r"([0-9]{20})\.json")
 
 
 class LogFileKind(IntEnum):
@@ -42,7 +53,7 @@ class LogFileKind(IntEnum):
 
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _NAMES: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
-    (LogFileKind.COMMIT, re.compile(r"([0-9]{20})\.json")),
+    (LogFileKind.COMMIT, COMMIT_FILE),
     (LogFileKind.CHECKPOINT, re.compile(r"([0-9]{20})\.checkpoint\.parquet")),
     (LogFileKind.CHECKPOINT_PART, re.compile(r"([0-9]{20})\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet")),
     (LogFileKind.CHECKPOINT_V2, re.compile(rf"([0-9]{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tailer.delta.table import DeltaTableLog
+from tailer.config.tables import open_table
 from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
@@ -51,7 +51,6 @@ from tailer.spark.source.plan_cache import Place
 from tailer.spark.source.views import EnvelopeView, SparkView, TypedView
 from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.local import LocalStore
 from tailer.table_log import TableLog
 
 __all__ = ["TailerSource"]
@@ -173,7 +172,7 @@ class BatchReader(DataSourceReader):
 
     async def _work(self) -> list[Split | SchemaChange]:
         chosen = self._chosen
-        table = _open(chosen)
+        table = open_table(chosen.path)
         first = await _point(table, chosen.start, self._latest)
         last = self._latest if chosen.end is None else min(await _end(table, chosen.end), self._latest)
         if first.version > last + 1:
@@ -266,7 +265,7 @@ class _Planning:
         self._stack = ExitStack()
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._chosen = chosen
-        self._table = _open(chosen)
+        self._table = open_table(chosen.path)
         self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes)
         self._first: Place | None = None
         self._last: int | None = None
@@ -310,12 +309,8 @@ class _Planning:
         return self._portal.call(question)
 
 
-def _open(chosen: SourceOptions) -> TableLog:
-    return DeltaTableLog(LocalStore(chosen.path))
-
-
 async def _load(chosen: SourceOptions) -> Loaded:
-    table = _open(chosen)
+    table = open_table(chosen.path)
     latest = await table.latest()
     end = latest if chosen.end is None else min(await _end(table, chosen.end), latest)
     columns = await table.seek(end + 1)

@@ -6,7 +6,6 @@ table. Any other end is arbitrary: the next range begins at the target's progres
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -14,55 +13,17 @@ import pyarrow as pa
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.rules import PairingRules
 from tailer.errors import SchemaChanged, TailerError
+from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.plan import ChangePlan, output_schema
 from tailer.schema.changes import describe_changes
 from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
 
-__all__ = ["RANGE_VERSIONS", "VersionRange", "VersionRanges", "splits_of"]
+__all__ = ["RANGE_VERSIONS", "VersionRanges", "schemas_of", "splits_of"]
 
 RANGE_BYTES: Final = 4 * 2**30  # of files: the work that is repeated after a failure
 RANGE_VERSIONS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRange:
-    """The plans of consecutive versions of one table, at least one; or those of a snapshot, all of one version."""
-
-    plans: tuple[ChangePlan, ...]
-
-    @property
-    def table_id(self) -> str:
-        """The table's identity."""
-        return self.plans[0].table_id
-
-    @property
-    def first(self) -> int:
-        """The first version."""
-        return self.plans[0].version
-
-    @property
-    def last(self) -> int:
-        """The last version."""
-        return self.plans[-1].version
-
-    @property
-    def has_rows(self) -> bool:
-        """Return whether there are rows to read."""
-        return any(plan.tasks for plan in self.plans)
-
-    @property
-    def schemas(self) -> list[pa.Schema]:
-        """The schemas of its rows (`tailer.plan.output_schema`), each once, the last version's at the end."""
-        found: dict[int, pa.Schema] = {}
-        for plan in self.plans:
-            found.update((id(schema), schema) for schema in _schemas(plan))
-        distinct: list[pa.Schema] = []
-        for schema in map(output_schema, found.values()):
-            if schema not in distinct:
-                distinct.append(schema)
-        return distinct
 
 
 class VersionRanges:
@@ -108,7 +69,7 @@ class VersionRanges:
             self._ahead, self._schema = None, plan.schema
             plans.append(plan)
             size += plan.size_bytes
-        return VersionRange(tuple(plans)) if plans else None
+        return VersionRange.of(plans) if plans else None
 
     async def _plan(self, *, is_first: bool) -> ChangePlan | None:
         """Plan the next version. An error is kept until no version is before it."""
@@ -132,6 +93,18 @@ class VersionRanges:
                 return changes
             before = schema
         return ()
+
+
+def schemas_of(version_range: VersionRange) -> list[pa.Schema]:
+    """Return the schemas of its rows (`tailer.plan.output_schema`), each once, the last version's at the end."""
+    found: dict[int, pa.Schema] = {}
+    for plan in version_range.plans:
+        found.update((id(schema), schema) for schema in _schemas(plan))
+    distinct: list[pa.Schema] = []
+    for schema in map(output_schema, found.values()):
+        if schema not in distinct:
+            distinct.append(schema)
+    return distinct
 
 
 def splits_of(version_range: VersionRange, rules: PairingRules) -> list[Split]:

@@ -18,16 +18,17 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.loop import Limits, Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import Layout, UndividedSink
+from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
-from tailer.spark.write.sharded_pipeline import ShardedPipeline
-from tailer.start import Start
+from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.shards import ThreadRunner
 from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
@@ -91,7 +92,8 @@ class Pipe:
         """Deliver up to the newest version with a new instance, as the daemon does. `shards` 0: undivided."""
         settings = self._settings(shards, start, options)
         if shards:
-            sharded = ShardedPipeline(settings, self._table(), ThreadRunner, TimerWake(), until=self.versions - 1)
+            end = Start(StartKind.VERSION, self.versions - 1)
+            sharded = sharded_pipeline(settings, self._table(), ThreadRunner, TimerWake(), until=end)
             anyio.run(sharded.run)
         else:
             self.with_sink(lambda sink: self.deliver_by(sink, start), **options)
@@ -102,7 +104,9 @@ class Pipe:
         whole = UndividedSink(sink, self.name, self._layout(sink), settings.start)
         until, limits = Start.parse("latest"), Limits(retry_for_s=retry_for_s)
         engine = LocalEngine(1)
-        await Pipeline(self.name, self._table(), whole, engine, TimerWake(), settings.start, until, limits=limits).run()
+        await row_pipeline(
+            self.name, self._table(), whole, engine, TimerWake(), settings.start, until, limits=limits
+        ).run()
 
     def reset(self, version: int, shards: int = 0) -> None:
         """Reset the progress, as `tailer progress reset` does."""

@@ -16,14 +16,15 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.shards.resharding import Layout, UndividedSink
+from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
 from tailer.sink import Sink
-from tailer.spark.write.sharded_pipeline import ShardedPipeline
-from tailer.start import Start
+from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History
@@ -72,8 +73,9 @@ class ShardedDelivery:
         """The newest version."""
         return len(list((self.table_path / "_delta_log").glob("*.json"))) - 1
 
-    def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> ShardedPipeline:
-        return ShardedPipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=until)
+    def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> Pipeline:
+        end = None if until is None else Start(StartKind.VERSION, until)
+        return sharded_pipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=end)
 
     def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
         """Deliver all shards up to the newest version, or up to that version."""
@@ -87,7 +89,7 @@ class ShardedDelivery:
             whole = UndividedSink(sink, settings.name, self.layout(sink), settings.start)
             engine = ChangelogEngine(LocalEngine(), settings.pairing)
             until = Start.parse(str(self.last))
-            await Pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
+            await row_pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
 
         self.with_sink(deliver)
 

@@ -16,7 +16,7 @@ class ThreadRunner:
     """A runner with a thread for each item."""
 
     def run(self, work: Callable[[Any], Iterator[bytes]], items: Sequence[Any]) -> "_Results":
-        """See `tailer.spark.write.sharded_pipeline.Runner`."""
+        """See `tailer.shards.shard_delivery.Runner`."""
         threads = ThreadPoolExecutor(len(items))
         return _Results(threads, [threads.submit(lambda item: list(work(item)), item) for item in items])
 

@@ -20,14 +20,16 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.loop import Limits, Pipeline
+from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import TimerWake
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
 from tailer.sink import Append
-from tailer.spark.write.delta_pipeline import DeltaPipeline, delta_pipeline
+from tailer.spark.write.append_delivery import append_pipeline
 from tailer.spark.write.version_ranges import RANGE_VERSIONS
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 
 __all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "rows_of", "waits_to_die"]
 
@@ -77,10 +79,10 @@ class Delivering:
 
     def executors(
         self, session: Callable[[], SparkSession], until: int | None = None, sink: DeltaSink | None = None
-    ) -> DeltaPipeline:
+    ) -> Pipeline:
         """Make the pipeline whose rows executors write."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
-        return delta_pipeline(
+        return append_pipeline(
             self.settings,
             self.log(),
             sink or self.sink(),
@@ -88,7 +90,7 @@ class Delivering:
             engine,
             TimerWake(),
             LIMITS,
-            until,
+            None if until is None else Start(StartKind.VERSION, until),
             self.range_versions,
         )
 
@@ -96,7 +98,9 @@ class Delivering:
         """Make the pipeline whose rows the driver writes."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
         end = None if until is None else Start(StartKind.VERSION, until)
-        return Pipeline(self.name, self.log(), self.sink(), engine, TimerWake(), self.start, end, self.policy, limits)
+        return row_pipeline(
+            self.name, self.log(), self.sink(), engine, TimerWake(), self.start, end, self.policy, limits
+        )
 
     def by_executors(self, spark: SparkSession, until: int | None = None) -> None:
         """Deliver up to `until` (None: the newest version) with executors."""

@@ -17,10 +17,10 @@ from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead,
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.wakeup import LocalWake
 from tailer.plan import Position
 from tailer.sink import Progress
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import Wake
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -361,13 +361,18 @@ class TestStop:
         assert there.transactions == []
 
     async def test_nothing_is_left_behind(self, table: Growing) -> None:
-        following = pipeline(table, Destination().sink(), wake=LocalWake(table.path / "_delta_log"))
+        following = pipeline(table, Destination().sink(), wake=wake_of(table.path))
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
                 group.start_soon(following.run)
                 await anyio.sleep(0.02)
                 following.stop()
         assert to_thread.current_default_thread_limiter().borrowed_tokens == 0
+
+
+def wake_of(table: Path) -> Wake:
+    """The wake-up of the table in that folder."""
+    return DeltaTableLog(LocalStore(table)).make_wake()
 
 
 class Stalled(LocalStore):
@@ -401,7 +406,7 @@ class TestArrivals:
 
     async def test_a_burst_of_tiny_versions_while_it_follows(self, table: Growing) -> None:
         there = Destination()
-        following = pipeline(table, there.sink(), wake=LocalWake(table.path / "_delta_log"))
+        following = pipeline(table, there.sink(), wake=wake_of(table.path))
         async with anyio.create_task_group() as group:
             group.start_soon(following.run)
             await become(lambda: there.position() == Position.end(9))
@@ -413,7 +418,7 @@ class TestArrivals:
 
     async def test_a_notice_is_enough(self, table: Growing) -> None:
         there = Destination()
-        following = pipeline(table, there.sink(), wake=LocalWake(table.path / "_delta_log"), poll_interval_s=LONG_S)
+        following = pipeline(table, there.sink(), wake=wake_of(table.path), poll_interval_s=LONG_S)
         async with anyio.create_task_group() as group:
             group.start_soon(following.run)
             await become(lambda: there.position() == Position.end(9))
@@ -427,7 +432,7 @@ class TestArrivals:
 
     async def test_without_a_notice_the_timer_is_enough(self, table: Growing) -> None:
         there = Destination()
-        following = pipeline(table, there.sink(), wake=LocalWake(table.path / "nowhere"))
+        following = pipeline(table, there.sink(), wake=wake_of(table.path / "nowhere"))
         async with anyio.create_task_group() as group:
             group.start_soon(following.run)
             await become(lambda: there.position() == Position.end(9))

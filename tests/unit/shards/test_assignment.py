@@ -22,14 +22,14 @@ from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import OnDataLoss, Policy
-from tailer.pipeline.wakeup import TimerWake
 from tailer.plan import ChangePlan, Position
 from tailer.shards.assignment import KeyShards, TaskShards, shard_numbers
+from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardWork, make_sink
 from tailer.sink import shard_name, shard_of
-from tailer.spark.write.sharded_pipeline import ShardedPipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.history import History
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
 
@@ -212,5 +212,5 @@ def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
     assert "kafka" in raised.value.hint
     losing = settings(tmp_path, "kafka", KAFKA, Policy(on_data_loss=OnDataLoss.RESNAPSHOT))
     with pytest.raises(ConfigError, match="on_data_loss"):
-        ShardedPipeline(losing, DeltaTableLog(LocalStore(tmp_path)), lambda: pytest.fail("not asked"), TimerWake())
+        sharded_pipeline(losing, DeltaTableLog(LocalStore(tmp_path)), lambda: pytest.fail("not asked"), TimerWake())
     assert not MemorySink("memory").distributes

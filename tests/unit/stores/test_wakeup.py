@@ -9,13 +9,14 @@ from pathlib import Path
 
 import anyio
 import pytest
+import watchfiles
 from anyio import to_thread
 from watchfiles import Change
 from watchfiles._rust_notify import WatchfilesRustInternalError
 from watchfiles.main import watch
 
-import tailer.pipeline.wakeup
-from tailer.pipeline.wakeup import LocalWake, TimerWake, Wake
+from tailer.delta.log.listing import COMMIT_FILE
+from tailer.stores.wakeup import LocalWake, TimerWake, Wake
 from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio
@@ -93,12 +94,12 @@ def test_a_wake_may_be_made_and_rung_before_there_is_a_loop() -> None:
 
 
 async def test_a_new_commit_rings(tmp_path: Path) -> None:
-    async with LocalWake(tmp_path) as wake:
+    async with LocalWake(tmp_path, COMMIT_FILE) as wake:
         assert await rings_for_commits(wake, tmp_path)
 
 
 async def test_ring_works_beside_the_notices(tmp_path: Path) -> None:
-    async with LocalWake(tmp_path) as wake:
+    async with LocalWake(tmp_path, COMMIT_FILE) as wake:
         wake.ring()
         with anyio.fail_after(5):
             await wake.wait(LONG_S)
@@ -117,11 +118,11 @@ async def test_ring_works_beside_the_notices(tmp_path: Path) -> None:
     ],
 )
 def test_only_commits_are_news(change: Change, name: str, rings: bool) -> None:
-    assert tailer.pipeline.wakeup._is_commit(change, f"/some/table/_delta_log/{name}") is rings
+    assert LocalWake(Path("/some/table"), COMMIT_FILE)._counts(change, f"/some/table/{name}") is rings
 
 
 async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with LocalWake(tmp_path / "not-yet") as wake:
+    async with LocalWake(tmp_path / "not-yet", COMMIT_FILE) as wake:
         with anyio.fail_after(5):
             await wake.wait(0.05)
             await wake.wait(0.05)
@@ -143,8 +144,8 @@ async def test_when_the_system_refuses_the_timer_serves_alone(
     def refuse(*_paths: Path, **_options: object) -> Iterator[object]:
         raise refusal
 
-    monkeypatch.setattr(tailer.pipeline.wakeup, "watch", refuse)
-    async with LocalWake(tmp_path) as wake:
+    monkeypatch.setattr(watchfiles, "watch", refuse)
+    async with LocalWake(tmp_path, COMMIT_FILE) as wake:
         with anyio.fail_after(5):
             await wake.wait(0.05)
     assert str(refusal) in caplog.text
@@ -153,7 +154,7 @@ async def test_when_the_system_refuses_the_timer_serves_alone(
 async def test_watching_outlives_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log_dir = tmp_path / "_delta_log"
     log_dir.mkdir()
-    async with LocalWake(log_dir) as wake:
+    async with LocalWake(log_dir, COMMIT_FILE) as wake:
         assert await rings_for_commits(wake, log_dir)
         await to_thread.run_sync(shutil.rmtree, log_dir)
         with anyio.fail_after(5):
@@ -169,10 +170,10 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
         yield from watch(*paths, **options)  # type: ignore[arg-type]
         ended.set()
 
-    monkeypatch.setattr(tailer.pipeline.wakeup, "watch", recorded)
+    monkeypatch.setattr(watchfiles, "watch", recorded)
     before = inotify_instances()
     with anyio.fail_after(10):
-        async with LocalWake(tmp_path):
+        async with LocalWake(tmp_path, COMMIT_FILE):
             await become(began.is_set)
         assert ended.is_set()
     await become(lambda: inotify_instances() == before)  # the library closes it in its own thread
@@ -181,7 +182,7 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_being_cancelled_ends_the_watching(tmp_path: Path) -> None:
     before = inotify_instances()
     with anyio.fail_after(10), anyio.CancelScope() as scope:
-        async with LocalWake(tmp_path):
+        async with LocalWake(tmp_path, COMMIT_FILE):
             await anyio.sleep(0.05)
             scope.cancel()
             await anyio.sleep_forever()
@@ -189,7 +190,7 @@ async def test_being_cancelled_ends_the_watching(tmp_path: Path) -> None:
 
 
 async def test_watching_takes_no_thread_from_the_others(tmp_path: Path) -> None:
-    async with LocalWake(tmp_path) as wake:
+    async with LocalWake(tmp_path, COMMIT_FILE) as wake:
         assert await rings_for_commits(wake, tmp_path)
         await anyio.sleep(0.02)
         assert to_thread.current_default_thread_limiter().borrowed_tokens == 0

@@ -7,21 +7,19 @@ lost, late or spurious notification costs time and never a row.
 import logging
 import re
 import threading
-from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
-from watchfiles import Change, watch
 
-from tailer.engine.background import background
+if TYPE_CHECKING:
+    from watchfiles import Change
 
 __all__ = ["LocalWake", "TimerWake", "Wake"]
 
 _log = logging.getLogger(__name__)
-_COMMIT: Final = re.compile(r"\d{20}\.json")
 
 
 class Wake(Protocol):
@@ -69,36 +67,45 @@ class TimerWake:
 
 
 class LocalWake(TimerWake):
-    """The timer, shortened by the operating system's notification of a new commit file in `log_dir`."""
+    """The timer, shortened by the operating system's notification of a new file in `folder`.
 
-    def __init__(self, log_dir: Path) -> None:
+    `names`: matches the names of the files that count.
+    """
+
+    def __init__(self, folder: Path, names: re.Pattern[str]) -> None:
         super().__init__()
-        self._log_dir = log_dir
+        self._folder = folder
+        self._names = names
         self._left = threading.Event()
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        group = await self._stack.enter_async_context(background())
-        group.start_soon(self._watch)
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._watch)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._left.set()
-        return await self._stack.__aexit__(kind, error, trace)
+        self._group.cancel_scope.cancel()
+        # Without the error of the block, which would come out as an `ExceptionGroup`.
+        await self._group.__aexit__(None, None, None)
+        return None
 
     async def _watch(self) -> None:
         # The thread runs for as long as we watch, so it is not taken from the shared pool.
         await to_thread.run_sync(self._listen, limiter=CapacityLimiter(1))
 
     def _listen(self) -> None:
+        from watchfiles import watch  # noqa: PLC0415 - executors read stores without it
+
         try:
-            # A step is the wait for the rest of a burst, and the interval of checks whether we have left. Commits
-            # are single files, so it is short.
+            # A step is the wait for the rest of a burst, and the interval of checks whether we have left. A new file is
+            # a burst by itself, so it is short.
             news = watch(
-                self._log_dir,
-                watch_filter=_is_commit,
+                self._folder,
+                watch_filter=self._counts,
                 recursive=False,
                 step=10,
                 debounce=20,
@@ -108,8 +115,8 @@ class LocalWake(TimerWake):
             for _ in news:
                 from_thread.run_sync(self.ring)
         except (OSError, RuntimeError) as error:  # the library raises RuntimeError where inotify refuses
-            _log.warning("%s: no notification of new commits (%s); polling with the timer only", self._log_dir, error)
+            _log.warning("%s: no notification of new commits (%s); polling with the timer only", self._folder, error)
 
-
-def _is_commit(change: Change, path: str) -> bool:
-    return change is not Change.deleted and _COMMIT.fullmatch(Path(path).name) is not None
+    def _counts(self, change: "Change", path: str) -> bool:
+        # A file that was removed is no news.
+        return change.name != "deleted" and self._names.fullmatch(Path(path).name) is not None

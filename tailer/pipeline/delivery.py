@@ -1,0 +1,153 @@
+"""The port between the loop and the three ways to deliver versions.
+
+The loop (`tailer.pipeline.loop`) decides what comes next; a `Delivery` brings it to the sink:
+
+- `tailer.pipeline.row_delivery`: the driver runs the plan of each version, and writes its rows to the sink;
+- `tailer.spark.write.append_delivery`: a range of versions is one append of Spark's Delta writer;
+- `tailer.shards.shard_delivery`: executors deliver a range, each a shard of the rows.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+import pyarrow as pa
+
+from tailer.errors import TailerError
+from tailer.events import Gap
+from tailer.plan import ChangePlan, Position
+from tailer.sink import Sink
+
+__all__ = ["AnnouncesGaps", "Delivery", "ResumePoint", "Session", "VersionRange"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A place in the table's history from which a session delivers.
+
+    `version`: the first one to deliver. `snapshot`: whether all of its rows are due as inserts, and not its changes.
+    `after`: the position up to which the sink has rows; None: it has no row of this version. `knows_columns`: whether
+    the sink has rows of the version just before, so that a change of their columns must be announced to it. `fresh`:
+    whether the sink has no progress.
+    """
+
+    version: int
+    snapshot: bool = False
+    after: Position | None = None
+    knows_columns: bool = False
+    fresh: bool = False
+
+    @classmethod
+    def following(cls, position: Position) -> Self:
+        """Return the place after `position`, up to which the sink has everything."""
+        begun = not position.opens_version
+        version = position.version + position.closes_version
+        return cls(version, position.in_snapshot, position if begun else None, knows_columns=begun)
+
+    def after_snapshot(self) -> "ResumePoint":
+        """Return the place after the whole snapshot."""
+        return ResumePoint(self.version + 1, knows_columns=True)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """The versions `first` to `last`, which are delivered together.
+
+    `oldest_ms`: when the first one was committed; None: not known. `plans`: of each version, or the pages of one
+    snapshot; empty where the writers plan for themselves.
+    """
+
+    first: int
+    last: int
+    oldest_ms: int | None = None
+    plans: tuple[ChangePlan, ...] = ()
+
+    @classmethod
+    def of(cls, plans: Sequence[ChangePlan]) -> Self:
+        """Return the range of `plans`, at least one, all of one table."""
+        return cls(plans[0].version, plans[-1].version, plans[0].timestamp_ms, tuple(plans))
+
+
+class Session(Protocol):
+    """A session of a delivery: from the sink's progress to the end, `stop`, or an error.
+
+    The loop calls `begin` once the table is at the next version, and then `plan` and `deliver` in turn. Methods raise
+    what table, engine and sink raise.
+    """
+
+    @property
+    def sink(self) -> Sink:
+        """The sink, to be asked for progress and kept alive."""
+        ...
+
+    @property
+    def resume(self) -> ResumePoint | None:
+        """The place after the sink's progress, as it was when the session began; None: no progress."""
+        ...
+
+    @property
+    def table_id(self) -> str | None:
+        """The table's id under which progress was committed last; None: none yet, or the writers check it."""
+        ...
+
+    @property
+    def app_id(self) -> str | None:
+        """The stream to keep alive while nothing is due; None: none yet."""
+        ...
+
+    async def record_start(self, plan: ChangePlan) -> None:
+        """Commit that the version of `plan`, which has no rows, is delivered."""
+        ...
+
+    async def snapshot(self, version: int, after: Position | None) -> bool:
+        """Deliver all rows of `version` after `after`. Return False if it was stopped before the end."""
+        ...
+
+    def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
+        """Prepare to plan from `version` on, where the table is, up to `last` (None: no end).
+
+        `schema`: the delivered columns just before it; None: the sink need not hear of a change.
+        """
+        ...
+
+    async def plan(self) -> VersionRange | None:
+        """Plan the next versions to deliver together; None if there is nothing new."""
+        ...
+
+    async def deliver(self, versions: VersionRange, after: Position | None) -> None:
+        """Deliver `versions`; of the first one the rows after `after`, if that is inside it. May leave them open."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit what is delivered and still open."""
+        ...
+
+    def narrow(self, error: TailerError) -> bool:
+        """Deliver fewer versions at once from the next session on, if that gets past `error`. Return whether it may."""
+        ...
+
+    async def salvage(self, error: TailerError) -> bool:
+        """Commit what can be committed before `error` ends the session. Return False if whole versions are aborted."""
+        ...
+
+
+class Delivery(Protocol):
+    """A way to deliver a table to a sink. It outlives its sessions, and keeps no progress (invariant 2)."""
+
+    def session(self, table_id: str) -> AbstractAsyncContextManager[Session]:
+        """Open a session that begins with the sink's progress. `table_id`: the table's id at its latest version."""
+        ...
+
+
+@runtime_checkable
+class AnnouncesGaps(Protocol):
+    """The optional side of a `Session` that can leave out lost versions. Without it they stop the pipeline."""
+
+    async def skip(self, gap: Gap, schema: pa.Schema) -> None:
+        """Announce `gap`, after which rows have `schema`."""
+        ...
+
+    async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
+        """Announce `gap`, then deliver a snapshot in place of the lost versions: `page`, then the `rest`."""
+        ...

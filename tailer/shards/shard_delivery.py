@@ -1,0 +1,247 @@
+"""Delivery by executors, each a shard of the rows: the driver sets the last version, and waits until all reach it.
+
+The driver delivers no rows. A range of versions becomes a job with a task for each shard (`tailer.shards.worker`). The
+sink knows what was delivered, shard by shard, whatever happens to tasks, executors and the driver. After a range all
+shards are level. The next range begins at the least advanced shard: each continues from its own position.
+
+A range ends where its files make up `RANGE_BYTES` for each shard. The pipeline can be stopped between ranges, and no
+shard gets further ahead of the others than one range.
+
+Shards check by themselves which table they follow, and announce changes of columns: they are pipelines (`RowDelivery`).
+"""
+
+import logging
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+
+import anyio
+import pyarrow as pa
+from anyio import lowlevel, to_thread
+
+from tailer.changelog.report import ChangelogReport
+from tailer.config.pipelines import PipelineSettings
+from tailer.engine.background import background
+from tailer.errors import ConfigError, Retry, TailerError
+from tailer.pipeline.delivery import ResumePoint, VersionRange
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.retention import VacuumWatch
+from tailer.pipeline.retry import Retries
+from tailer.pipeline.sink_writer import Limits
+from tailer.pipeline.status import PipelineStatus
+from tailer.plan import ChangePlan, Position
+from tailer.shards.resharding import Layout, layout_id
+from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
+from tailer.sink import Sink
+from tailer.start import Start
+from tailer.stores.wakeup import Wake
+from tailer.table_log import TableLog
+
+__all__ = ["Runner", "ShardDelivery", "ShardSession", "sharded_pipeline"]
+
+_log = logging.getLogger(__name__)
+
+RANGE_BYTES: Final = 512 * 2**20  # of files, for each shard
+RANGE_VERSIONS: Final = 1000
+
+
+class Results(Iterator[list[bytes]], Protocol):
+    """The results of items, in their order."""
+
+    def close(self) -> None:
+        """Stop the run. Callable from any thread."""
+        ...
+
+
+class Runner(Protocol):
+    """A place that runs work: `tailer.spark.engine.executors.Executors`."""
+
+    def run(self, work: Callable[[Any], Iterator[bytes]], items: Sequence[Any]) -> Results:
+        """Yield the results of `work` for each item."""
+        ...
+
+
+def sharded_pipeline(
+    settings: PipelineSettings,
+    table: TableLog,
+    runner: Callable[[], Runner],
+    wake: Wake,
+    limits: Limits | None = None,
+    until: Start | None = None,
+    status: PipelineStatus | None = None,
+) -> Pipeline:
+    """Make the pipeline of `table`, the table of `settings`, through `runner`, in `settings.shards` shards.
+
+    `runner` blocks and may raise `TailerError`: it is called in a thread before every job. `until`: the last version to
+    deliver; None: continue until `stop`. Raises `ConfigError` for a sink that only one process may write, and for a
+    policy that shards cannot follow.
+    """
+    name, policy = settings.name, settings.policy
+    if policy.on_data_loss is not OnDataLoss.FAIL:
+        reason = f"is {policy.on_data_loss}, and shards would each continue from another version"
+        raise ConfigError(f"{name}.on_data_loss", reason, 'Leave it out, or set write = "driver".')
+    make_sink(settings)
+    limits = limits or Limits(poll_interval_s=settings.poll_interval_s)
+    retries = Retries(name, limits.retry_for_s, status)
+    delivery = ShardDelivery(settings, table, runner, retries)
+    watch = VacuumWatch(name)
+    return Pipeline(name, table, delivery, wake, settings.start, until, policy, limits.poll_interval_s, retries, watch)
+
+
+class ShardDelivery:
+    """See `sharded_pipeline`. `retries`: of the pipeline."""
+
+    def __init__(
+        self, settings: PipelineSettings, table: TableLog, runner: Callable[[], Runner], retries: Retries
+    ) -> None:
+        self.settings: Final = settings
+        self.table: Final = table
+        self.runner: Final = runner
+        self.retries: Final = retries
+        self.report: Final = ChangelogReport(settings.name)
+
+    @asynccontextmanager
+    async def session(self, table_id: str) -> AsyncIterator["ShardSession"]:
+        """See `Delivery.session`. Puts the number of shards in force, with every shard at some position."""
+        settings = self.settings
+        sink = make_sink(settings)
+        try:
+            layout = Layout(settings.name, self.table, sink, lambda: make_sink(settings))
+            await layout.settle(settings.shards, settings.start)
+            yield ShardSession(self, sink, layout, await layout.places(settings.shards))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await sink.aclose()
+
+
+class ShardSession:
+    """A session of `delivery`: all shards of `layout`, in `sink`, continue from their `places`."""
+
+    table_id: Final = None
+
+    def __init__(self, delivery: ShardDelivery, sink: Sink, layout: Layout, places: Sequence[Position]) -> None:
+        low = min(places)
+        first = low.version + low.closes_version
+        self.sink = sink
+        self.app_id: str | None = layout_id(delivery.settings.name)
+        self.resume: ResumePoint | None = ResumePoint(
+            first, any(place.in_snapshot for place in places if place.version == first)
+        )
+        self._delivery = delivery
+        self._settings = delivery.settings
+        self._table = delivery.table
+        self._layout = layout
+        self._next = first
+        self._last: int | None = None
+        self._must_seek = False
+
+    async def record_start(self, plan: ChangePlan) -> None:
+        """See `Session.record_start`. `Layout.settle` has recorded it."""
+
+    async def snapshot(self, version: int, after: Position | None) -> bool:
+        """See `Session.snapshot`."""
+        await self.deliver(VersionRange(version, version), after)
+        return True
+
+    def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
+        """See `Session.begin`."""
+        self._next, self._last = version, last
+
+    async def plan(self) -> VersionRange | None:
+        """See `Session.plan`. Only the sizes of plans are used. Raises if the first version cannot be planned."""
+        if self._must_seek:
+            await self._table.seek(self._next)
+            self._must_seek = False
+        last, size, oldest_ms = self._next - 1, 0, None
+        max_bytes = RANGE_BYTES * self._settings.shards
+        while last - self._next + 1 < RANGE_VERSIONS and size < max_bytes and last != self._last:
+            try:
+                plan = await self._table.next_plan()
+            except TailerError:
+                # The versions before it are delivered first; the next range raises again.
+                self._must_seek = True
+                if last < self._next:
+                    raise
+                break
+            if plan is None:
+                break
+            oldest_ms = plan.timestamp_ms if oldest_ms is None else oldest_ms
+            last, size = plan.version, size + plan.size_bytes
+        return None if last < self._next else VersionRange(self._next, last, oldest_ms)
+
+    async def deliver(self, versions: VersionRange, after: Position | None) -> None:
+        """See `Session.deliver`: a job that brings all shards to the end of the range.
+
+        Raises the error that stopped one of them, and `SinkFenced` if another instance has claimed the layout.
+        """
+        settings = self._settings
+        await self._layout.in_force()
+        works = [ShardWork(settings, shard, versions.last) for shard in range(settings.shards)]
+        run = await to_thread.run_sync(lambda: self._delivery.runner().run(deliver_shard, works))
+        self._note([pickle.loads(b"".join(chunks)) for chunks in await _results(run)])
+        _log.info("%s: all shards are delivered up to version %d", settings.name, versions.last)
+        self._delivery.retries.note_success()
+        self._next = versions.last + 1
+
+    async def commit(self) -> None:
+        """See `Session.commit`. Nothing is open in the driver."""
+
+    def narrow(self, error: TailerError) -> bool:
+        """See `Session.narrow`. Each shard has done that by itself."""
+        return False
+
+    async def salvage(self, error: TailerError) -> bool:
+        """See `Session.salvage`. Each shard has done that by itself."""
+        return True
+
+    def _note(self, reports: Sequence[ShardReport]) -> None:
+        self._delivery.retries.note_rows(sum(report.rows for report in reports))
+        # Every shard compares all rows of a version, so the report of one is complete.
+        for plan, counts in reports[0].compared:
+            self._delivery.report.note(plan, counts)
+        errors = [report.error for report in reports if report.error is not None]
+        if errors:
+            # A lasting error matters more to a person than a temporary one.
+            raise min(errors, key=_passes)
+
+
+async def _results(run: Results) -> list[list[bytes]]:
+    """Collect all results. If cancelled, stop `run` and return when it has stopped."""
+    closing = _Closing(run)
+    async with background() as group:
+        group.start_soon(closing.close_when_cancelled)
+        try:
+            return await to_thread.run_sync(closing.collect)
+        except CancelledError:
+            await lowlevel.checkpoint()  # raises the cancellation that closed it
+            raise
+        finally:
+            closing.ended = True
+
+
+class _Closing:
+    def __init__(self, run: Results) -> None:
+        self.ended = False
+        self._run = run
+
+    def collect(self) -> list[list[bytes]]:
+        """Return all results. Raises `CancelledError` if `run` was closed."""
+        try:
+            return list(self._run)
+        finally:
+            self._run.close()
+
+    async def close_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if not self.ended:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(self._run.close)
+
+
+def _passes(error: TailerError) -> bool:
+    return error.retry in (Retry.TIMED, Retry.ASK)
