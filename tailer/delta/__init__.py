@@ -9,6 +9,7 @@ partition_values, years   partition values as Arrow scalars
 snapshot          the table's state, advanced commit by commit
 history           protocol, metadata and table id at a version
 retention         retention periods from table properties
+commit_plan       a commit file read, and planned by the rules of `changes`
 changes           a commit and the states around it -> ChangePlan (the rules of the change data feed)
 deletion_vector   a descriptor -> row positions
 table             the `TableLog` port for Delta tables

@@ -11,7 +11,7 @@ state: those that set protocol and metadata, and those with a version checksum.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tailer.delta.catalog.port import CommitLog
@@ -70,6 +70,45 @@ class TableHistory:
         return await in_thread(
             begin, self._store.uri, version, found.protocol, found.metadata, found.times, found.dated_ms
         )
+
+    async def dated_state(self, listing: LogListing, version: int) -> Snapshot:
+        """Return `state` with its commit's in-commit timestamp, whether or not it was read from a checkpoint."""
+        state = await self.state(listing, version)
+        if not has_commit(listing, version):
+            return state
+        commit = await self._commit_of(listing, version)
+        if commit.info is None or commit.info.in_commit_timestamp is None:
+            return state
+        return replace(state, timestamp_ms=commit.info.in_commit_timestamp)
+
+    async def state_before(self, listing: LogListing, version: int) -> tuple[Snapshot | None, bool]:
+        """Return the state to which the commit of `version` applies (None for the table's first commit).
+
+        Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state is used. The same
+        holds for the state that the commit defines after a gap. The commit's timestamp is not in either. Its metadata
+        is: then the second value is True.
+        """
+        if version == 0:
+            return None, False
+        try:
+            return await self.state(listing, version - 1), False
+        except (VersionGone, LogCorrupt) as error:
+            lost = await self.version_gone(error.version) if isinstance(error, VersionGone) else error
+        if version > listing.latest:
+            raise lost
+        try:
+            state = await self.state(listing, version)
+        except (VersionGone, LogCorrupt):
+            raise lost from None
+        is_early = (await self._commit_of(listing, version)).metadata is not None
+        times = tuple(path.modified_ms for path in listing.commits if path.version < version)
+        return replace(state, version=version - 1, modified_ms=times), is_early
+
+    async def version_gone(self, version: int) -> VersionGone:
+        """Build the error for a version that the log lacks, with the versions that it has."""
+        listing = await self._log.listing()
+        first = listing.commits[0].version if listing.commits else None
+        return VersionGone(self._store.uri, version, first, listing.latest)
 
     async def find(self, listing: LogListing, version: int) -> Found:
         """Return protocol and metadata at `version`, supported or not. Raises as `state` does."""
@@ -157,6 +196,9 @@ class TableHistory:
             return await self._store.scan(path.name, parse)
         except ObjectNotFound as error:
             raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
+
+    async def _commit_of(self, listing: LogListing, version: int) -> Commit:
+        return await self.commit(next(path for path in listing.commits if path.version == version))
 
     async def _read(self, times: tuple[int, ...], segment: LogSegment) -> Found:
         protocol: Protocol | None = None

@@ -12,21 +12,20 @@ still the file that was read, the log is still the same.
 
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import BinaryIO, Final, cast
+from typing import Final
 
 import pyarrow as pa
 
 from tailer.delta.catalog.port import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
-from tailer.delta.changes import plan_changes, plan_snapshot
+from tailer.delta.changes import plan_snapshot
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint
 from tailer.delta.checkpoints.live_files import live_files
+from tailer.delta.commit_plan import CommitPlanner, PlannedCommit
 from tailer.delta.history import TableHistory, has_commit
-from tailer.delta.log.actions import CdcFile, Commit, FileAction, scan_commit
 from tailer.delta.log.clock import CommitClock
-from tailer.delta.log.commit_file import CommitContent, CommitFile, read_whole
+from tailer.delta.log.commit_file import CommitFile, read_whole
 from tailer.delta.log.listing import COMMIT_FILE, LOG, LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import (
@@ -36,6 +35,7 @@ from tailer.errors import (
     LogCorrupt,
     LogRewritten,
     ObjectNotFound,
+    StorageUnavailable,
     TableReplaced,
     TailerError,
     VersionAhead,
@@ -43,7 +43,7 @@ from tailer.errors import (
 )
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.local import ObjectMeta, ObjectStore, OpenObject, in_thread, stays
+from tailer.stores.local import ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
 
 __all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
@@ -138,8 +138,8 @@ class DeltaTableLog:
         if version > listing.latest + 1:
             raise VersionAhead(self.uri, version - 1, listing.latest)
         if version <= listing.latest and not has_commit(listing, version):
-            raise await self._version_gone(version)
-        self._state = await self._state_before(listing, version)
+            raise await self._history.version_gone(version)
+        self._state, self._state_is_early = await self._history.state_before(listing, version)
         before = [path for path in listing.commits if path.version == version - 1]
         self._predecessor = CommitFile(before[0].meta, None) if before else None
         if self._snapshot == version - 1:
@@ -153,7 +153,7 @@ class DeltaTableLog:
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`. Raises `TableReplaced` where another table has replaced this one."""
         while True:
-            found = await self._log.read(self._next, self._plan)
+            found = await self._log.read(self._next, self._planner().plan)
             if found is None:
                 self._misses += 1
                 if self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0:
@@ -185,11 +185,11 @@ class DeltaTableLog:
         listing = await self._log.recent(CLOCK_WINDOW, version)
         find = partial(live_files, self._store, root=self.uri)
         try:
-            state = await self._dated(listing, await self._history.state(listing, version))
+            state = await self._history.dated_state(listing, version)
             self._snapshot, self._newest = version, await self._last_commit(listing, version)
             found = await from_sound_checkpoint(self._log.listing, listing, version, find)
         except VersionGone as error:
-            raise await self._version_gone(error.version) from None
+            raise await self._history.version_gone(error.version) from None
         with found as files:
             rest, first = iter(files), 0
             while True:
@@ -225,82 +225,29 @@ class DeltaTableLog:
         return self._store.make_wake(LOG, COMMIT_FILE)
 
     async def _last_commit(self, listing: LogListing, version: int) -> CommitFile | None:
-        """Read the last commit of a snapshot of `version` to its end; None where the commit file is missing."""
-        while not self._managed and has_commit(listing, version):
-            with suppress(ObjectNotFound):
+        """Read the last commit of a snapshot of `version` to its end; None where the log has only a checkpoint of it.
+
+        Raises `StorageUnavailable` where the commit file was removed since the listing.
+        """
+        if self._managed or not has_commit(listing, version):
+            return None
+        while True:
+            try:
                 file, is_ended = await self._store.scan(commit_name(version), read_whole)
-                if is_ended or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
-                    return file
-        return None
+            except ObjectNotFound as error:
+                raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
+            if is_ended or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
+                return file
 
     async def _clock(self, listing: LogListing) -> CommitClock:
         metadata = (await self._history.find(listing, listing.latest)).metadata
         configuration = metadata.configuration if metadata is not None else {}
         return await in_thread(CommitClock, self._store, listing, configuration)
 
-    async def _state_before(self, listing: LogListing, version: int) -> Snapshot | None:
-        """Return the state to which the commit of `version` applies; None for the table's first commit.
+    def _planner(self) -> CommitPlanner:
+        return CommitPlanner(self.uri, self._next, self._state, self._state_is_early, self._managed, self._storage)
 
-        Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state is used. It already
-        includes the commit's own metadata. The same holds for the state that the commit defines after a gap. The
-        commit's timestamp is not in either.
-        """
-        self._state_is_early = False
-        if version == 0:
-            return None
-        try:
-            return await self._history.state(listing, version - 1)
-        except (VersionGone, LogCorrupt) as error:
-            lost = await self._version_gone(error.version) if isinstance(error, VersionGone) else error
-        if version > listing.latest:
-            raise lost
-        try:
-            state = await self._history.state(listing, version)
-        except (VersionGone, LogCorrupt):
-            raise lost from None
-        self._state_is_early = (await self._commit(listing, version)).metadata is not None
-        times = tuple(path.modified_ms for path in listing.commits if path.version < version)
-        return replace(state, version=version - 1, modified_ms=times)
-
-    async def _dated(self, listing: LogListing, state: Snapshot) -> Snapshot:
-        """Return `state` with its commit's in-commit timestamp, whether or not it was read from a checkpoint."""
-        if not has_commit(listing, state.version):
-            return state
-        commit = await self._commit(listing, state.version)
-        if commit.info is None or commit.info.in_commit_timestamp is None:
-            return state
-        return replace(state, timestamp_ms=commit.info.in_commit_timestamp)
-
-    async def _commit(self, listing: LogListing, version: int) -> Commit:
-        return await self._history.commit(next(path for path in listing.commits if path.version == version))
-
-    def _plan(self, opened: OpenObject) -> "_Planned":
-        content = CommitContent(opened.file)
-        try:
-            state, plan = self._planned(content, opened.meta)
-        except LogCorrupt as error:
-            content.read_all()
-            return _Planned(CommitFile(opened.meta, content.digest), content.is_ended, error)
-        return _Planned(CommitFile(opened.meta, content.digest), content.is_ended, None, state, plan)
-
-    def _planned(self, content: CommitContent, meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
-        file = cast("BinaryIO", content)
-        commit = scan_commit(file, self.uri, meta.name, self._next, meta.modified_ms, _changes_rows)
-        before, info = self._state, commit.info
-        if before is None:
-            dated_ms = info.in_commit_timestamp if info is not None else None
-            times = [commit.modified_ms]
-            state = Snapshot.begin(
-                self.uri, commit.version, commit.protocol, commit.metadata, times, dated_ms, self._managed
-            )
-        else:
-            state = before.advance(commit)
-        if self._state_is_early and commit.removes:
-            reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
-            raise ChangesUnavailable(self.uri, commit.version, reason)
-        return state, plan_changes(commit, before, state, self.uri, self._storage)
-
-    async def _is_whole(self, planned: "_Planned") -> bool:
+    async def _is_whole(self, planned: PlannedCommit) -> bool:
         """Return whether a commit file appears to have been read completely.
 
         A last line without a newline may be complete: some writers leave the newline out. A commit that has a successor
@@ -322,13 +269,7 @@ class DeltaTableLog:
         self._known = listing.latest
         # The commit may be new; a gap is only a listing with later versions but without this one.
         if self._next <= listing.latest and not has_commit(listing, self._next):
-            raise await self._version_gone(self._next)
-
-    async def _version_gone(self, version: int) -> VersionGone:
-        """Build the error for a version that the log lacks, with the versions that it has."""
-        listing = await self._log.listing()
-        first = listing.commits[0].version if listing.commits else None
-        return VersionGone(self.uri, version, first, listing.latest)
+            raise await self._history.version_gone(self._next)
 
     async def _check_predecessor(self) -> None:
         """Raise unless the predecessor is the file that was read, or has been cleaned up since."""
@@ -352,27 +293,3 @@ class DeltaTableLog:
             if self._state.metadata.id not in found:
                 other = found[0] if found else "unknown"
                 raise TableReplaced(self.uri, self._next, self._state.metadata.id, other)
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline."""
-
-    file: CommitFile
-    is_ended: bool
-    error: LogCorrupt | None
-    state: Snapshot | None = None
-    plan: ChangePlan | None = None
-
-    @property
-    def outcome(self) -> tuple[Snapshot, ChangePlan]:
-        """State and plan. Raises the error that prevented them."""
-        if self.error is not None:
-            raise self.error
-        assert self.state is not None
-        assert self.plan is not None
-        return self.state, self.plan
-
-
-def _changes_rows(file: FileAction) -> bool:
-    return isinstance(file, CdcFile) or file.data_change

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import tailer.delta.table
+from tailer.delta.log.commit_file import read_whole
 from tailer.delta.log.listing import LOG, commit_name
 from tailer.delta.table import GAP_CHECK_MISSES, DeltaTableLog
 from tailer.errors import (
@@ -23,6 +24,7 @@ from tailer.errors import (
     LogCorrupt,
     NotATable,
     StorageRefused,
+    StorageUnavailable,
     TailerError,
     UnsupportedFeature,
     VersionAhead,
@@ -397,6 +399,22 @@ async def test_a_snapshot_of_many_files_comes_in_pages(tmp_path: Path, monkeypat
         tasks = [task for plan in pages for task in plan.tasks]
         assert [task.index for task in tasks] == [SNAPSHOT_TASKS + number for number in range(files)]
         assert [task.uri[-2:] for task in tasks] == [f"f{number}" for number in reversed(range(files))]
+
+
+class VanishingStore(LocalStore):
+    """Loses a commit between the listing and the last look at it."""
+
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        if work is read_whole:
+            (self.root / name).unlink()
+        return await super().scan(name, work)
+
+
+async def test_a_commit_that_vanishes_during_a_snapshot_ends_it(tmp_path: Path) -> None:
+    a_log(tmp_path, 3)
+    pages = DeltaTableLog(VanishingStore(tmp_path)).snapshot_plans(2)
+    with anyio.fail_after(5), pytest.raises(StorageUnavailable, match="it was removed while the log was being read"):
+        await anext(pages)
 
 
 class CountingStore(LocalStore):

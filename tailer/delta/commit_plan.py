@@ -1,0 +1,84 @@
+"""One commit file, read and planned in one call of a worker thread."""
+
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from tailer.delta.changes import plan_changes
+from tailer.delta.log.actions import CdcFile, FileAction, scan_commit
+from tailer.delta.log.commit_file import CommitContent, CommitFile
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import ChangesUnavailable, LogCorrupt
+from tailer.plan import ChangePlan
+from tailer.stores.local import ObjectMeta, OpenObject
+
+__all__ = ["CommitPlanner", "PlannedCommit"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommit:
+    """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline."""
+
+    file: CommitFile
+    is_ended: bool
+    error: LogCorrupt | None
+    state: Snapshot | None = None
+    plan: ChangePlan | None = None
+
+    @property
+    def outcome(self) -> tuple[Snapshot, ChangePlan]:
+        """State and plan. Raises the error that prevented them."""
+        if self.error is not None:
+            raise self.error
+        assert self.state is not None
+        assert self.plan is not None
+        return self.state, self.plan
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlanner:
+    """Planner of the commit of `version` of the table at `uri`.
+
+    `before`: the state it applies to; None for the table's first commit. `is_early`: whether that already includes the
+    commit's metadata. `managed`: whether a catalog manages the table. `storage`: as in `ChangeTask`.
+    """
+
+    uri: str
+    version: int
+    before: Snapshot | None
+    is_early: bool
+    managed: bool
+    storage: str | None
+
+    def plan(self, opened: OpenObject) -> PlannedCommit:
+        """Read the commit file to its end, also a damaged one, and plan it.
+
+        Raises `ChangesUnavailable`, `UnsupportedFeature`.
+        """
+        content = CommitContent(opened.file)
+        try:
+            state, plan = self._planned(content, opened.meta)
+        except LogCorrupt as error:
+            content.read_all()
+            return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, error)
+        return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, None, state, plan)
+
+    def _planned(self, content: CommitContent, meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
+        file = cast("BinaryIO", content)
+        commit = scan_commit(file, self.uri, meta.name, self.version, meta.modified_ms, _changes_rows)
+        if self.before is None:
+            info = commit.info
+            dated_ms = info.in_commit_timestamp if info is not None else None
+            times = [commit.modified_ms]
+            state = Snapshot.begin(
+                self.uri, commit.version, commit.protocol, commit.metadata, times, dated_ms, self.managed
+            )
+        else:
+            state = self.before.advance(commit)
+        if self.is_early and commit.removes:
+            reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
+            raise ChangesUnavailable(self.uri, commit.version, reason)
+        return state, plan_changes(commit, self.before, state, self.uri, self.storage)
+
+
+def _changes_rows(file: FileAction) -> bool:
+    return isinstance(file, CdcFile) or file.data_change
