@@ -67,11 +67,11 @@ from sinks.delta.schema import (
 )
 from sinks.delta.target import delivered_name, first_line, folder_refusal, is_permanent, table_refusal
 from sinks.encoding.typed import Misfit
+from tailer.delta.folders import holds_table
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
 from tailer.plan import END, Position
 from tailer.sink import pipeline_of
-from tailer.stores.folders import holds_table
 
 __all__ = ["Anchor", "TargetTable"]
 

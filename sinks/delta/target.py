@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from tailer.delta.folders import table_around
 from tailer.events import METADATA_FIELDS
 from tailer.sink import table_of
-from tailer.stores.folders import foreign_entry, is_lasting, table_around
+from tailer.stores.folders import foreign_entry, is_lasting
 
 __all__ = ["delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
 

@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from tailer.delta.folders import table_around
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import SNAPSHOT_TASKS, Position
-from tailer.stores.folders import is_lasting, table_around
+from tailer.stores.folders import is_lasting
 
 __all__ = ["StreamDirectory", "check_free", "directory_name", "has_streams", "place", "translated"]
 

@@ -78,11 +78,12 @@ from tailer.config.pipelines import PipelineSettings, Settings, configure_catalo
 from tailer.config.placement import EngineKind
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
+from tailer.delta.folders import holds_table, table_around
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
-from tailer.stores.folders import Folder, foreign_entry, holds_table, local_folder, table_around
+from tailer.stores.folders import Folder, foreign_entry, local_folder
 
 __all__ = ["Findings", "examine", "load"]
 

@@ -13,6 +13,7 @@ commit_plan       a commit file read, and planned by the rules of `changes`
 changes           a commit and the states around it -> ChangePlan (the rules of the change data feed)
 deletion_vector   a descriptor -> row positions
 table             the `TableLog` port for Delta tables
+folders           Delta tables in local folders
 """
 
 __all__: list[str] = []

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import anyio
 from pyspark.sql import SparkSession
+
+from tailer.config.tables import open_table
 
 __all__ = ["Commit", "Shop"]
 
@@ -88,5 +91,5 @@ class Shop:
         found = self._spark.sql(statement).collect()
         rows = found[0].asDict().get("num_affected_rows") if found else None
         self.operations[operation] += 1
-        version = max(int(commit.stem) for commit in (self._path / "_delta_log").glob("*.json"))
+        version = anyio.run(open_table(self._path).latest)
         return Commit(version, operation, rows)

@@ -15,10 +15,8 @@ from typing import Final
 
 from tailer.errors import ConfigError
 
-__all__ = ["Folder", "foreign_entry", "holds_table", "is_lasting", "local_folder", "table_around"]
+__all__ = ["Folder", "foreign_entry", "is_lasting", "local_folder"]
 
-_LOG: Final = "_delta_log"
-_VERSION_DIGITS: Final = 20
 _HIDDEN: Final = (".", "_")
 # Entries in the root folder of a file system.
 _SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
@@ -84,20 +82,6 @@ class Folder:
 def is_lasting(error: OSError | int | None) -> bool:
     """Return whether a system error, or its number, lasts until the path, a permission or the disk is changed."""
     return (error.errno if isinstance(error, OSError) else error) in _LASTING
-
-
-def holds_table(path: Path) -> bool:
-    """Return whether `path` holds a Delta table: its log has a commit or a checkpoint."""
-    try:
-        with os.scandir(path / _LOG) as entries:
-            return any(entry.name[:_VERSION_DIGITS].isdigit() for entry in entries)
-    except OSError:
-        return False
-
-
-def table_around(path: Path) -> Path | None:
-    """Return the nearest parent of `path`, with links resolved, that holds a Delta table; None without one."""
-    return next(filter(holds_table, Path(os.path.realpath(path)).parents), None)
 
 
 def foreign_entry(path: Path) -> str | None:

@@ -75,7 +75,7 @@ LAYERS: Final = (
 )
 
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
-FOLDERS: Final = "tailer.stores.folders"  # for sinks that write folders
+FOLDERS: Final = "tailer.stores.folders tailer.delta.folders"  # for sinks that write folders
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 SINKS: Final = (

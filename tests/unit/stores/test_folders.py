@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.stores.folders import Folder, foreign_entry, holds_table, is_lasting, table_around
+from tailer.stores.folders import Folder, foreign_entry, is_lasting
 
 
 def is_one(first: Path, second: Path) -> bool:
@@ -67,20 +67,6 @@ def test_a_loop_of_links_is_a_name_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert is_one(tmp_path / "loop", tmp_path / "loop")
     assert not is_one(tmp_path / "loop", tmp_path)
-
-
-def test_a_log_without_a_version_is_no_table(tmp_path: Path) -> None:
-    log = tmp_path / "table" / "_delta_log"
-    assert not holds_table(log.parent)
-    log.mkdir(parents=True)
-    (log / "_commit_1f0c.json.tmp").touch()
-    (log / "notes.txt").touch()
-    assert not holds_table(log.parent)
-    (log / f"{7:020d}.json").touch()
-    assert holds_table(log.parent)
-    (tmp_path / "link").symlink_to(log.parent)
-    assert table_around(tmp_path / "link" / "new" / "deeper") == log.parent
-    assert table_around(log.parent) is None
 
 
 @pytest.mark.parametrize(
