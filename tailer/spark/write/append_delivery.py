@@ -182,7 +182,7 @@ class AppendSession:
 
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
         """See `Session.begin`."""
-        self._ranges = VersionRanges(self._table, self._policy, self._policy.shape, schema, last)
+        self._ranges = VersionRanges(self._table, self._policy, schema, last)
 
     async def plan(self) -> VersionRange | None:
         """See `Session.plan`."""

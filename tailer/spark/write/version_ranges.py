@@ -5,7 +5,7 @@ delivered even if the target refuses the change. It also ends before a version t
 table. Any other end is arbitrary: the next range begins at the target's progress.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -29,21 +29,18 @@ RANGE_VERSIONS: Final = 1000
 class VersionRanges:
     """A divider of the versions of `table`, from its current one on, into ranges; `until`: the last version, if any.
 
-    `shape`: restricts a plan to the wanted columns. `schema`: the wanted columns before the first version; None:
-    unknown, or of no matter.
+    `schema`: the wanted columns before the first version; None: unknown, or of no matter.
     """
 
     def __init__(
         self,
         table: TableLog,
         policy: Policy,
-        shape: Callable[[ChangePlan], ChangePlan],
         schema: pa.Schema | None,
         until: int | None = None,
     ) -> None:
         self._table = table
         self._policy = policy
-        self._shape = shape
         self._schema = schema
         self._until = until
         self._ahead: ChangePlan | None = None
@@ -78,7 +75,7 @@ class VersionRanges:
         if self._failed is None:
             try:
                 plan = await self._table.next_plan()
-                return None if plan is None else self._shape(plan)
+                return None if plan is None else self._policy.shape(plan)
             except TailerError as error:
                 self._failed = error
         if is_first:

@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> HandwrittenTable:
 
 async def _cut(path: Path, policy: Policy, until: int | None, most: int, found: list[VersionRange]) -> None:
     log = DeltaTableLog(LocalStore(path))
-    version_ranges = VersionRanges(log, policy, lambda plan: plan, await log.seek(0), until)
+    version_ranges = VersionRanges(log, policy, await log.seek(0), until)
     while (version_range := await version_ranges.next(most)) is not None:
         found.append(version_range)
 
