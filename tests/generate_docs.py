@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-from pydantic_core import PydanticUndefined
 
 from sinks import stdout
 from sinks.delta import sink as delta
@@ -26,7 +25,7 @@ from tailer.errors import TailerError
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 
-SECTIONS: Final[tuple[tuple[str, str, type], ...]] = (
+SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ("The file", "Keys at the top of the file.", FileShape),
     ("[pipelines.NAME]", "One table for each pipeline; the name is part of its progress, so keep it.", PipelineShape),
     ('[pipelines.NAME.sink], kind = "kafka"', "See [kafka.md](kafka.md).", kafka.Options),
@@ -97,17 +96,12 @@ def default_text(value: Any) -> str:
     return f"`{value:,}`" if isinstance(value, int) else f"`{getattr(value, 'value', value)}`"
 
 
-def settings(kind: type) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Return each setting of a class: its name, type, default, and whether it is required."""
+def settings(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, Any, Any, bool]]:
+    """Return each setting of a class: its name in code and for users, type, default, and whether it is required."""
     hints = get_type_hints(kind)
-    if hasattr(kind, "model_fields"):
-        for name, field in kind.model_fields.items():
-            required = field.default is PydanticUndefined and field.default_factory is None
-            yield name, field.annotation, None if field.default is PydanticUndefined else field.default, required
-        return
     for each in msgspec.structs.fields(kind):
         default = None if each.default is msgspec.NODEFAULT else each.default
-        yield each.name, hints[each.name], default, each.required
+        yield each.name, each.encode_name, hints[each.name], default, each.required
 
 
 def configuration() -> str:
@@ -120,9 +114,8 @@ def configuration() -> str:
     for title, intro, kind in SECTIONS:
         texts = descriptions(kind)
         rows = ["| key | values | default | what it is |", "|---|---|---|---|"]
-        for name, annotation, default, required in settings(kind):
+        for name, spelled, annotation, default, required in settings(kind):
             shown = "required" if required else default_text(default)
-            spelled = name.replace("_", ".") if kind is ClientSettings else name
             rows.append(f"| `{spelled}` | {type_text(annotation)} | {shown} | {texts[name]} |")
         parts += [f"## {title}", intro, "\n".join(rows)]
     return "\n\n".join(parts) + "\n"

@@ -6,7 +6,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from tailer.errors import ConfigError, did_you_mean, how_to_install
+from tailer.errors import did_you_mean
 
 __all__ = ["VERBS", "tailer"]
 
@@ -18,8 +18,6 @@ VERBS: Final = {
     "progress": "Show or set the progress of pipelines.",
     "demo": "Follow a live Delta table into another, and prove it.",
 }
-# Verbs that read a configuration, which takes an extra.
-_OF_THE_DAEMON: Final = frozenset({"run", "check", "progress"})
 
 
 class _Verbs(click.Group):
@@ -30,18 +28,10 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command `cmd_name`. Raises `ConfigError` if the extra that it needs is missing."""
+        """Import and return the command `cmd_name`."""
         if cmd_name not in VERBS:
             return None
-        try:
-            command: click.Command = import_module(f"{__name__}.{cmd_name}").command
-        except ModuleNotFoundError as error:
-            if cmd_name not in _OF_THE_DAEMON:
-                raise
-            if ctx.resilient_parsing:  # the shell asks for words to complete
-                return None
-            reason = f"{error.name} is not installed"
-            raise ConfigError(f"tailer {cmd_name}", reason, how_to_install("daemon")) from error
+        command: click.Command = import_module(f"{__name__}.{cmd_name}").command
         return command
 
     def resolve_command(

@@ -1,39 +1,39 @@
 """Read the configuration file and the environment into shapes; report every fault by its key.
 
-`tailer.config.settings` interprets the values. This module finds what pydantic finds (wrong types, missing keys), and
-adds the origin of a value, the similar key, and the spelling of names in the environment: the pipeline `orders-eu` is
-ORDERS_EU there. Every table of the file is validated on its own, so that one fault does not hide the next. Messages
-never contain values, which may be secrets.
+`tailer.config.settings` interprets the values. This module finds unknown and missing keys and wrong types, and adds the
+origin of a value and the spelling of names in the environment: the pipeline `orders-eu` is ORDERS_EU there. Every table
+of the file is validated on its own, so that one fault does not hide the next. Messages never contain values, which may
+be secrets.
 """
 
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
+import msgspec
 
 from tailer.changelog.rules import Carryovers
+from tailer.config.options import faults_of, option_names
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.errors import ConfigError, did_you_mean
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
 
 __all__ = [
     "MISSING",
-    "CatalogShape",
     "FileShape",
     "Key",
+    "KindTable",
     "PipelineShape",
+    "PipelineTable",
     "Problem",
     "Reading",
-    "SinkShape",
     "SparkShape",
     "place",
     "read_file",
@@ -41,6 +41,7 @@ __all__ = [
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
+_JSON_AT_THE_TOP: Final = frozenset({"drain_s", "spark", "pipelines"})
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
@@ -52,7 +53,10 @@ MISSING: Final = {
 STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}}
 
 Key = tuple[str, ...]
-M = TypeVar("M", bound=BaseModel)
+S = TypeVar("S", bound=msgspec.Struct)
+
+Wait = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max, description="a finite number of at least 0")]
+Interval = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max, description="a finite number greater than 0")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,95 +84,98 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class SinkShape(BaseModel):
-    """A sink's table: its kind, and options that only the sink understands."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
+@dataclass(frozen=True, slots=True)
+class KindTable:
+    """The table of a sink or a catalog: its kind, and options that only this kind understands."""
 
     kind: str
+    options: Mapping[str, Any] = field(repr=False)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything but the kind."""
-        return dict(self.model_extra or {})
-
-
-class CatalogShape(SinkShape):
-    """A catalog's table: its kind, and options that only its adapter understands."""
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "KindTable":
+        """Make it from the table, which has a kind."""
+        return cls(table["kind"], {name: value for name, value in table.items() if name != "kind"})
 
 
-class PipelineShape(BaseModel):
+class PipelineShape(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}
+):
     """A pipeline's table."""
 
-    model_config = ConfigDict(frozen=True)
+    missing: ClassVar = MISSING
 
     table: str  # the folder that contains _delta_log
     # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
-    start: Annotated[str, BeforeValidator(_as_text)] = "earliest"
-    columns: list[str] = Field(default_factory=list)  # the columns to deliver, in this order; empty: all
-    row_ids: StrictBool = False  # add _row_id and _row_commit_version, where the table tracks rows
+    start: str = "earliest"
+    columns: list[str] = []  # the columns to deliver, in this order; empty: all
+    row_ids: bool = False  # add _row_id and _row_commit_version, where the table tracks rows
     carryovers: Carryovers = Carryovers.DROP  # what to do with rows that a rewritten file holds unchanged
-    compute_updates: StrictBool = False  # turn a delete and an insert of one row into the two images of an update
-    key: list[str] = Field(default_factory=list)  # the columns that identify a row; empty: row ids, where there are any
-    skip_unchanged: StrictBool = False  # leave out updates that change nothing
+    compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update
+    key: list[str] = []  # the columns that identify a row; empty: row ids, where there are any
+    skip_unchanged: bool = False  # leave out updates that change nothing
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
     on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
     # seconds between two looks for a new version, where no notification comes sooner
-    poll_interval_s: float = Field(default=1.0, gt=0, allow_inf_nan=False, strict=True)
+    poll_interval_s: Interval = 1.0
     write: Writers = Writers.DRIVER  # who writes to the sink: this process, or Spark's executors
-    shards: int = Field(default=DEFAULT_SHARDS, ge=1, le=MOST_SHARDS, strict=True)  # writers, with write = "executors"
-    catalog: CatalogShape | None = None  # the catalog that manages the table's commits: a table with kind
-    sink: SinkShape  # where changes go: a table with kind, and the options of that kind
+    # writers, with write = "executors"
+    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
+    # the catalog that manages the table's commits: a table with kind
+    catalog_table: dict[str, Any] | None = None
+    sink_table: dict[str, Any]  # where changes go: a table with kind, and the options of that kind
+
+    @property
+    def sink(self) -> KindTable:
+        """The table of the sink."""
+        return KindTable.of(self.sink_table)
+
+    @property
+    def catalog(self) -> KindTable | None:
+        """The table of the catalog."""
+        return None if self.catalog_table is None else KindTable.of(self.catalog_table)
 
 
-class SparkShape(BaseModel):
+class SparkShape(msgspec.Struct, frozen=True, kw_only=True):
     """The table [spark], its settings not checked yet."""
-
-    model_config = ConfigDict(frozen=True)
 
     master: str | None = None  # a cluster's address, or local[N]; the default is local[*]
     remote: str | None = None  # a Spark Connect server, such as sc://host:15002, in place of master
-    conf: dict[str, Any] = Field(default_factory=dict)  # any of Spark's settings
+    conf: dict[str, Any] = {}  # any of Spark's settings
 
 
-class FileShape(BaseModel):
+class FileShape(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file; its pipelines and its table [spark] are not checked yet."""
 
-    model_config = ConfigDict(frozen=True)
-
     state_table: str | None = None  # the folder that keeps progress for sinks that cannot, such as stdout
-    drain_s: float = Field(default=30.0, ge=0, allow_inf_nan=False, strict=True)  # seconds to finish after SIGTERM
+    drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics and health checks on
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
-    spark: dict[str, Any] = Field(default_factory=dict)  # the table [spark]
-    pipelines: dict[str, Any] = Field(default_factory=dict)  # a table [pipelines.NAME] for each pipeline
+    spark: dict[str, Any] = {}  # the table [spark]
+    pipelines: dict[str, Any] = {}  # a table [pipelines.NAME] for each pipeline
 
 
-class _Variables(BaseSettings):
-    """The keys of `FileShape` as variables of the environment."""
+@dataclass(frozen=True, slots=True)
+class PipelineTable:
+    """A pipeline's table as it was read: its shape, the keys that are given, and those with a wrong value."""
 
-    state_table: str = ""
-    drain_s: str = ""
-    metrics: str = ""
-    engine: str = ""
-    # A nested type makes pydantic read the text as JSON, which `conf` needs.
-    spark: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    pipelines: dict[str, Any] = Field(default_factory=dict)
+    shape: PipelineShape
+    given: frozenset[str]
+    unsound: frozenset[str]
 
 
 @dataclass(slots=True)
 class Reading:
     """The result of reading: the names of the file's pipelines, the shapes, and their faults.
 
-    `unsound`: by the key of a table, its keys with a wrong value. In the shape they have their default or a stand-in,
-    so that one fault does not hide the next.
+    `unsound`: the keys at the top of the file with a wrong value. In a shape, such keys have their default or a
+    stand-in, so that one fault does not hide the next.
     """
 
     names: tuple[str, ...] = ()
     file: FileShape | None = None
     spark: SparkShape | None = None
-    pipelines: dict[str, PipelineShape] = field(default_factory=dict)
-    unsound: dict[Key, frozenset[str]] = field(default_factory=dict)
+    pipelines: dict[str, PipelineTable] = field(default_factory=dict)
+    unsound: frozenset[str] = frozenset()
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -184,14 +191,16 @@ def read_file(path: Path) -> Reading:
     reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
     reading.problems += _misspelled_variables()
     document = _merge(document, _overrides(reading.names, reading.problems))
-    reading.file = _validate(FileShape, path, (), document, reading)
+    reading.file, reading.unsound = _validate(FileShape, path, (), document, reading.problems)
     if reading.file is not None:
-        reading.spark = _validate(SparkShape, path, ("spark",), reading.file.spark, reading)
+        reading.spark, _ = _validate(SparkShape, path, ("spark",), reading.file.spark, reading.problems)
     tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
     for name, table in tables.items() if isinstance(tables, dict) else ():
-        shape = _validate(PipelineShape, path, ("pipelines", name), table, reading)
+        if isinstance(table, dict) and "start" in table:
+            table["start"] = _as_text(table["start"])
+        shape, unsound = _validate(PipelineShape, path, ("pipelines", name), table, reading.problems)
         if shape is not None:
-            reading.pipelines[name] = shape
+            reading.pipelines[name] = PipelineTable(shape, frozenset(table) - unsound, unsound)
     return reading
 
 
@@ -218,15 +227,11 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:
     """Return the values of the environment in the shape of the file, with the file's names of pipelines."""
-    source = EnvSettingsSource(_Variables, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER)
-    try:
-        values = source()
-    except SettingsError:
+    values = _variables()
+    if isinstance(values.get("pipelines"), str):
+        del values["pipelines"]
         where, remedy = _variable(("pipelines",)), f"Set key by key: {_variable(('pipelines', 'name', 'table'))}."
         problems.append(Problem((), ConfigError(f"environment {where}", "is not a table in JSON", remedy)))
-        return {}
-    if "drain_s" in values:
-        values["drain_s"] = _as_number(values["drain_s"])
     spelled = {_spelled(name): name for name in names}
     pipelines = values.get("pipelines")
     if not isinstance(pipelines, dict):
@@ -239,11 +244,30 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
     return values
 
 
-def _as_number(text: str) -> object:
-    """Return the number in a text of the environment; other text is returned, and refused later."""
+def _variables() -> dict[str, Any]:
+    """Return the variables of the environment that are keys of the file, in its shape and in lower case."""
+    values: dict[str, Any] = {}
+    known = option_names(FileShape)
+    # A table comes before its keys, which are longer names.
+    for variable in sorted((name for name in os.environ if name.upper().startswith(ENV_PREFIX)), key=str.upper):
+        *tables, last = variable[len(ENV_PREFIX) :].lower().split(ENV_DELIMITER)
+        if (tables or [last])[0] not in known:
+            continue
+        table = values
+        for name in tables:
+            if not isinstance(table.get(name), dict):
+                table[name] = {}
+            table = table[name]
+        text = os.environ[variable]
+        table[last] = _as_json(text) if tables or last in _JSON_AT_THE_TOP else text
+    return values
+
+
+def _as_json(text: str) -> object:
+    """Return the value of a text in JSON; other text is returned, and refused later if it must be a value."""
     try:
-        return float(text)
-    except ValueError:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
         return text
 
 
@@ -257,42 +281,30 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _validate(shape: type[M], path: Path, key: Key, table: Any, reading: Reading) -> M | None:
-    """Return `table` as a `shape` without its wrong values, or None if it is not a table. Faults go to `reading`."""
-    known = shape.model_fields
-    for unknown in table.keys() - known.keys() if isinstance(table, dict) else ():
-        remedy = did_you_mean(unknown, known) or f"Known: {', '.join(known)}."
-        reading.problems.append(Problem.at(path, (*key, unknown), "unknown key", remedy))
-    try:
-        return shape.model_validate(table)
-    except ValidationError as invalid:
-        faults = invalid.errors(include_input=False)
-        reading.problems.extend(_fault(path, key, fault) for fault in faults)
-        unsound = frozenset(str(fault["loc"][0]) for fault in faults if fault["loc"])
-        if not isinstance(table, dict):
-            return None
-        reading.unsound[key] = unsound
-        sound = {name: value for name, value in table.items() if name not in unsound}
-        return shape.model_validate(sound | {name: STAND_INS[name] for name in unsound & STAND_INS.keys()})
+def _validate(
+    shape: type[S], path: Path, key: Key, table: Any, problems: list[Problem]
+) -> tuple[S | None, frozenset[str]]:
+    """Return `table` as a `shape` without its wrong values, or None if it is not a table, and the keys of these."""
+    if not isinstance(table, dict):
+        problems.append(Problem.at(path, key, "must be a table"))
+        return None, frozenset()
+    faults: dict[Key, ConfigError] = {(fault.where,): fault for fault in faults_of(table, shape)}
+    faults |= {(name, "kind"): fault for name, fault in _faults_of_kinds(table, shape)}
+    problems += [Problem.at(path, (*key, *where), fault.reason, fault.remedy) for where, fault in faults.items()]
+    unsound = frozenset(where[0] for where in faults) & set(option_names(shape))
+    sound = {name: value for name, value in table.items() if name in option_names(shape) and name not in unsound}
+    stand_ins = {name: STAND_INS[name] for name in unsound & STAND_INS.keys()}
+    return msgspec.convert(sound | stand_ins, shape), unsound
 
 
-def _fault(path: Path, key: Key, error: ErrorDetails) -> Problem:
-    """Return an error of pydantic as a problem."""
-    key = (*key, *(str(part) for part in error["loc"]))
-    match error["type"]:
-        case "missing":
-            return Problem.at(path, key, "is missing", MISSING[key[-1]])
-        case "model_type" | "dict_type":
-            return Problem.at(path, key, "must be a table")
-        case "list_type":
-            return Problem.at(path, key, "must be a list")
-        case "string_type":
-            return Problem.at(path, key, "must be text")
-        case "bool_type":
-            return Problem.at(path, key, "must be true or false", "Write it without quotes.")
-        case "enum":
-            return Problem.at(path, key, f"must be {error['ctx']['expected']}")
-    return Problem.at(path, key, error["msg"].replace("Input should be", "must be").partition(",")[0])
+def _faults_of_kinds(table: Mapping[str, Any], shape: type[msgspec.Struct]) -> Iterator[tuple[str, ConfigError]]:
+    """Yield the names and faults of the tables of a sink and a catalog, of which only the kind is known here."""
+    for name in ("sink", "catalog") if shape is PipelineShape else ():
+        inner = table.get(name)
+        if isinstance(inner, dict) and "kind" not in inner:
+            yield name, ConfigError("kind", "is missing", MISSING["kind"])
+        elif isinstance(inner, dict) and not isinstance(inner["kind"], str):
+            yield name, ConfigError("kind", "must be text", "Write it in quotes.")
 
 
 def _misspelled_variables() -> Iterator[Problem]:
@@ -302,7 +314,7 @@ def _misspelled_variables() -> Iterator[Problem]:
         if not name.upper().startswith(ENV_PREFIX):
             continue
         word = name.lower().removeprefix(ENV_PREFIX.lower()).partition(ENV_DELIMITER)[0]
-        near = get_close_matches(word, FileShape.model_fields, n=1)
+        near = get_close_matches(word, option_names(FileShape), n=1)
         if near and word != near[0]:
             remedy = f"Did you mean {_variable((near[0],))}?"
             yield Problem((), ConfigError(f"environment {name}", "is not a setting", remedy))

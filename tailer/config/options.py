@@ -1,8 +1,9 @@
 """The one reader of options: a msgspec struct says which there are, and faults are named by option, all at once.
 
-The configuration of sinks and the options of the data source for Spark are read here. A struct may have dotted or
-camel-case names for its fields (`rename`), tables for options (fields that are structs), and bounds for numbers
-(`msgspec.Meta`). Its class variable `refused`, if any, maps names that are not options to a reason and a next step.
+The configuration file, its sinks and the options of the data source for Spark are read here. A struct may have dotted
+or camel-case names for its fields (`rename`), tables for options (fields that are structs), and bounds for numbers
+(`msgspec.Meta`). Its class variables, if any: `refused` maps names that are not options to a reason and a next step,
+`missing` maps required options to the next step where they are missing.
 """
 
 import re
@@ -54,7 +55,8 @@ def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, lax: b
     for name, field in fields.items():
         if name not in options:
             if field.required and not any(f"Did you mean {name!r}?" in fault.remedy for fault in unknown):
-                yield ConfigError(name, "is missing", f"The options are: {', '.join(fields)}.")
+                remedies: Mapping[str, str] = getattr(shape, "missing", {})
+                yield ConfigError(name, "is missing", remedies.get(name, f"The options are: {', '.join(fields)}."))
         elif (table := _table(field.type)) is not None and isinstance(options[name], Mapping):
             for fault in faults_of(options[name], table, lax=lax):
                 yield ConfigError(f"{name}.{fault.where}", fault.reason, fault.remedy)

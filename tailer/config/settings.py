@@ -55,7 +55,7 @@ them over the file's.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,13 +64,12 @@ from typing import Any, TypeVar
 from tailer.changelog.rules import PairingRules
 from tailer.config.file import (
     MISSING,
-    CatalogShape,
     FileShape,
     Key,
-    PipelineShape,
+    KindTable,
+    PipelineTable,
     Problem,
     Reading,
-    SinkShape,
     SparkShape,
     read_file,
 )
@@ -134,7 +133,7 @@ class _Checks:
 
     def settings(self, reading: Reading) -> Settings:
         """Return the settings, without the pipelines that have faults."""
-        file, unsound = reading.file or FileShape(), reading.unsound.get((), frozenset())
+        file, unsound = reading.file or FileShape(), reading.unsound
         state_table = None
         if file.state_table is not None:
             state_table = self._attempt(("state_table",), self._folder(file.state_table))
@@ -143,9 +142,8 @@ class _Checks:
         stateless = reading.file is not None and file.state_table is None and "state_table" not in unsound
         engine = None if reading.file is None or "engine" in unsound else file.engine
         spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
-        shapes = reading.pipelines.items()
-        keys = {name: reading.unsound.get(("pipelines", name), frozenset()) for name in reading.pipelines}
-        candidates = [self._pipeline(name, shape, keys[name], stateless, engine) for name, shape in shapes]
+        tables = reading.pipelines.items()
+        candidates = [self._pipeline(name, table, stateless, engine) for name, table in tables]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
@@ -154,26 +152,26 @@ class _Checks:
         return settings
 
     def _pipeline(
-        self, name: str, shape: PipelineShape, unsound: Collection[str], stateless: bool, engine: EngineKind | None
+        self, name: str, read: PipelineTable, stateless: bool, engine: EngineKind | None
     ) -> PipelineSettings | None:
         """Return the sound settings of a pipeline; None without a table or a sink."""
-        key = ("pipelines", name)
+        key, shape, unsound = ("pipelines", name), read.shape, read.unsound
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
             self._problem(key, "is not a valid name of a pipeline", remedy)
         if len(set(shape.columns)) < len(shape.columns):
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
-        if "columns" in shape.model_fields_set and not shape.columns:
+        if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._folder(shape.table))
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
         made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
         pairing = PairingRules()
         if not {"key", "columns", "compute_updates"} & set(unsound):
-            pairing = self._pairing(key, shape, made.demands.key if isinstance(made, Sink) else ())
+            pairing = self._pairing(key, read, made.demands.key if isinstance(made, Sink) else ())
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
-            check_writers(engine, key, shape, made, self._problem)
+            check_writers(engine, key, read, made, self._problem)
         if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
@@ -191,8 +189,9 @@ class _Checks:
             shape.shards,
         )
 
-    def _pairing(self, key: Key, shape: PipelineShape, demanded: tuple[str, ...]) -> PairingRules:
+    def _pairing(self, key: Key, read: PipelineTable, demanded: tuple[str, ...]) -> PairingRules:
         """Return the rules. A sink that identifies rows by `demanded` sets the key of the pipeline."""
+        shape = read.shape
         if len(set(shape.key)) < len(shape.key):
             self._problem((*key, "key"), "names a column twice", "Name each column once.")
         for where, column in [(("key",), each) for each in shape.key] + [(("sink", "key"), each) for each in demanded]:
@@ -204,7 +203,7 @@ class _Checks:
         if demanded and shape.key and tuple(shape.key) != demanded:
             reason = f"differs from the key of the sink: {', '.join(demanded)}"
             self._problem((*key, "key"), reason, "Leave it out here: the key of the sink applies to both.")
-        if demanded and "compute_updates" in shape.model_fields_set and not shape.compute_updates:
+        if demanded and "compute_updates" in read.given and not shape.compute_updates:
             reason = "is false, but the sink has a key: its readers need the two images of an update"
             self._problem((*key, "compute_updates"), reason, "Leave it out, or remove the key of the sink.")
         updates = shape.compute_updates or bool(demanded)
@@ -212,7 +211,7 @@ class _Checks:
         return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
 
     def _sink(
-        self, name: str, shape: SinkShape, stateless: bool
+        self, name: str, shape: KindTable, stateless: bool
     ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
         """Return the sink, or None if its options are wrong, and the options with absolute paths."""
         key = ("pipelines", name, "sink")
@@ -252,9 +251,9 @@ class _Checks:
                     found[option] = str(place)
         return found
 
-    def _catalog(self, name: str, shape: CatalogShape) -> dict[str, Any]:
+    def _catalog(self, name: str, shape: KindTable) -> dict[str, Any]:
         """Return the options of the catalog with absolute paths."""
-        key, options = ("pipelines", name, "catalog"), shape.options
+        key, options = ("pipelines", name, "catalog"), dict(shape.options)
         if shape.kind != "unity":
             self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
             return options

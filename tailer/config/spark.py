@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
-from tailer.config.file import Key, PipelineShape, SparkShape
+from tailer.config.file import Key, PipelineTable, SparkShape
 from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
@@ -41,13 +41,13 @@ def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> Spa
 
 
 def check_writers(
-    engine: EngineKind, key: Key, shape: PipelineShape, sink: Sink | AtLeastOnceSink | None, report: Report
+    engine: EngineKind, key: Key, table: PipelineTable, sink: Sink | AtLeastOnceSink | None, report: Report
 ) -> None:
     """Check whether the writers of a pipeline are possible. Faults go to `report`.
 
     `sink`: the sink of the pipeline; None if it could not be configured.
     """
-    names_shards = "shards" in shape.model_fields_set
+    shape, names_shards = table.shape, "shards" in table.given
     if shape.write is Writers.DRIVER:
         if names_shards:
             report((*key, "shards"), "has no effect if the driver writes", 'Add write = "executors".')

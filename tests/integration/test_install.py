@@ -33,7 +33,6 @@ NEED_EXTRAS: Final = {
     "kafka": {"sinks.kafka."},
     "confluent_kafka": {"sinks.kafka.clients.confluent_producer"},
     "prometheus_client": {"tailer.daemon.monitor"},
-    "pydantic": {"tailer.config.", "tailer.cli.", "tailer.demo."},
     "py4j": {"tailer.spark."},
     "pyspark": {"tailer.spark.", "tailer.demo."},
     "delta": {"tailer.demo."},
@@ -66,6 +65,12 @@ sink = {kind = "kafka", bootstrap_servers = "127.0.0.1:1", topic = "shop"}
 table = "shop"
 sink = {kind = "files", path = "out"}
 catalog = {kind = "unity", uri = "http://127.0.0.1:1", table = "a.b.c"}
+"""
+
+FILES: Final = """
+[pipelines.files]
+table = "shop"
+sink = {kind = "files", path = "out"}
 """
 
 
@@ -186,7 +191,7 @@ def test_the_plain_install_is_small(bare: Installed) -> None:
         each["name"] for each in json.loads(uv("pip", "list", "--format", "json", "--python", bare.environment))
     }
     assert len(packages) <= PACKAGES, packages
-    assert not packages & {"pydantic", "prometheus-client", "kafka-python", "deltalake", "pyspark", "pandas", "pytest"}
+    assert not packages & {"prometheus-client", "kafka-python", "deltalake", "pyspark", "pandas", "pytest"}
 
 
 def test_the_plain_install_imports_nothing_that_is_missing(bare: Installed) -> None:
@@ -213,11 +218,13 @@ def test_the_plain_install_gives_changes_to_python(bare: Installed) -> None:
     assert bare.output("python", "-c", CHANGES) == f"{VERSION} 5 {10 + 20 + 30 + 20 + 21:.1f}\n"
 
 
-@pytest.mark.parametrize("verb", [["run"], ["check"], ["progress", "show"]])
-def test_verbs_of_the_daemon_name_its_extra(bare: Installed, verb: list[str]) -> None:
-    result = bare.run("tailer", *verb, "tailer.toml")
+def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:
+    (bare.folder / "tailer.toml").write_text(FILES)
+    bare.output("tailer", "check", "tailer.toml")
+    bare.output("tailer", "progress", "show", "tailer.toml")
+    result = bare.run("tailer", "run", "tailer.toml", TAILER_METRICS="127.0.0.1:0")
     assert result.returncode == 2
-    assert f"error: tailer {verb[0]}: pydantic is not installed" in result.stderr
+    assert "metrics: cannot be served: No module named 'prometheus_client'" in result.stderr
     assert "hint: Install it: pip install 'lake-tailer[daemon]'." in result.stderr
 
 

@@ -14,7 +14,7 @@ from tailer.errors import how_to_install
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DAEMON: Final = {"pydantic", "pydantic_settings", "prometheus_client", "click", "rich"}
+DAEMON: Final = {"prometheus_client", "click", "rich"}
 SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2"}
 
 # Libraries that must not be imported: an executor, or an installation without extras, may lack them.
