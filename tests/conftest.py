@@ -17,8 +17,7 @@ from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
 # Settings for tests with many small queries, where optimising code that runs once would take most of the time. The
 # first compiler alone takes a fifth less; by default its code cache has 48 MB, which Spark with Delta soon fills, and
 # then nothing is compiled any more. Hardly any object outlives its query, so a large young generation means less
-# copying.
-# Without the last setting, loading Spark's classes triggers full collections. Not for measurements.
+# copying. Without the last setting, loading Spark's classes triggers full collections. Not for measurements.
 SMALL_WORK: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
 )

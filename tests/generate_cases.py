@@ -49,15 +49,15 @@ class Recorder:
     def check(self, table: Table, feed_from: int | None, feed_to: int | None, by_spark: bool) -> Versions:
         """Do the same as `Table.check`, and record the table and the answers."""
         date_commits(table)
-        told = table.told(feed_from, feed_to, by_spark)
-        versions = judge(told)
-        if told.path.name == "clone with space":  # it refers to another table's files by absolute paths
+        recorded = table.recorded(feed_from, feed_to, by_spark)
+        versions = judge(recorded)
+        if recorded.path.name == "clone with space":  # it refers to another table's files by absolute paths
             return versions
         self._checks += 1
         folder = self._scratch / f"{self._test}.{self._checks}"
-        shutil.copytree(told.path, folder / "table")
+        shutil.copytree(recorded.path, folder / "table")
         archive = CASES_DATA / f"{folder.name}.tar.xz"
-        write(replace(told, path=folder / "table", title=self._test), archive)
+        write(replace(recorded, path=folder / "table", title=self._test), archive)
         print(f"{archive.name}: {archive.stat().st_size} bytes")
         return versions
 

@@ -1,7 +1,7 @@
 """Write the histories of `histories_data`: `python -m tests.generate_histories [number ...]`, some minutes for ten.
 
-Run it again, for all of them or for some, after a change of `tests.support.histories.schema_evolution`, and commit
-the archives. A history is a function of its seed, but Spark names files at random, so archives differ between runs.
+Run it again, for all of them or for some, after a change of `tests.support.histories.schema_evolution`, and commit the
+archives. A history is a function of its seed, but Spark names files at random, so archives differ between runs.
 """
 
 import sys
@@ -27,12 +27,12 @@ def make(spark: SparkSession, number: int, scratch: Path) -> None:
     folder = scratch / str(number)
     folder.mkdir()
     history = EvolvingHistory(spark, folder / "table", SEED + number, EVOLVING[number]).run(STEPS)
-    told = RecordedTable.of(history)
+    recorded = RecordedTable.of(history)
     archive = HISTORIES / f"{number:02d}.tar.xz"
-    write(told, archive)
+    write(recorded, archive)
     print(history.describe(), *(f"  refused {refusal}" for refusal in history.refused), sep="\n")
     refusals = {version: answer.refusal for version, answer in history.answers.items() if answer.refusal}
-    print(f"  no feed: {refusals}\n  {archive.name}: {archive.stat().st_size} bytes, from version {told.first}")
+    print(f"  no feed: {refusals}\n  {archive.name}: {archive.stat().st_size} bytes, from version {recorded.first}")
 
 
 def main() -> None:

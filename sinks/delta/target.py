@@ -1,7 +1,7 @@
 """The rules of the `delta` sink for its target: the tables and folders it may write to, and permanent errors.
 
-A table is ours if it has our progress or our columns. Any other table is foreign, and change rows would
-damage it. The source table is never a target, by any path; its id identifies it.
+A table is ours if it has our progress or our columns. Any other table is foreign, and change rows would damage it. The
+source table is never a target, by any path; its id identifies it.
 """
 
 import re

@@ -46,9 +46,9 @@ def answers(scratch: Path, master: str, orders: Iterable[str]) -> Iterator[str]:
         order = json.loads(line)
         read = READERS[order["reader"]]
         started, before = time.perf_counter(), _cpu_s()
-        told = read(spark, order)
+        answer = read(spark, order)
         seconds, after = time.perf_counter() - started, _cpu_s()
-        yield json.dumps({"seconds": seconds} | {name: after[name] - before[name] for name in after} | (told or {}))
+        yield json.dumps({"seconds": seconds} | {name: after[name] - before[name] for name in after} | (answer or {}))
     spark.stop()
 
 

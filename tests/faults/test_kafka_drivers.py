@@ -42,8 +42,8 @@ def await_stored(kafka: KafkaCluster, topic: str, count: int) -> None:
 def state_of(kafka: KafkaCluster, shard: str) -> str:
     """Return the broker's state of a transactional id."""
     with admin(kafka.bootstrap_servers) as client:
-        (told,) = client.describe_transactions([shard]).values()
-    return str(told.state.value)
+        (described,) = client.describe_transactions([shard]).values()
+    return str(described.state.value)
 
 
 def values_in(kafka: KafkaCluster, topic: str) -> list[bytes | None]:
@@ -245,7 +245,7 @@ def test_messages_nothing_is_heard_of(driver: ProducerFactory, kafka: KafkaClust
 
 
 @every_driver
-def test_what_is_on_its_way_is_bounded(driver: ProducerFactory, kafka: KafkaCluster, kafka_link: Proxy) -> None:
+def test_buffered_messages_are_bounded(driver: ProducerFactory, kafka: KafkaCluster, kafka_link: Proxy) -> None:
     """The link is blocked: `send` stops accepting messages, and reports when they time out."""
     topic = create_topic(kafka.bootstrap_servers)
     settings = ProducerSettings(delivery_timeout_ms=2000, in_flight_bytes=2**20)
@@ -318,7 +318,7 @@ def test_a_transaction_timeout_beyond_the_brokers(driver: ProducerFactory, kafka
 
 
 @every_driver
-def test_nobody_answers(driver: ProducerFactory) -> None:
+def test_no_answer_in_time(driver: ProducerFactory) -> None:
     """The error names the address and the sink, and comes soon."""
     began_s = time.monotonic()
     address = f"127.0.0.1:{free_ports(1)[0]}"

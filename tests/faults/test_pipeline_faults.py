@@ -455,7 +455,7 @@ class TestPatience:
         await following(table, Ailing(there, clock, Step.WRITE, failures=1, seconds=3600), retry_for_s=10).run()
         check(table, there)
 
-    async def test_it_counts_anew_after_every_success(self, table: Growing, clock: Clock) -> None:
+    async def test_the_retry_count_restarts_after_every_success(self, table: Growing, clock: Clock) -> None:
         there = Destination()
         sink = FaultySink(there.sink(), *[Fault(Step.BEGIN, Kind.FAIL, nth) for nth in range(2, 40, 2)])
 

@@ -57,17 +57,17 @@ def change_schema(table: Growing, *more: dict[str, Any], **columns: str) -> int:
 
 def story(there: Destination, app_id: str = APP) -> list[Any]:
     """Return the content of the destination, in order: rows as (version, change, values) and events."""
-    told: list[Any] = []
+    entry: list[Any] = []
     for item in there.log.get(app_id, []):
         if isinstance(item, SchemaChange):
-            told.append((item.version, *item.changes))
+            entry.append((item.version, *item.changes))
         elif isinstance(item, Gap):
-            told.append(("gap", item.first_version, item.version, item.snapshot))
+            entry.append(("gap", item.first_version, item.version, item.snapshot))
         else:
             for row in item.rows.to_pylist():
                 values = {key: value for key, value in row.items() if not key.startswith("_")}
-                told.append((row["_commit_version"], row["_change_type"], *values.items()))
-    return told
+                entry.append((row["_commit_version"], row["_change_type"], *values.items()))
+    return entry
 
 
 async def deliver(table: Growing, policy: Policy | None = None, *, whole: bool = False, start: str = "earliest") -> Any:
@@ -108,11 +108,11 @@ class TestSchema:
             (1, "insert", ("id", 1)),
             (2, "column x string was added"),
             (3, "insert", ("id", 2), ("x", "two")),
-            *[told for told in story(there) if told[0] == 4],
+            *[entry for entry in story(there) if entry[0] == 4],
             (5, "column x was dropped"),
             (6, "insert", ("id", 3)),
         ]
-        assert [told[0] for told in story(there)].count(4) == 1
+        assert [entry[0] for entry in story(there)].count(4) == 1
 
     async def test_deleted_rows_have_the_columns_they_had(self, tmp_path: Path, whole: bool) -> None:
         """An overwrite with another schema: deleted rows have the columns and types of their inserts."""
@@ -121,7 +121,7 @@ class TestSchema:
         new = table.data("2.parquet", [1], x=pa.array([7], pa.int32()), y=[True])
         change_schema(table, table.add(new), table.remove("1.parquet"), id="long", x="integer", y="boolean")
         events = story(await deliver(table, whole=whole))
-        assert [told for told in events if told[0] == 2 and told[1] in ("delete", "insert")] == [
+        assert [entry for entry in events if entry[0] == 2 and entry[1] in ("delete", "insert")] == [
             (2, "delete", ("id", 1), ("x", "a")),
             (2, "delete", ("id", 2), ("x", "b")),
             (2, "insert", ("id", 1), ("x", 7), ("y", True)),
@@ -156,7 +156,7 @@ class TestSchema:
         table.data("2.parquet", [0], p=["z"])
         new = table.add("2.parquet", partitionValues={"id": "5"})
         change_schema(table, new, table.remove("1.parquet", partitionValues={"p": "x"}), id="long", p="string")
-        assert [told for told in story(await deliver(table)) if told[0] == 2] == [
+        assert [entry for entry in story(await deliver(table)) if entry[0] == 2] == [
             (2, "delete", ("id", 1), ("p", "x")),
             (2, "insert", ("id", 5), ("p", "z")),
         ]
@@ -231,15 +231,15 @@ class Refusing(FaultySink):
 
 
 class _RefusingTransaction:
-    def __init__(self, behind: Any) -> None:
-        self._behind = behind
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
 
     async def __aenter__(self) -> "_RefusingTransaction":
-        self._transaction = await self._behind.__aenter__()
+        self._transaction = await self._wrapped.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> Any:
-        return await self._behind.__aexit__(*error)
+        return await self._wrapped.__aexit__(*error)
 
     async def write(self, batch: Any) -> None:
         await self._transaction.write(batch)
@@ -276,12 +276,12 @@ class TestReplaceTable:
             (3, "insert", ("id", 3)),
         ]
 
-    async def test_what_came_while_we_were_away(self, table: Growing) -> None:
+    async def test_versions_written_while_stopped_are_delivered(self, table: Growing) -> None:
         there = Destination()
         await pipeline(table, there.sink(), until="0").run()
         await pipeline(table, there.sink(), "latest", until="latest").run()
-        assert [told[0] for told in story(there, APP)] == [1]
-        assert [told[0] for told in story(there, OTHER)] == [2, 2, 3]
+        assert [entry[0] for entry in story(there, APP)] == [1]
+        assert [entry[0] for entry in story(there, OTHER)] == [2, 2, 3]
 
     async def test_back_to_the_first_table(self, table: Growing, whole: bool) -> None:
         """RESTORE may bring the old id back: its old progress is not the current progress."""
@@ -289,8 +289,8 @@ class TestReplaceTable:
         table.commit({"metaData": table.metadata}, table.add("1-0.parquet"))
         table.insert([9])
         there = await deliver(table, whole=whole)
-        assert [told[0] for told in story(there, OTHER)] == [2, 2, 3]
-        assert [told[0] for told in story(there, APP)] == [1, 4, 5]
+        assert [entry[0] for entry in story(there, OTHER)] == [2, 2, 3]
+        assert [entry[0] for entry in story(there, APP)] == [1, 4, 5]
 
     async def test_an_instance_that_slept_is_fenced(self, table: Growing) -> None:
         """It finished the old table; another instance continued with the new one."""
@@ -313,7 +313,7 @@ class TestReplaceTable:
             await sleepy.run()
         assert story(there, OTHER) == []
 
-    async def test_the_log_begins_behind_the_replacement(self, table: Growing) -> None:
+    async def test_the_log_begins_after_the_replacement(self, table: Growing) -> None:
         for version in (0, 1, 2):
             table.commit_file(version).unlink()
         there = Destination()
@@ -398,7 +398,7 @@ class TestRecreated:
         await there.sink().reset(Progress(OTHER, Position.end(-1)))
         await pipeline(table, there.sink(), start, until="latest").run()
         assert there.position() == Position.end(2)
-        assert [told[0] for told in story(there, OTHER)] == [1, 2, 3, 4]
+        assert [entry[0] for entry in story(there, OTHER)] == [1, 2, 3, 4]
 
     @pytest.mark.parametrize("policy", [SKIP, RESNAPSHOT], ids=["skip", "resnapshot"])
     async def test_while_we_were_away_and_going_on_by_itself(self, table: Growing, policy: Policy) -> None:
@@ -439,7 +439,7 @@ class TestLoss:
         return found.value, there
 
     @pytest.mark.parametrize("damage", ["vacuumed", "garbage", "truncated", "empty", "missing"])
-    async def test_what_comes_before_the_loss_is_delivered(self, table: Growing, damage: str, whole: bool) -> None:
+    async def test_versions_before_the_loss_are_delivered(self, table: Growing, damage: str, whole: bool) -> None:
         kinds: dict[str, Any] = {"vacuumed": FileVacuumed, "missing": VersionGone}
         self.damage(table, damage)
         error, there = await self.stopped(table, whole=whole)
@@ -464,7 +464,7 @@ class TestLoss:
             case "empty":
                 commit.write_bytes(b"")
 
-    async def test_skip_goes_on_behind_a_vacuumed_file(self, table: Growing, whole: bool) -> None:
+    async def test_skip_continues_after_a_vacuumed_file(self, table: Growing, whole: bool) -> None:
         self.damage(table, "vacuumed")
         there = await deliver(table, SKIP, whole=whole)
         assert story(there) == [
@@ -477,7 +477,7 @@ class TestLoss:
         for version in (2, 3, 6):
             (table.path / f"{version}-0.parquet").unlink()
         there = await deliver(table, SKIP, whole=whole)
-        assert [told[:2] if told[0] == "gap" else told[0] for told in story(there)] == [
+        assert [entry[:2] if entry[0] == "gap" else entry[0] for entry in story(there)] == [
             1,
             ("gap", 2),
             ("gap", 3),
@@ -510,19 +510,19 @@ class TestLoss:
             table.commit(table.remove("4-0.parquet"), table.add(table.data("new.parquet", [44])))
         latest = table.version
         there = await deliver(table, RESNAPSHOT, whole=whole)
-        rows = [told for told in story(there) if told[0] == latest]
+        rows = [entry for entry in story(there) if entry[0] == latest]
         ids = {1, 2, 3, 5, 6, 44} if damage == "vacuumed" else {1, 2, 3, 4, 5, 6}
         assert story(there)[:4] == [
             *[(version, "insert", ("id", version)) for version in (1, 2, 3)],
             ("gap", 4, latest, True),
         ]
-        assert {told[2][1] for told in rows} == ids
+        assert {entry[2][1] for entry in rows} == ids
         assert len(story(there)) == 4 + len(ids)
         table.insert([7])
         await pipeline(table, _sink(there, whole), until="latest", policy=RESNAPSHOT).run()
         assert story(there)[-1] == (latest + 1, "insert", ("id", 7))
 
-    async def test_a_snapshot_that_is_lost_on_the_way_is_taken_anew(self, table: Growing) -> None:
+    async def test_a_snapshot_lost_halfway_starts_over(self, table: Growing) -> None:
         there = Destination()
         with anyio.CancelScope() as scope:
             there.then = scope.cancel
@@ -580,7 +580,7 @@ class TestLoss:
             assert isinstance(error, DataCorrupt)
             assert there.position() == Position.end(3)
 
-    async def test_what_the_state_was_before_is_not_guessed(self, table: Growing) -> None:
+    async def test_an_unknown_earlier_state_is_not_guessed(self, table: Growing) -> None:
         """The log begins at a checkpoint of the version that deletes rows and changes the schema."""
         added = table.add(table.data("7.parquet", [7], x=["x"]))
         change_schema(table, added, table.remove("1-0.parquet"), id="long", x="string")
@@ -623,7 +623,7 @@ class TestLoss:
         self.checkpoint(table, 5)
         assert story(await deliver(table, SKIP, whole=whole))[3:] == [("gap", 4, 5, False), (6, "insert", ("id", 6))]
 
-    async def test_a_snapshot_that_cannot_be_taken_is_no_way_on(self, table: Growing, whole: bool) -> None:
+    async def test_an_impossible_snapshot_is_an_error(self, table: Growing, whole: bool) -> None:
         """A file that is still live is missing, so no snapshot can be read. That is an error without a retry."""
         (table.path / "1-0.parquet").unlink()
         error, there = await self.stopped(table, RESNAPSHOT, whole=whole)
@@ -635,9 +635,9 @@ class TestLoss:
         there = Destination()
         with pytest.raises(FileVacuumed):
             await pipeline(table, there.sink(), "snapshot", "latest", policy=SKIP, max_rows=1).run()
-        assert {told[2] for told in story(there)} <= {("id", 1), ("id", 2)}
+        assert {entry[2] for entry in story(there)} <= {("id", 1), ("id", 2)}
 
-    async def test_a_gap_is_told_where_it_is(self, table: Growing) -> None:
+    async def test_a_gap_is_reported_at_its_place(self, table: Growing) -> None:
         """The table is replaced later on."""
         (table.path / "3-0.parquet").unlink()
         replace_table(table, table.remove("6-0.parquet"))
@@ -645,7 +645,7 @@ class TestLoss:
         assert ("gap", 3, 3, False) in story(there, APP)
         assert story(there, OTHER) == [(7, "delete", ("id", 6))]
 
-    async def test_whether_the_schema_changed_is_not_guessed(self, table: Growing) -> None:
+    async def test_an_unknown_schema_change_is_not_guessed(self, table: Growing) -> None:
         """The log was cleaned up to a checkpoint of the next version, which may change the schema."""
         there = Destination()
         await pipeline(table, there.sink(), until="latest").run()
@@ -660,7 +660,7 @@ class TestLoss:
         assert story(there)[6:] == [("gap", 7, 7, False), (8, "insert", ("id", 8), ("x", None))]
 
     @pytest.mark.parametrize("policy", [None, SKIP, RESNAPSHOT], ids=["fail", "skip", "resnapshot"])
-    async def test_a_log_that_was_written_anew_behind_our_back(self, table: Growing, policy: Policy | None) -> None:
+    async def test_a_rewritten_log_is_detected(self, table: Growing, policy: Policy | None) -> None:
         """Restored from a copy and continued: the delivered versions are no part of it."""
         there = Destination()
         found: list[TailerError] = []
@@ -681,7 +681,7 @@ class TestLoss:
         assert isinstance(found[0], LogRewritten | VersionAhead)
         assert there.delivered() == table.rows()
 
-    async def test_what_cannot_be_read_later_does_not_keep_back_what_comes_before(self, table: Growing) -> None:
+    async def test_an_unreadable_later_version_does_not_block_earlier_ones(self, table: Growing) -> None:
         table.commit({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["teleport"]}})
         table.insert([8])
         error, there = await self.stopped(table)

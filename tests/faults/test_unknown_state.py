@@ -87,13 +87,13 @@ def head(table: Growing) -> list[dict[str, Any]]:
 
 def story(there: Destination) -> list[Any]:
     """Return the content of the destination, in order: (version, id) of rows, and the gaps."""
-    told: list[Any] = []
+    entries: list[Any] = []
     for item in there.log.get(APP, []):
         if isinstance(item, Gap):
-            told.append(("gap", item.first_version, item.version, item.snapshot))
+            entries.append(("gap", item.first_version, item.version, item.snapshot))
         elif isinstance(item, ChangeBatch):
-            told += [(row["_commit_version"], row["id"]) for row in item.rows.to_pylist()]
-    return told
+            entries += [(row["_commit_version"], row["id"]) for row in item.rows.to_pylist()]
+    return entries
 
 
 @asynccontextmanager
@@ -220,7 +220,7 @@ class TestWaiting:
             "snapshot": ALL,
             "4": [(4, 4), *REST],
         }[start]
-        assert [told for told in story(there) if told[0] != "gap"] == [*rows, (7, 7)]
+        assert [entries for entries in story(there) if entries[0] != "gap"] == [*rows, (7, 7)]
 
     async def test_stopped_while_it_waits(self, table: Growing) -> None:
         lose(table, 4)
@@ -289,10 +289,10 @@ def test_any_losses(
 
 
 async def _judge(path: Path, history: Any, policy: Policy, chance: random.Random, kills: bool) -> None:
-    versions, lost, checkpoints, anew = history
+    versions, lost, checkpoints, redefining = history
     table = Growing(path)
     for version in range(1, versions + 1):
-        more = head(table) if version in anew else []
+        more = head(table) if version in redefining else []
         table.commit(*more, table.add(table.data(f"{version}-0.parquet", [version])))
     for version in checkpoints:
         checkpoint(table, version)
@@ -319,14 +319,14 @@ async def _run_until_it_stands(
             return True
 
 
-def _check(told: list[Any], versions: int, lost: dict[int, str]) -> None:
+def _check(entries: list[Any], versions: int, lost: dict[int, str]) -> None:
     """Check that rows come once and in order from the first on, except for versions in a gap with a snapshot after it.
 
     Version v inserts the row v. A log whose beginning is lost begins at a checkpoint.
     """
     rows, skipped, at = set[int](), set[int](), 0
-    begun = min((item[1] if item[0] == "gap" else item[0] for item in told), default=versions + 1)
-    for item in told:
+    begun = min((item[1] if item[0] == "gap" else item[0] for item in entries), default=versions + 1)
+    for item in entries:
         if item[0] == "gap":
             _, first, last, snapshot = item
             assert at <= first <= last

@@ -72,7 +72,7 @@ def orders(task: int = 3, kinds: Sequence[str] = KINDS) -> ChangeBatch:
     return ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index)
 
 
-def told(batch: ChangeBatch, key: Sequence[str], **options: Any) -> list[Message]:
+def encoded(batch: ChangeBatch, key: Sequence[str], **options: Any) -> list[Message]:
     """Return key, value and headers of each message."""
     encoder = DebeziumEncoder("kafka", batch.rows.schema, SOURCE, key, **options)
     messages = [encoder.encode(batch, NOW_MS), encoder.flush(NOW_MS)]
@@ -173,11 +173,11 @@ BY_ID = [
 def test_messages_of_a_table_with_a_key() -> None:
     keys = [f'{{"id":{number}}}' for number in (1, 2, 3, 3, 4, 5)]
     values = [event and compact(document(*event)) for event in BY_ID]
-    assert told(orders(), ["id"]) == [(key, value, {}) for key, value in zip(keys, values, strict=True)]
+    assert encoded(orders(), ["id"]) == [(key, value, {}) for key, value in zip(keys, values, strict=True)]
 
 
 def test_messages_of_a_table_without_a_key() -> None:
-    assert told(orders(), []) == [(None, compact(document(*event)), {}) for event in BY_ID if event]
+    assert encoded(orders(), []) == [(None, compact(document(*event)), {}) for event in BY_ID if event]
 
 
 def test_a_key_of_several_columns_that_changes() -> None:
@@ -186,7 +186,7 @@ def test_a_key_of_several_columns_that_changes() -> None:
     one_before = '{"id":1,"shipped":"2026-03-01T12:00:00.000000"}'
     one_after = '{"id":1,"shipped":null}'
     new, old = "__debezium.newkey", "__debezium.oldkey"
-    assert told(orders(), ["id", "shipped"])[:6] == [
+    assert encoded(orders(), ["id", "shipped"])[:6] == [
         (one_before, compact(document("d", ONE_BEFORE, "null", 4)), {new: one_after}),
         (one_before, None, {new: one_after}),
         (one_after, compact(document("c", "null", ONE_AFTER, 4)), {old: one_before}),
@@ -198,7 +198,7 @@ def test_a_key_of_several_columns_that_changes() -> None:
 
 def test_messages_of_a_snapshot() -> None:
     task = SNAPSHOT_TASKS + 2
-    messages = told(orders(task, [INSERT] * 7), ["id"])
+    messages = encoded(orders(task, [INSERT] * 7), ["id"])
     rows = [ONE_BEFORE, ONE_AFTER, TWO_BEFORE, TWO_AFTER, THREE, FOUR, FIVE]
     documents = [document("r", "null", row, index, task, "true") for row, index in zip(rows, ROW_INDEX, strict=True)]
     assert [value for _, value, _ in messages] == [compact(text) for text in documents]
@@ -206,7 +206,7 @@ def test_messages_of_a_snapshot() -> None:
 
 @pytest.mark.parametrize("embed_schemas", [False, True])
 def test_the_fields_and_their_order(embed_schemas: bool) -> None:
-    for _, value, _ in told(finite_orders(), ["id"], embed_schemas=embed_schemas):
+    for _, value, _ in encoded(finite_orders(), ["id"], embed_schemas=embed_schemas):
         if value is None:
             continue
         message = json.loads(value)
@@ -301,7 +301,7 @@ def test_messages_with_their_schemas() -> None:
         key = compact(f'{{"schema": {KEY_SCHEMA}, "payload": {{"id": {number}}}}}')
         value = event and compact(f'{{"schema": {ENVELOPE_SCHEMA}, "payload": {document(*event)}}}')
         expected.append((key, value and finite(value), {}))
-    assert told(finite_orders(), ["id"], embed_schemas=True) == expected
+    assert encoded(finite_orders(), ["id"], embed_schemas=True) == expected
 
 
 def finite_orders() -> ChangeBatch:
@@ -324,7 +324,7 @@ def test_row_tracking_is_in_the_source_block() -> None:
         "_row_id": pa.array([70, 70, None], pa.int64()),
         "_row_commit_version": pa.array([3, 5, None], pa.int64()),
     }
-    messages = told(changes([PRE, POST, INSERT], columns, [4, 4, 5]), ["id"])
+    messages = encoded(changes([PRE, POST, INSERT], columns, [4, 4, 5]), ["id"])
     update = document("u", '{"id": 1}', '{"id": 1}', 4).replace('"row_id": null', '"row_id": 70')
     update = update.replace('"row_commit_version": null', '"row_commit_version": 5')
     assert [value for _, value, _ in messages] == [

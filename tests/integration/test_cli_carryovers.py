@@ -94,13 +94,13 @@ def test_net_changes(orders: Path) -> None:
         (("--from", "1", "--to", "5", "--compute-updates"), 0, "updates cannot be computed"),
     ],
 )
-def test_what_cannot_be_meant(orders: Path, options: tuple[str, ...], code: int, words: str) -> None:
+def test_unusable_options_are_reported(orders: Path, options: tuple[str, ...], code: int, words: str) -> None:
     done = tailer("tail", orders, *options)
     assert done.returncode == code, done.stderr
     assert words in done.stderr
 
 
-def test_the_daemon_does_as_it_is_told(orders: Path, tmp_path: Path) -> None:
+def test_the_daemon_follows_the_comparison_options(orders: Path, tmp_path: Path) -> None:
     config = tmp_path / "tailer.toml"
     config.write_text(
         f'[pipelines.orders]\ntable = "{orders}"\nstart = "1"\ncompute_updates = true\nkey = ["id"]\n'

@@ -81,7 +81,7 @@ def test_a_verb_that_is_misspelled_is_suggested(arguments: tuple[str, ...], mean
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how_to_complete(shell: str) -> None:
+def test_completion_scripts_for_shells(shell: str) -> None:
     done = tailer(_TAILER_COMPLETE=f"{shell}_source")
     assert (done.returncode, done.stderr) == (0, "")
     assert "_TAILER_COMPLETE" in done.stdout

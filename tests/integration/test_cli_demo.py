@@ -76,7 +76,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
     assert left_behind(tmp_path) == []
 
 
-def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None:
+def test_missing_requirements_are_named_with_the_install_command(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ImportError('No module named pyspark')")
     (tmp_path / "jars").mkdir()
     no_spark = tailer("demo", PYTHONPATH=str(tmp_path))

@@ -61,7 +61,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
-def told(folder: Path) -> list[tuple[object, object]]:
+def delivered(folder: Path) -> list[tuple[object, object]]:
     """Return change type and version of every line."""
     return [(line["_change_type"], line["_commit_version"]) for line in lines(folder)]
 
@@ -109,7 +109,7 @@ def test_the_daemon_measures_how_far_it_is(table: HandwrittenTable) -> None:
         assert daemon.wait(30) == 0
 
 
-def test_an_address_that_is_taken_is_a_fault_of_the_configuration(table: HandwrittenTable) -> None:
+def test_an_address_in_use_is_a_fault_of_the_configuration(table: HandwrittenTable) -> None:
     config = configured(table.path.parent)
     with background("run", config) as daemon:
         assert daemon.stderr is not None
@@ -138,7 +138,7 @@ def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
         assert daemon.wait(30) == 0
     expected = [("insert", 1), ("insert", 1), ("insert", 2), ("gap", 3), ("insert", 4)]
     if kind == "files":
-        assert [each for each in told(folder) if each[0] != "schema_change"] == expected
+        assert [each for each in delivered(folder) if each[0] != "schema_change"] == expected
     else:
         reader = QueryBuilder().register("copy", DeltaTable(folder / "delta"))
         rows = pa.table(reader.execute("SELECT _change_type, _commit_version FROM copy").read_all())
@@ -150,12 +150,12 @@ def test_fail_on_a_change_of_schema_then_evolve(table: HandwrittenTable) -> None
     stopped = tailer("run", configured(folder, on_schema_change="fail"))
     assert stopped.returncode == 3
     assert "version 2 changes the schema: column note string was added" in stopped.stderr
-    assert told(folder) == [("insert", 1), ("insert", 1)]
+    assert delivered(folder) == [("insert", 1), ("insert", 1)]
     with background("run", configured(folder)) as daemon:
         until(lambda: len(lines(folder)) == 4)
         daemon.terminate()
         assert daemon.wait(30) == 0
-    assert told(folder) == [("insert", 1), ("insert", 1), ("schema_change", 2), ("insert", 2)]
+    assert delivered(folder) == [("insert", 1), ("insert", 1), ("schema_change", 2), ("insert", 2)]
 
 
 def test_progress_of_a_table_that_became_another(table: HandwrittenTable) -> None:
@@ -175,14 +175,14 @@ def test_progress_of_a_table_that_became_another(table: HandwrittenTable) -> Non
     assert f"copy/{first}\t2\t3\t1" in waiting
     run_to(3)
     assert "copy/99999999-2222-3333-4444-555555555555\t3\t3\t0" in tailer("progress", "show", config).stdout
-    assert told(folder)[-3:] == [("delete", 3)] * 3
+    assert delivered(folder)[-3:] == [("delete", 3)] * 3
     replace(table, first, table.add("1.parquet"))
     run_to(4)
     assert f"copy/{first}\t4\t4\t0" in tailer("progress", "show", config).stdout
-    assert [each for each in told(folder) if each[1] == 4] == [("insert", 4)] * 2
+    assert [each for each in delivered(folder) if each[1] == 4] == [("insert", 4)] * 2
 
 
-def test_a_table_deleted_and_made_anew_under_a_running_daemon(table: HandwrittenTable) -> None:
+def test_a_table_recreated_under_a_running_daemon(table: HandwrittenTable) -> None:
     folder = table.path.parent
     with background("run", configured(folder)) as daemon:
         until(lambda: len(lines(folder)) == 4)

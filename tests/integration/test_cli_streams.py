@@ -68,7 +68,7 @@ def test_a_reader_that_is_gone_is_a_good_end(folder: Path, arguments: str) -> No
 
 @pytest.mark.parametrize("ending", ["2>/dev/full", "2>&-"])
 @pytest.mark.parametrize(("arguments", "code"), [("", 2), ("nonsense", 2), ("plan nowhere 0", 3), ("plan orders 0", 0)])
-def test_errors_that_nobody_can_read_leave_the_exit_code(folder: Path, arguments: str, code: int, ending: str) -> None:
+def test_errors_without_a_reader_keep_the_exit_code(folder: Path, arguments: str, code: int, ending: str) -> None:
     done = shell(folder, f"tailer {arguments} {ending}")
     assert done.returncode == code
     assert "Traceback" not in done.stdout

@@ -52,7 +52,7 @@ def test_all_changes_come_as_json_lines_through_a_pipe(orders: Orders) -> None:
         (("--to", "latest"), set()),
     ],
 )
-def test_it_begins_and_ends_where_it_is_told(orders: Orders, options: tuple[str, ...], versions: set[int]) -> None:
+def test_it_begins_and_ends_as_requested(orders: Orders, options: tuple[str, ...], versions: set[int]) -> None:
     done = tailer("tail", orders.path, *options)
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     assert rows(done.stdout.splitlines()) == [change for change in orders.changes if change[0] in versions]
@@ -144,7 +144,7 @@ def test_it_follows_until_it_is_asked_to_stop(orders: Orders, ending: signal.Sig
     assert (process.returncode, out, complaints(errors)) == (0, "", [])
 
 
-def test_it_stops_at_once_though_nobody_reads_what_it_prints(orders: Orders) -> None:
+def test_it_stops_at_once_without_a_reader_of_its_output(orders: Orders) -> None:
     orders.insert(*range(100, 60_000))
     with background("tail", orders.path, "--from", "earliest") as process:
         assert process.stdout is not None
@@ -183,9 +183,7 @@ def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
         (("file://localhost{table}/nowhere",), 3, "nowhere: not a Delta table", "_delta_log"),
     ],
 )
-def test_what_is_wrong_is_said_in_two_lines(
-    orders: Orders, arguments: tuple[str, ...], code: int, error: str, hint: str
-) -> None:
+def test_errors_are_two_lines(orders: Orders, arguments: tuple[str, ...], code: int, error: str, hint: str) -> None:
     done = tailer("tail", *(argument.format(table=orders.path) for argument in arguments))
     assert (done.returncode, done.stdout) == (code, "")
     first, second = done.stderr.splitlines()[-2:]

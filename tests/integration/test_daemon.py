@@ -70,7 +70,7 @@ async def test_a_signal_makes_every_pipeline_finish(number: signal.Signals) -> N
 
 
 @pytest.mark.anyio
-async def test_who_does_not_finish_in_time_is_cancelled() -> None:
+async def test_a_pipeline_that_does_not_drain_in_time_is_cancelled() -> None:
     pipelines = {"a": Endless(), "b": Endless(600)}
     began = time.monotonic()
     async with anyio.create_task_group() as group:
@@ -92,7 +92,7 @@ async def test_a_second_signal_cancels_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_pipeline_that_fails_takes_nobody_with_it() -> None:
+async def test_a_failing_pipeline_does_not_stop_others() -> None:
     good, error, bug = Endless(0.2), NotATable("/x"), KeyError("y")
     async with anyio.create_task_group() as group:
         group.start_soon(send, signal.SIGTERM)
@@ -142,7 +142,7 @@ def filed(folder: Path) -> list[tuple[int, str, int]]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_committed_is_delivered_and_a_signal_ends_it_well(orders: Orders, ending: signal.Signals) -> None:
+def test_commits_are_delivered_and_a_signal_ends_the_daemon_cleanly(orders: Orders, ending: signal.Signals) -> None:
     config = configured(orders.path.parent, "copy delta copy", "files files out")
     with background("run", config) as daemon:
         until(lambda: copied(orders) == orders.changes)

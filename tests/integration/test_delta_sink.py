@@ -175,7 +175,7 @@ async def test_of_two_instances_only_one_commits(tmp_path: Path) -> None:
     assert delivered(target) == Counter(expected_rows(APP, 1) + expected_rows(APP, 2))
 
 
-async def test_the_same_version_from_another_instance_is_not_taken_for_ours(
+async def test_a_commit_of_another_instance_is_not_mistaken_for_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed commit finds its own version in the table, but with another instance's id."""

@@ -236,7 +236,7 @@ async def test_a_date_beyond_all_timestamps_is_refused(tmp_path: Path) -> None:
     assert len(rows(target, "c")) == 1
 
 
-async def test_a_gap_is_a_row_and_is_told_in_the_commit(tmp_path: Path, spark: SparkSession) -> None:
+async def test_a_gap_is_a_row_and_in_the_commit_info(tmp_path: Path, spark: SparkSession) -> None:
     target = tmp_path / "target"
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.date32())])
     sink = DeltaSink("target", str(target), ["day"])

@@ -213,7 +213,7 @@ async def test_tables_that_could_forget_or_lose_rows_are_refused(tmp_path: Path)
             pass
 
 
-async def test_what_delta_rs_cannot_write_is_refused_with_its_reason(tmp_path: Path) -> None:
+async def test_rows_that_delta_rs_cannot_write_are_refused_with_its_reason(tmp_path: Path) -> None:
     constrained = tmp_path / "constrained"
     make(constrained, PLAIN)
     table(constrained).alter.add_constraint({"positive": "id > 0"})

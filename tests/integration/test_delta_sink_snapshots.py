@@ -79,7 +79,7 @@ async def test_a_snapshot_in_one_commit_and_changes_need_one_txn(tmp_path: Path)
     assert txns(tmp_path / "target") == [{"": 4} | FIRST, {"": 5}]
 
 
-async def test_a_snapshot_behind_a_gap_is_done_with_what_is_lost(tmp_path: Path) -> None:
+async def test_a_snapshot_after_a_gap_closes_the_lost_versions(tmp_path: Path) -> None:
     sink = DeltaSink("target", str(tmp_path / "target"))
     await deliver(sink, numbered(2))
     first, again = part(8, 0), part(9, 0)
@@ -115,7 +115,7 @@ def open_and_read(target: Path, in_between: Callable[[], None]) -> list[Any]:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-async def test_what_one_table_object_says_belongs_together(tmp_path: Path, checkpointed: bool) -> None:
+async def test_txns_of_one_table_object_are_consistent(tmp_path: Path, checkpointed: bool) -> None:
     target = tmp_path / "target"
     sink = DeltaSink("target", str(target))
     for file in range(3):

@@ -214,7 +214,7 @@ def test_values_of_every_type_are_what_they_were(tmp_path: Path, spark: SparkSes
     same_as_driver(delivering)
 
 
-def test_what_the_target_cannot_take_stops_it_behind_the_rest(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_column_that_does_not_fit_stops_after_earlier_versions(tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "source"
     spark.sql(
         f"CREATE TABLE delta.`{source}` (a INT) USING delta "
@@ -234,7 +234,7 @@ def test_what_the_target_cannot_take_stops_it_behind_the_rest(tmp_path: Path, sp
     assert delivering.progress() == 3
 
 
-def test_a_row_that_the_target_cannot_take_stops_it_behind_the_rest(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_row_that_does_not_fit_stops_after_earlier_versions(tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "source"
     for text in ("a", "b", "", "c"):
         write_deltalake(source, pa.table({"p": [text], "n": [1]}), mode="append")
@@ -246,7 +246,7 @@ def test_a_row_that_the_target_cannot_take_stops_it_behind_the_rest(tmp_path: Pa
     assert sorted(dict(row)["p"] for row in rows_of(delivering.target)) == ["'a'", "'b'"]
 
 
-def test_a_file_that_is_gone_stops_it_behind_the_rest(
+def test_a_missing_file_stops_after_earlier_versions(
     delivering: Delivering, history: LongHistory, spark: SparkSession
 ) -> None:
     commit = json.loads((history.path / "_delta_log" / f"{20:020d}.json").read_text().splitlines()[0])
@@ -419,7 +419,7 @@ def test_cancelled_it_stops_the_job_and_has_committed_nothing(
     same_as_driver(delivering)
 
 
-def test_stopped_it_ends_behind_the_span(delivering: Delivering, spark: SparkSession) -> None:
+def test_a_stop_ends_after_the_current_range(delivering: Delivering, spark: SparkSession) -> None:
     def then(append: Append) -> Append:
         pipeline.stop()
         return append
@@ -429,7 +429,7 @@ def test_stopped_it_ends_behind_the_span(delivering: Delivering, spark: SparkSes
     same_as_driver(delivering)
 
 
-def test_what_it_cannot_do_is_said_at_once(delivering: Delivering, spark: SparkSession) -> None:
+def test_unsupported_configurations_are_refused_at_once(delivering: Delivering, spark: SparkSession) -> None:
     lossy = replace(delivering, policy=Policy(on_data_loss=OnDataLoss.SKIP))
     with pytest.raises(ConfigError, match="on_data_loss"):
         lossy.executors(lambda: spark)

@@ -248,7 +248,7 @@ def test_the_first_minute_of_the_readme(with_delta: Installed) -> None:
     compare(wanted, with_delta.output(*command.split()), command)
 
 
-def test_what_an_extra_lacks_is_named_with_the_one_that_has_it(with_delta: Installed) -> None:
+def test_a_missing_library_is_named_with_its_extra(with_delta: Installed) -> None:
     (with_delta.folder / "tailer.toml").write_text(CONFIG)
     result = with_delta.run("tailer", "check", "tailer.toml")
     assert result.returncode == 2

@@ -166,7 +166,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 @pytest.mark.parametrize("listener", ["SASL", "SASL_TLS"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
-def test_whoever_says_who_he_is_gets_in(secure_kafka: SecureKafka, listener: str, mechanism: str) -> None:
+def test_clients_that_authenticate_are_accepted(secure_kafka: SecureKafka, listener: str, mechanism: str) -> None:
     cluster = secure_kafka.cluster
     topic = create_topic(cluster.bootstrap_servers)
     who: dict[str, Any] = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
@@ -184,7 +184,7 @@ def test_whoever_says_who_he_is_gets_in(secure_kafka: SecureKafka, listener: str
 
 
 @pytest.mark.parametrize("listener", ["TLS", "MUTUAL_TLS"])
-def test_whoever_shows_a_certificate_gets_in(secure_kafka: SecureKafka, listener: str) -> None:
+def test_clients_with_a_certificate_are_accepted(secure_kafka: SecureKafka, listener: str) -> None:
     cluster, certificates = secure_kafka.cluster, secure_kafka.certificates
     topic = create_topic(cluster.bootstrap_servers)
     shown = {"ssl_certfile": str(certificates.certificate_file), "ssl_keyfile": str(certificates.key_file)}

@@ -317,7 +317,7 @@ def test_connect_reads_every_type(library: DebeziumLibrary) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_connect_would_take_for_zero_is_refused(library: DebeziumLibrary, value: float) -> None:
+def test_numbers_that_connect_reads_as_zero_are_refused(library: DebeziumLibrary, value: float) -> None:
     """Connect writes a string, and reads zero."""
     field = {"type": "double", "optional": True}
     as_connect_has_it = json.dumps({"schema": field, "payload": library.written(value)}).encode()

@@ -53,7 +53,7 @@ def await_end(kafka: KafkaCluster, topic: str, end: int) -> None:
 
 
 @every_driver
-def test_what_is_committed_is_seen_and_what_is_aborted_is_not(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+def test_committed_messages_are_seen_and_aborted_ones_are_not(driver: ProducerFactory, kafka: KafkaCluster) -> None:
     """Several transactions of one producer, empty ones among them."""
     topic = create_topic(kafka.bootstrap_servers)
     with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
@@ -230,12 +230,12 @@ def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
         cluster.create(first, 3, -1, {"cleanup.policy": "compact"})
         cluster.create(second, 1, 1, {})
         cluster.create(first, 5, 1, {})
-        told = cluster.describe([first, second, missing])
-        assert {name: (state.partitions, state.configs["cleanup.policy"]) for name, state in told.items()} == {
+        states = cluster.describe([first, second, missing])
+        assert {name: (state.partitions, state.configs["cleanup.policy"]) for name, state in states.items()} == {
             first: (3, "compact"),
             second: (1, "delete"),
         }
-        assert int(told[first].configs["max.message.bytes"]) > 0
+        assert int(states[first].configs["max.message.bytes"]) > 0
         assert cluster.partitions(first) == 3
         with pytest.raises(SinkUnavailable, match=missing):
             cluster.partitions(missing)
@@ -305,7 +305,7 @@ def test_an_open_transaction_hides_nothing(driver: ProducerFactory, kafka: Kafka
         cluster.close()
 
 
-def test_a_topic_that_was_made_anew_is_read_anew(kafka: KafkaCluster) -> None:
+def test_a_recreated_topic_is_read_from_its_start(kafka: KafkaCluster) -> None:
     """The cached records of the old topic are dropped, although the new one is longer."""
     topic = create_topic(kafka.bootstrap_servers)
     cluster = Cluster(connection_to(kafka.bootstrap_servers))

@@ -116,7 +116,7 @@ def test_a_topic_that_others_filled(pipe: Pipe, kafka: KafkaCluster, tmp_path: P
 
 
 @every_client
-def test_what_was_aborted_before_the_first_commit_does_not_matter(
+def test_records_aborted_before_the_first_commit_are_ignored(
     pipe: Pipe, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream was claimed when the topic was empty."""
@@ -301,7 +301,7 @@ def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: st
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_befalls_the_topics_nothing_is_doubled_or_left_out(pipe: Pipe, seed: int) -> None:
+def test_random_losses_of_topics_neither_duplicate_nor_skip_rows(pipe: Pipe, seed: int) -> None:
     """Random starts, numbers of shards and losses; after a refused start its hint is followed."""
     chance = random.Random(seed)
     expected: list[int] = []

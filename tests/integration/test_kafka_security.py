@@ -180,7 +180,7 @@ def test_tokens_are_kept_while_they_are_good(secure_kafka: SecureKafka) -> None:
 
 
 @every_driver
-def test_what_is_not_allowed(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
+def test_missing_permissions_are_named(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
     """Another user's topic or transactional id: the error names the missing permission."""
     servers = secure_kafka.cluster.bootstrap_servers
     topic, shard = create_topic(servers), unique_name()

@@ -38,7 +38,7 @@ def history(tmp_path: Path) -> History:
 
 
 @pytest.mark.smoke
-def test_what_all_shards_deliver_is_the_table(kafka: KafkaCluster, history: History) -> None:
+def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: History) -> None:
     place = ShardedDelivery(kafka, history)
     history.publish(20)
     place.deliver(3)
@@ -101,7 +101,7 @@ def test_divided_and_put_together_again(kafka: KafkaCluster, history: History) -
     assert place.figures_without_ends() == (0, 0, 0, 0)
 
 
-def test_whoever_dies_while_the_number_changes(kafka: KafkaCluster, history: History) -> None:
+def test_a_process_killed_during_resharding(kafka: KafkaCluster, history: History) -> None:
     place = ShardedDelivery(kafka, history)
     history.publish(9)
     place.deliver(2)
@@ -118,7 +118,7 @@ def test_whoever_dies_while_the_number_changes(kafka: KafkaCluster, history: His
     assert place.figures_without_ends() == (0, 0, 0, 0)
 
 
-def test_who_was_divided_differently_writes_nothing_more(kafka: KafkaCluster, history: History) -> None:
+def test_an_executor_of_an_old_layout_is_fenced(kafka: KafkaCluster, history: History) -> None:
     """An executor that still runs while the pipeline is delivered with another number of shards."""
     place = ShardedDelivery(kafka, history)
     history.publish(9)
@@ -193,7 +193,7 @@ def test_of_two_drivers_the_first_one_ends(kafka: KafkaCluster, history: History
     assert place.figures(2).all_zero, place.figures(2)
 
 
-def test_another_table_in_its_place_is_told(kafka: KafkaCluster, history: History) -> None:
+def test_another_table_in_its_place_is_reported(kafka: KafkaCluster, history: History) -> None:
     place = ShardedDelivery(kafka, history)
     history.publish(5)
     place.deliver(2)
@@ -235,21 +235,24 @@ def test_each_shard_says_that_columns_change(kafka: KafkaCluster, tmp_path: Path
     write_commit(table, 1, metadata(schema_string(id="long", n="long")), rows("1.parquet", id=[4], n=[4]))
     place = ShardedDelivery(kafka, table, schema_topic=unique_name("schema"))
     place.deliver(2)
-    told = [json.loads(record.value or b"") for record in place.read("schema")]
-    assert sorted((each["_commit_version"], each["shard"], each["shards"]) for each in told) == [(1, 0, 2), (1, 1, 2)]
-    assert {tuple(each["changes"]) for each in told} == {("column n int64 was added",)}
+    messages = [json.loads(record.value or b"") for record in place.read("schema")]
+    assert sorted((each["_commit_version"], each["shard"], each["shards"]) for each in messages) == [
+        (1, 0, 2),
+        (1, 1, 2),
+    ]
+    assert {tuple(each["changes"]) for each in messages} == {("column n int64 was added",)}
 
 
-def test_progress_is_that_of_the_shard_furthest_behind(kafka: KafkaCluster, history: History, tmp_path: Path) -> None:
+def test_progress_is_that_of_the_slowest_shard(kafka: KafkaCluster, history: History, tmp_path: Path) -> None:
     place = ShardedDelivery(kafka, history)
     place.deliver(3)
-    behind = place.last
+    delivered = place.last
     history.publish(2)
     place.attempt(1, 3, place.last)
-    assert shown(place, tmp_path) == [str(behind), str(place.last), "2"]
+    assert shown(place, tmp_path) == [str(delivered), str(place.last), "2"]
     done = tailer("progress", "reset", configured(place, tmp_path), "--to", place.last)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"left out: versions {behind + 1} to {place.last}" in done.stdout
+    assert f"left out: versions {delivered + 1} to {place.last}" in done.stdout
     assert shown(place, tmp_path) == [str(place.last), str(place.last), "0"]
     assert place.places(3) == [Position.end(place.last)] * 3
 

@@ -120,9 +120,9 @@ def test_dead_letters_come_with_the_rows_and_are_counted(kafka: KafkaCluster) ->
     assert [value["id"] for value in place.values()] == [1, 3]
     found = read_topic(place.servers, letters)
     assert [record.key for record in found] == [b'{"id":2}', b'{"id":4}']
-    told = [json.loads(record.value or b"") for record in found]
-    assert [(each["commit_version"], each["task"], each["row"]) for each in told] == [(1, 7, 11), (1, 7, 13)]
-    assert all("max_record_bytes is 2000" in each["reason"] for each in told)
+    messages = [json.loads(record.value or b"") for record in found]
+    assert [(each["commit_version"], each["task"], each["row"]) for each in messages] == [(1, 7, 11), (1, 7, 13)]
+    assert all("max_record_bytes is 2000" in each["reason"] for each in messages)
     (end,) = (json.loads(record.value or b"") for record in read_topic(place.servers, ends))
     assert (end["event_count"], end["dead_letters"]) == (2, 2)
 
@@ -217,15 +217,15 @@ def test_events_may_have_a_topic_of_their_own(kafka: KafkaCluster) -> None:
     place.run(delivering(numbered(1), CHANGE))
     place.run(delivering(GAP))
     assert len(place.values()) == 3
-    told = [json.loads(record.value or b"") for record in read_topic(place.servers, events)]
-    assert [event[CHANGE_TYPE] for event in told] == ["schema_change", "gap"]
-    assert told[0]["changes"] == list(CHANGE.changes)
-    assert (told[1]["first_version"], told[1]["_commit_version"]) == (3, 5)
+    messages = [json.loads(record.value or b"") for record in read_topic(place.servers, events)]
+    assert [event[CHANGE_TYPE] for event in messages] == ["schema_change", "gap"]
+    assert messages[0]["changes"] == list(CHANGE.changes)
+    assert (messages[1]["first_version"], messages[1]["_commit_version"]) == (3, 5)
     ends = [json.loads(record.value or b"") for record in read_topic(place.servers, str(place.options["end_topic"]))]
     assert [end["commit_version"] for end in ends] == [1, 2]  # a lost version has no END
 
 
-def test_a_gap_that_nobody_would_see_is_refused(kafka: KafkaCluster) -> None:
+def test_a_gap_without_an_event_topic_is_refused(kafka: KafkaCluster) -> None:
     place = Place(kafka, envelope="debezium")
     with pytest.raises(SinkRejected, match="no topic to report that") as raised:
         place.run(delivering(GAP))
@@ -302,7 +302,7 @@ def test_a_key_that_changes(kafka: KafkaCluster, tombstones: bool) -> None:
     batch = in_version(changes([PRE, POST, PRE, POST, DELETE], columns, [0, 0, 1, 2, 3]), 1)
     place = Place(kafka, key=["id"], tombstones=tombstones)
     place.run(delivering(batch))
-    told = [(record.key, record.value and json.loads(record.value)[CHANGE_TYPE]) for record in place.read()]
+    messages = [(record.key, record.value and json.loads(record.value)[CHANGE_TYPE]) for record in place.read()]
     expected: list[tuple[bytes, str | None]] = [
         (b'{"id":1}', "update_preimage"),
         (b'{"id":1}', "update_postimage"),
@@ -312,10 +312,10 @@ def test_a_key_that_changes(kafka: KafkaCluster, tombstones: bool) -> None:
         (b'{"id":4}', "delete"),
         (b'{"id":4}', None),
     ]
-    assert told == [each for each in expected if tombstones or each[1] is not None]
+    assert messages == [each for each in expected if tombstones or each[1] is not None]
 
 
-def test_what_is_held_back_is_not_progress(kafka: KafkaCluster) -> None:
+def test_held_back_rows_are_not_progress(kafka: KafkaCluster) -> None:
     """The end of a transaction separates two images that may be one update."""
     columns = {"id": pa.array([1, 2, 2]), "name": pa.array(["a", "b", "c"])}
     batch = in_version(changes([INSERT, PRE, POST], columns, [0, 1, 2], task=0), 1)
@@ -381,7 +381,7 @@ def test_the_last_to_come_takes_over(kafka: KafkaCluster) -> None:
     assert [value["_commit_version"] for value in place.values()] == [1] * 3 + [2] * 3
 
 
-def test_to_look_disturbs_nobody(kafka: KafkaCluster) -> None:
+def test_reading_progress_does_not_fence_a_writer(kafka: KafkaCluster) -> None:
     place = Place(kafka)
 
     async def looking(sink: KafkaSink) -> None:

@@ -15,8 +15,8 @@ from tests.support.daemon.process import until
 
 TABLES: Final = 50
 ROWS: Final = 10
-# Of the whole process. With a row index for each pipeline it had 594 threads and 499 MB; with a small pool, 146 and
-# 197 MB. The watch of each table's log takes two threads.
+# Of the whole process. With a row index for each pipeline it had 594 threads and 499 MB; with a small pool, 146 and 197
+# MB. The watch of each table's log takes two threads.
 THREADS: Final = 200
 RESIDENT_MB: Final = 300
 

@@ -146,7 +146,7 @@ def finish_stdout(facts: Facts, folder: Path, rules: PairingRules | None = None)
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_what_a_state_table_knows_is_finished(name: str, tmp_path: Path) -> None:
+def test_work_recorded_in_a_state_table_is_finished(name: str, tmp_path: Path) -> None:
     facts = unpacked(name, tmp_path)
     finish_stdout(facts, tmp_path)
     judge(facts, tmp_path, of_lines((tmp_path / "stdout.jsonl").read_text()))

@@ -52,7 +52,7 @@ def encoder(registry: SchemaRegistry, schema: pa.Schema, topic: str, debezium: b
 
 
 @pytest.mark.parametrize("debezium", [False, True])
-def test_every_type_is_taken_and_read_back(registry: str, debezium: bool) -> None:
+def test_every_type_is_registered_and_read_back(registry: str, debezium: bool) -> None:
     columns = {name: pa.array([values[0], None], kind) for name, (kind, values) in DELTA_TYPES.items()}
     batch = change_batch(5, {"id": pa.array([1, 2]), **columns})
     topic = f"types-{debezium}"

@@ -102,7 +102,7 @@ async def test_a_target_that_goes_in_the_middle_of_a_transaction_is_named(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_another_instance_goes_on_with_a_target_that_was_begun_anew(tmp_path: Path, kind: str) -> None:
+async def test_another_instance_continues_in_a_recreated_target(tmp_path: Path, kind: str) -> None:
     target = tmp_path / "target"
     sink = KINDS[kind](target)
     await deliver(sink, numbered(1), app_id=APP)
@@ -114,7 +114,7 @@ async def test_another_instance_goes_on_with_a_target_that_was_begun_anew(tmp_pa
     await again.aclose()
 
 
-async def test_a_lock_that_somebody_removed_is_no_other_directory(tmp_path: Path) -> None:
+async def test_a_removed_lock_is_not_another_directory(tmp_path: Path) -> None:
     sink = FilesSink("target", tmp_path)
     await deliver(sink, numbered(1), app_id=APP)
     for path in everything(tmp_path):
@@ -145,7 +145,7 @@ async def test_progress_of_others_is_not_ours(tmp_path: Path) -> None:
     assert "adopt = true" in raised.value.hint
 
 
-async def test_a_table_that_somebody_else_creates_meanwhile_is_not_written_to(tmp_path: Path) -> None:
+async def test_a_foreign_table_created_meanwhile_is_not_written_to(tmp_path: Path) -> None:
     target = tmp_path / "target"
     sink = DeltaSink("target", str(target))
     with pytest.raises(SinkRejected, match="has not written to"):
@@ -154,7 +154,7 @@ async def test_a_table_that_somebody_else_creates_meanwhile_is_not_written_to(tm
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_cannot_be_a_folder_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+async def test_an_impossible_folder_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "nowhere").symlink_to("missing")

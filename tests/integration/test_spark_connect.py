@@ -42,14 +42,14 @@ CASE: Final = CASES_DATA / "unpaired_add_with_vector_via_restore.1.tar.xz"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
     """A table with deletion vectors, and Spark's feed of it."""
-    return read(CASE, tmp_path_factory.mktemp("told"))
+    return read(CASE, tmp_path_factory.mktemp("recorded"))
 
 
-def feed_of(told: RecordedTable) -> pa.Table:
+def feed_of(recorded: RecordedTable) -> pa.Table:
     """Return all change rows, as Spark reads them."""
-    return pa.concat_tables([answer.feed for answer in told.answers.values() if answer.feed])
+    return pa.concat_tables([answer.feed for answer in recorded.answers.values() if answer.feed])
 
 
 @pytest.fixture(scope="module")
@@ -64,36 +64,36 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         close_session(found)
 
 
-def test_a_batch_is_the_expected_feed(session: SparkSession, told: RecordedTable) -> None:
-    frame = session.read.format("tailer").options(startingVersion=0, endingVersion=told.last)
-    assert_same(rows(frame.load(str(told.path)).toArrow()), rows(feed_of(told)), told.title)
+def test_a_batch_is_the_expected_feed(session: SparkSession, recorded: RecordedTable) -> None:
+    frame = session.read.format("tailer").options(startingVersion=0, endingVersion=recorded.last)
+    assert_same(rows(frame.load(str(recorded.path)).toArrow()), rows(feed_of(recorded)), recorded.title)
 
 
-def test_a_stream_is_the_expected_feed(session: SparkSession, told: RecordedTable, tmp_path: Path) -> None:
+def test_a_stream_is_the_expected_feed(session: SparkSession, recorded: RecordedTable, tmp_path: Path) -> None:
     """In several micro-batches; another query continues with the second half."""
-    for end in (2, told.last):
+    for end in (2, recorded.last):
         frame = session.readStream.format("tailer").options(startingVersion=0, maxRowsPerTrigger=3)
-        changes = frame.option("endingVersion", end).load(str(told.path))
+        changes = frame.option("endingVersion", end).load(str(recorded.path))
         writer = changes.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
         query.awaitTermination()
         assert query.exception() is None
-    found = pq.read_table(tmp_path / "out").cast(feed_of(told).schema)
-    assert_same(rows(found), rows(feed_of(told)), told.title)
+    found = pq.read_table(tmp_path / "out").cast(feed_of(recorded).schema)
+    assert_same(rows(found), rows(feed_of(recorded)), recorded.title)
 
 
-def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, told: RecordedTable) -> None:
+def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, recorded: RecordedTable) -> None:
     with closing(Executors(session)) as executors:
         engine = SparkEngine(lambda: executors)
-        for plan in plans(told.path):
+        for plan in plans(recorded.path):
             expected = list(placed(run_plan(plan, LocalEngine()).batches))
             assert list(placed(run_plan(plan, engine).batches)) == expected
 
 
 def test_executors_write_to_delta_what_the_driver_does(
-    session: SparkSession, told: RecordedTable, tmp_path: Path
+    session: SparkSession, recorded: RecordedTable, tmp_path: Path
 ) -> None:
-    delivering = Delivering(told.path, tmp_path / "target")
+    delivering = Delivering(recorded.path, tmp_path / "target")
     delivering.by_executors(session, 2)
     delivering.by_executors(session)
     beside = delivering.into(tmp_path / "beside")

@@ -91,7 +91,7 @@ def test_spark_delivers_what_threads_do(tmp_path: Path) -> None:
     assert "Spark at local[2] is up" in said
 
 
-def test_executors_write_and_the_driver_goes_on_behind_them(tmp_path: Path) -> None:
+def test_executors_write_and_the_driver_continues_after_them(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "source")
     orders.insert(*range(200))
     orders.delete(3, 4)

@@ -206,7 +206,7 @@ def test_any_other_error_arrives_with_its_trace(executors: Executors) -> None:
     assert "in fail" in raised.value.__notes__[0]
 
 
-def test_an_error_that_cannot_be_pickled_is_told_in_words(executors: Executors) -> None:
+def test_an_error_that_cannot_be_pickled_keeps_its_text(executors: Executors) -> None:
     def fail(item: int) -> Iterator[bytes]:
         yield b"%d" % item
         raise ValueError("has a lock", threading.Lock())
@@ -270,7 +270,7 @@ def test_a_killed_executor_changes_nothing(driver: Driver, cluster: StandaloneCl
     assert running.result(PATIENCE_S) == [[b"before", b"%d" % item] for item in range(8)]
 
 
-def test_a_running_session_is_taken_if_it_is_the_one_and_left_running(spark: SparkSession) -> None:
+def test_a_fitting_running_session_is_used_and_left_running(spark: SparkSession) -> None:
     found = open_session(SparkSettings("local[2]", conf={"spark.ui.enabled": "false"}))
     assert found.sparkContext is spark.sparkContext
     close_session(found)
@@ -289,7 +289,7 @@ def test_a_running_session_is_taken_if_it_is_the_one_and_left_running(spark: Spa
     ],
 )
 @pytest.mark.usefixtures("spark")
-def test_a_running_session_is_not_taken_for_another_one(settings: SparkSettings, where: str) -> None:
+def test_a_running_session_with_other_settings_is_refused(settings: SparkSettings, where: str) -> None:
     with pytest.raises(ConfigError) as raised:
         open_session(settings)
     assert raised.value.where == where
@@ -310,7 +310,7 @@ def test_a_connect_server_that_is_not_there_is_named_without_its_token(monkeypat
 
 
 @pytest.mark.spark_connect
-def test_what_a_connect_server_lets_no_client_set_is_named(server: ConnectServer) -> None:
+def test_settings_that_a_connect_server_fixes_are_named(server: ConnectServer) -> None:
     with pytest.raises(ConfigError) as raised:
         open_session(server.settings({"spark.executor.memory": "1g"}))
     assert raised.value.where == "spark.conf.spark.executor.memory"

@@ -119,7 +119,7 @@ def test_a_key_is_needed() -> None:
         merge_by_key("target", [])
 
 
-def test_records_for_kafka_have_what_tells_a_repeated_one(source: Path, tmp_path: Path, spark: SparkSession) -> None:
+def test_records_for_kafka_identify_repeated_ones(source: Path, tmp_path: Path, spark: SparkSession) -> None:
     found: list[tuple[str, str]] = []
 
     def keep(batch: DataFrame, _number: int) -> None:

@@ -242,7 +242,7 @@ async def test_failures_of_the_store() -> None:
     assert await StateTable(store).progress(APP) == at(500)
 
 
-async def test_dying_while_shortening_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crash_while_shortening_the_log_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """After any number of deletions the table is valid, and the next checkpoint removes the rest."""
 
     class Killed(BaseException):
@@ -377,7 +377,7 @@ async def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "write" in raised.value.hint
 
 
-async def test_what_another_writer_did_to_the_table_is_refused(store: ObjectStore) -> None:
+async def test_a_state_table_changed_by_another_writer_is_refused(store: ObjectStore) -> None:
     table = await fill(store, 3)
     properties = {"lakeTailer.progress": "2"}
     forgetful = {"lakeTailer.progress": "1", "delta.SetTransactionRetentionDuration": "interval 1 day"}

@@ -154,7 +154,7 @@ class Kernel:
         return int(self.snapshot.getTimestamp(self.engine))
 
 
-def test_what_delta_kernel_writes_is_followed(spark: SparkSession, catalog: UnityServer) -> None:
+def test_commits_of_delta_kernel_are_followed(spark: SparkSession, catalog: UnityServer) -> None:
     catalog.token = TOKEN
     kernel = Kernel(spark, catalog)
     log = DeltaTableLog(LocalStore(kernel.folder), catalog=client(catalog, token=TOKEN))
@@ -223,7 +223,7 @@ async def test_a_version_is_read_once_it_is_ratified(managed: Managed) -> None:
 
 
 @pytest.mark.anyio
-async def test_behind_a_broken_checkpoint_too_only_the_catalog_is_believed(managed: Managed) -> None:
+async def test_after_a_corrupt_checkpoint_too_only_the_catalog_counts(managed: Managed) -> None:
     for version in range(1, 121):
         write_commit(managed.folder, version, commit_info(inCommitTimestamp=1000 + version))
     log = managed.folder / "_delta_log"
@@ -317,9 +317,7 @@ async def test_commits_with_a_hole_are_no_answer(managed: Managed) -> None:
         ({"token": "wrong"}, "does not accept the token"),
     ],
 )
-async def test_what_the_catalog_refuses_is_said_with_a_way_on(
-    managed: Managed, options: dict[str, str], reason: str
-) -> None:
+async def test_refusals_of_the_catalog_have_a_hint(managed: Managed, options: dict[str, str], reason: str) -> None:
     managed.server.token = "" if "table" in options else TOKEN
     with pytest.raises(ConfigError) as refused:
         await managed.log(**options).seek(1)
@@ -332,7 +330,7 @@ async def test_what_the_catalog_refuses_is_said_with_a_way_on(
 @pytest.mark.parametrize(
     ("status", "reason"), [(403, "denies access"), (404, "no Delta API"), (302, "answers 302"), (400, "answers 400")]
 )
-async def test_what_is_no_answer_of_the_api_is_said_too(managed: Managed, status: int, reason: str) -> None:
+async def test_answers_of_another_api_are_errors(managed: Managed, status: int, reason: str) -> None:
     managed.server.broken = (status, b"<html>" + TOKEN.encode())
     with pytest.raises(ConfigError) as refused:
         await managed.log(token=TOKEN).seek(1)
@@ -420,7 +418,7 @@ async def test_a_catalog_that_hangs_is_not_waited_for(managed: Managed, monkeypa
         ({"url": "http://host"}, "url"),
     ],
 )
-def test_what_is_no_configuration_is_said_by_option(options: dict[str, Any], where: str) -> None:
+def test_invalid_options_are_named(options: dict[str, Any], where: str) -> None:
     sound = {"uri": "http://127.0.0.1:8080", "table": NAME} if options else {}
     with pytest.raises(ConfigError) as wrong:
         UnityCatalog.configure(sound | options)

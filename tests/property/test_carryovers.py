@@ -201,27 +201,26 @@ def untimed(version: Followed) -> Rows:
     return sum((rows_of(table, [COMMIT_TIMESTAMP]) for table in version.tables), Rows())
 
 
-def check_told(told: RecordedTable) -> int:
+def check_recorded(recorded: RecordedTable) -> int:
     """Judge the versions of a written history without a feed; return how many delete and insert equal rows.
 
     Events without comparison are judged elsewhere. Of these, exactly those remain that have no equal row on the other
-    side
-    of the version. Deleted rows are compared in the columns of the version.
+    side of the version. Deleted rows are compared in the columns of the version.
     """
     compared = 0
-    raw, found = follow(told.path, told.first), follow(told.path, told.first, engine=paired(DROP))
+    raw, found = follow(recorded.path, recorded.first), follow(recorded.path, recorded.first, engine=paired(DROP))
     for theirs, ours in zip(raw, found, strict=True):
         at = theirs.plan.version
         if theirs.plan.feed:
-            assert events(ours) == events(theirs), told.where(at, "feed")
+            assert events(ours) == events(theirs), recorded.where(at, "feed")
             continue
-        schemas = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
+        schemas = recorded.schemas.get(at - 1, recorded.schemas[at]), recorded.schemas[at]
         gone, come = sides(theirs, *schemas)
         left_gone, left_come = sides(ours, *schemas)
-        assert_same(left_gone, gone - come, told.where(at, "deleted"))
-        assert_same(left_come, come - gone, told.where(at, "inserted"))
+        assert_same(left_gone, gone - come, recorded.where(at, "deleted"))
+        assert_same(left_come, come - gone, recorded.where(at, "inserted"))
         left = set(events(ours))
-        assert events(ours) == [event for event in events(theirs) if event in left], told.where(at, "order")
+        assert events(ours) == [event for event in events(theirs) if event in left], recorded.where(at, "order")
         compared += bool(gone & come)
     return compared
 
@@ -271,7 +270,7 @@ def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: R
 def test_written_histories_in_which_columns_change(tmp_path: Path) -> None:
     compared = 0
     for archive in sorted(HISTORIES.glob("*.tar.xz")):
-        compared += check_told(read(archive, tmp_path / archive.name))
+        compared += check_recorded(read(archive, tmp_path / archive.name))
     assert compared == 8
 
 
@@ -380,7 +379,7 @@ def judged(table: Table, changed: dict[str, int], updates: dict[str, int], compa
     """
     schemas = schemas_in(table.path)
     story = [f"version {version}" for version in schemas]
-    assert check_told(RecordedTable(table.path, "a case", story, schemas, {})) == compared
+    assert check_recorded(RecordedTable(table.path, "a case", story, schemas, {})) == compared
     for rules, expected in ((DROP, changed), (replace(BY_KEY, skip_unchanged=False), updates)):
         assert kinds(follow(table.path, engine=paired(rules))[-1]) == expected
 

@@ -50,17 +50,17 @@ def test_golden_tables(name: str, rules: PairingRules) -> None:
 
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
-    told, chance = read(archive, tmp_path), random.Random(archive.name)
+    recorded, chance = read(archive, tmp_path), random.Random(archive.name)
     for rules in (KEEP, PairingRules(compute_updates=True)):
-        first = chance.randint(told.first, told.last)
-        expected = places_of(told.path, rules, first)
+        first = chance.randint(recorded.first, recorded.last)
+        expected = places_of(recorded.path, rules, first)
         for budget in budgets(chance, 1):
-            fed = feed_all(told.path, StartPoint(first), budget, rules, seed=chance.randint(0, 99))
+            fed = feed_all(recorded.path, StartPoint(first), budget, rules, seed=chance.randint(0, 99))
             assert fed.rows == expected, (first, budget)
-    version = told.last
-    there = set(placed(snapshot(told.path, version).batches))
+    version = recorded.last
+    there = set(placed(snapshot(recorded.path, version).batches))
     for budget in budgets(chance, 1):
-        fed = feed_all(told.path, StartPoint(version, snapshot=True), budget, seed=chance.randint(0, 99))
+        fed = feed_all(recorded.path, StartPoint(version, snapshot=True), budget, seed=chance.randint(0, 99))
         assert set(fed.rows) == there
         assert fed.rows.total() == len(there)
 
@@ -81,7 +81,9 @@ def test_partitions_are_compared_apart(tmp_path: Path, monkeypatch: pytest.Monke
             size = parquet(tmp_path / name, rows).stat().st_size
             come[name] = {"size": size, "partitionValues": {"p": chance.choice(["1", "01", "2", "02", "", None])}}
         there |= come
-        actions = [make(name, **told) for make, files in ((remove, gone), (add, come)) for name, told in files.items()]
+        actions = [
+            make(name, **values) for make, files in ((remove, gone), (add, come)) for name, values in files.items()
+        ]
         write_commit(tmp_path, version, commit_info(operation="WRITE"), *actions)
     expected = places_of(tmp_path, PairingRules())
     for budget in budgets(chance, 2):

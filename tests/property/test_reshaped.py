@@ -121,7 +121,7 @@ async def typed(path: Path, versions: range, view: TypedView) -> list[ChangeBatc
     return [batch for split in work if isinstance(split, NetChangesSplit) for batch in read_split(split)]
 
 
-def told(table: Reshaped, version: int) -> str:
+def describe(table: Reshaped, version: int) -> str:
     """Return the text of a failure."""
     story = "\n".join(f"  {at}: {change.story}" for at, change in enumerate(table.changes[: version + 1]))
     return f"version {version} of {table.path}\n{story}"
@@ -136,12 +136,12 @@ def check_versions(table: Reshaped) -> None:
     """Check the remaining rows of each version, on one machine and in splits."""
     for found in follow(table.path, engine=ChangelogEngine(LocalEngine(), DROP)):
         change, version = table.changes[found.plan.version], found.plan.version
-        assert sides(found.batches, own(table)) == left(change.gone, change.come), told(table, version)
+        assert sides(found.batches, own(table)) == left(change.gone, change.come), describe(table, version)
         if concerns(found.plan, DROP):
             splits, alone = diff_splits(renumbered(found.plan, DROP), DROP)
             batches = [batch for split in splits for batch in read_split(split)]
             batches += [batch for part in alone for batch in part.rows()]
-            assert Counter(placed(batches)) == Counter(placed(found.batches)), told(table, version)
+            assert Counter(placed(batches)) == Counter(placed(found.batches)), describe(table, version)
 
 
 def check_updates(table: Reshaped) -> None:
@@ -153,14 +153,14 @@ def check_updates(table: Reshaped) -> None:
             for row in batch.rows.to_pylist():
                 columns = own(table)(version, row[CHANGE_TYPE] == "delete")
                 (gone if row[CHANGE_TYPE] in GONE else come)[named_row(row, columns)] += 1
-        assert (gone, come) == left(change.gone, change.come), told(table, version)
+        assert (gone, come) == left(change.gone, change.come), describe(table, version)
 
 
 def check_net(table: Reshaped, versions: range) -> None:
     """Check the net changes of a range."""
     expected = left(*happened(table, versions))
     before = table.changes[versions.start - 1].rows if versions.start else Counter()
-    where = f"{versions}: {told(table, versions[-1])}"
+    where = f"{versions}: {describe(table, versions[-1])}"
     for rules in (DROP, by_key(table, versions[-1])):
         batches = net(table.path, versions, rules)
         assert sides(batches, own(table)) == expected, where
@@ -191,7 +191,7 @@ def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> b
     else:
         gone, come = left(gone, come)
         expected = kept(gone, columns), kept(come, columns)
-    assert found == expected, f"{versions}, columns of {since}: {told(table, versions[-1])}"
+    assert found == expected, f"{versions}, columns of {since}: {describe(table, versions[-1])}"
     return True
 
 

@@ -46,9 +46,9 @@ def test_golden_tables(engine: Engine, name: str) -> None:
 @pytest.mark.smoke
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_evolving_histories(engine: Engine, archive: Path, tmp_path: Path) -> None:
-    told = read(archive, tmp_path)
+    recorded = read(archive, tmp_path)
     rules = PairingRules(compute_updates=True)
-    for plan in plans(told.path, told.first):
+    for plan in plans(recorded.path, recorded.first):
         expected = rows(plan, LocalEngine(), rules)
         assert rows(plan, engine, rules) == expected
         if len(expected) > 3:

@@ -37,10 +37,10 @@ histories = pytest.mark.parametrize(
 )
 
 
-def restated(told: RecordedTable, version: Followed, columns: Schema) -> Rows:
+def restated(recorded: RecordedTable, version: Followed, columns: Schema) -> Rows:
     """Return the change rows of a version in the columns of another one."""
     at = version.plan.version
-    old, new = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
+    old, new = recorded.schemas.get(at - 1, recorded.schemas[at]), recorded.schemas[at]
     found = Rows()
     for table in version.tables:
         come = pc.is_in(table.column(CHANGE_TYPE), pa.array(COME))
@@ -53,29 +53,29 @@ def restated(told: RecordedTable, version: Followed, columns: Schema) -> Rows:
 @histories
 def test_every_version_as_a_batch(archive: Path, tmp_path: Path) -> None:
     """Each in the columns and types of the version; and all of them, or the newest ones, in those of the last."""
-    told = read(archive, tmp_path)
+    recorded = read(archive, tmp_path)
     refused = []
-    versions = {version.plan.version: version for version in follow(told.path, told.first)}
+    versions = {version.plan.version: version for version in follow(recorded.path, recorded.first)}
     for at, version in versions.items():
         try:
-            found = read_batch(path=told.path, startingVersion=at, endingVersion=at, carryovers="keep")
+            found = read_batch(path=recorded.path, startingVersion=at, endingVersion=at, carryovers="keep")
         except SchemaChanged:
             refused.append(at)
             continue
         types = [(field.name, type_name(field.type)) for field in found.schema][:-3]
-        assert types == [(field.name, type_name(field.type)) for field in told.answers[at].snapshot.schema]
-        assert_same(rows_of(found), restated(told, version, told.schemas[at]), told.where(at, "batch"))
+        assert types == [(field.name, type_name(field.type)) for field in recorded.answers[at].snapshot.schema]
+        assert_same(rows_of(found), restated(recorded, version, recorded.schemas[at]), recorded.where(at, "batch"))
     assert refused == RETYPED.get(archive.name[:2], [])
 
 
 class Unfolding:
     """A history whose versions appear one after the other."""
 
-    def __init__(self, told: RecordedTable) -> None:
-        self.told = told
-        self.version = told.first
-        self._log = told.path / "_delta_log"
-        self._aside = told.path.parent / "aside"
+    def __init__(self, recorded: RecordedTable) -> None:
+        self.recorded = recorded
+        self.version = recorded.first
+        self._log = recorded.path / "_delta_log"
+        self._aside = recorded.path.parent / "aside"
         self._aside.mkdir()
         for file in list(self._log.iterdir()):
             if file.is_file() and not file.name[:20].isdigit():
@@ -86,11 +86,11 @@ class Unfolding:
     @property
     def is_whole(self) -> bool:
         """Return whether all versions have appeared."""
-        return self.version == self.told.last
+        return self.version == self.recorded.last
 
     def go_on(self) -> None:
         """Let the next version appear."""
-        self.version = min(self.version + 1, self.told.last)
+        self.version = min(self.version + 1, self.recorded.last)
         for file in sorted(self._aside.iterdir()):
             if int(file.name[:20]) <= self.version:
                 file.rename(self._log / file.name)
@@ -103,13 +103,13 @@ class Unfolding:
 )
 def test_a_typed_stream_goes_on_after_each_restart(archive: Path, tmp_path: Path) -> None:
     """It reads versions as they come, and stops before a version that changes the columns."""
-    told = read(archive, tmp_path)
-    versions = {version.plan.version: version for version in follow(told.path, told.first)}
-    table, checkpoint, at_load = Unfolding(told), Checkpoint(), dict[int, int]()
-    first = told.first
+    recorded = read(archive, tmp_path)
+    versions = {version.plan.version: version for version in follow(recorded.path, recorded.first)}
+    table, checkpoint, at_load = Unfolding(recorded), Checkpoint(), dict[int, int]()
+    first = recorded.first
     # Column types come with a version that exists when the query is loaded.
     while True:
-        query, loaded = Query(checkpoint, path=told.path, startingVersion=first, carryovers="keep"), table.version
+        query, loaded = Query(checkpoint, path=recorded.path, startingVersion=first, carryovers="keep"), table.version
         begun = checkpoint.committed
 
         def grow(_: int) -> None:
@@ -127,10 +127,10 @@ def test_a_typed_stream_goes_on_after_each_restart(archive: Path, tmp_path: Path
     assert table.is_whole
     found: Counter[int] = Counter()
     for number, rows in checkpoint.batches.items():
-        columns = told.schemas[at_load[number]]
+        columns = recorded.schemas[at_load[number]]
         for at in pc.unique(rows.column(COMMIT_VERSION)).to_pylist():
             own = rows_of(rows.filter(pc.equal(rows.column(COMMIT_VERSION), at)))
-            assert_same(own, restated(told, versions[at], columns), told.where(at, "stream"))
+            assert_same(own, restated(recorded, versions[at], columns), recorded.where(at, "stream"))
             found[at] += 1
     assert found == Counter([at for at, version in versions.items() if version.tables])
 
@@ -149,29 +149,29 @@ def _is_end(place: dict[str, Any], version: int) -> bool:
 )
 def test_an_envelope_goes_through_everything(archive: Path, tmp_path: Path) -> None:
     """Killed and cut anywhere: each row once, in its position, and an event for each schema change."""
-    told, chance = read(archive, tmp_path), random.Random(archive.name)
+    recorded, chance = read(archive, tmp_path), random.Random(archive.name)
     checkpoint = Checkpoint()
-    options = {"path": told.path, "startingVersion": told.first, "carryovers": "keep", "schema": "envelope"}
+    options = {"path": recorded.path, "startingVersion": recorded.first, "carryovers": "keep", "schema": "envelope"}
     run_to_the_end(checkpoint, lambda: {**options, "maxRowsPerTrigger": chance.randint(1, 60)}, chance)
     rows = [row for table in checkpoint.tables for row in table.to_pylist()]
     events = [row for row in rows if row[CHANGE_TYPE] == "schema_change"]
     found = [(r[COMMIT_VERSION], r["_task"], r["_row"], r[CHANGE_TYPE]) for r in rows if r not in events]
-    expected = [place[:4] for place in places_of(told.path, first=told.first).elements()]
+    expected = [place[:4] for place in places_of(recorded.path, first=recorded.first).elements()]
     assert sorted(found) == sorted(expected)
     assert len({row["_event_id"] for row in rows}) == len(rows)
     changed = {event[COMMIT_VERSION] for event in events}
-    at = range(told.first + 1, told.last + 1)
+    at = range(recorded.first + 1, recorded.last + 1)
     assert len(changed) == len(events)
-    assert {v for v in at if _columns(told, v) != _columns(told, v - 1)} <= changed
-    assert changed <= {v for v in at if told.schemas[v] != told.schemas[v - 1]}
+    assert {v for v in at if _columns(recorded, v) != _columns(recorded, v - 1)} <= changed
+    assert changed <= {v for v in at if recorded.schemas[v] != recorded.schemas[v - 1]}
     for event in events:
         columns = [column["name"] for column in json.loads(event["value"])["columns"]]
-        assert columns == [field["name"] for field in told.schemas[event[COMMIT_VERSION]]["fields"]]
+        assert columns == [field["name"] for field in recorded.schemas[event[COMMIT_VERSION]]["fields"]]
 
 
-def _columns(told: RecordedTable, version: int) -> list[tuple[str, Any]]:
+def _columns(recorded: RecordedTable, version: int) -> list[tuple[str, Any]]:
     """Return names and types of columns, without fields of structs, whose form changes when mapping begins."""
-    fields = told.schemas[version]["fields"]
+    fields = recorded.schemas[version]["fields"]
     return [(field["name"], field["type"] if isinstance(field["type"], str) else None) for field in fields]
 
 
@@ -267,7 +267,7 @@ def test_updates_filters_and_columns(seed: int, tmp_path: Path) -> None:
         assert sorted(rows["k"].to_pylist()) == sorted(row["k"] for row in everything if row["v"].startswith("u"))
 
 
-def test_what_the_restarted_query_cannot_show_is_left_out_on_request(tmp_path: Path) -> None:
+def test_dropped_columns_are_left_out_on_request_after_a_restart(tmp_path: Path) -> None:
     """Rows with a column that is dropped by the time of the restart; `columns` or the envelope continue from there."""
     table = MappedTable(tmp_path, a="integer", b="string")
     table.insert(a=[1], b=["x"])
@@ -325,11 +325,11 @@ def test_another_table_in_the_place_of_one(tmp_path: Path) -> None:
     assert sorted(kinds) == [(1, "delete"), (1, "insert"), (2, "insert"), (3, "insert")]
     assert checkpoint.place["tableId"] == "other"
     table.path.rename(tmp_path / "old")
-    anew = MappedTable(tmp_path / "t", table_id="new", a="long")
+    recreated = MappedTable(tmp_path / "t", table_id="new", a="long")
     for number in range(2):
         assert isinstance(Query(checkpoint, path=table.path, startingVersion=0).run(), VersionAhead)
-        anew.insert(a=[number])
-    anew.insert(a=[2])
+        recreated.insert(a=[number])
+    recreated.insert(a=[2])
     stopped = Query(checkpoint, path=table.path, startingVersion=0).run()
     assert isinstance(stopped, TableReplaced)
     assert "new checkpoint folder" in " ".join(stopped.__notes__)

@@ -163,7 +163,7 @@ def count(target: Path, kind: str) -> int:
 @pytest.mark.parametrize("kind", ["delta", "files"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_only_what_is_ours_or_nobodys_is_written_to(
+def test_only_own_and_free_targets_are_written_to(
     tmp_path: Path, layout: str, spelling: Callable[[Path], str], kind: str
 ) -> None:
     folder = tmp_path / "data"
@@ -219,7 +219,7 @@ def test_nothing_is_begun_inside_another_table(tmp_path: Path, options: str, kin
 
 
 @pytest.mark.parametrize("kind", ["delta", "files"])
-def test_what_somebody_else_has_is_taken_when_that_is_said(tmp_path: Path, kind: str) -> None:
+def test_foreign_targets_are_accepted_with_adopt(tmp_path: Path, kind: str) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     make_table(source)
     if kind == "delta":

@@ -72,7 +72,7 @@ WRITTEN_BY_SPARK: Final = [
 
 
 @pytest.mark.parametrize("count", [1, 200], ids=["few", "many"])
-def test_what_spark_writes_for_extreme_moments(tmp_path: Path, count: int) -> None:
+def test_extreme_timestamps_written_by_spark(tmp_path: Path, count: int) -> None:
     raw = [struct.pack("<qi", nanos, day) for _, nanos, day in WRITTEN_BY_SPARK]
     assert [as_spark_writes(micros) for micros, _, _ in WRITTEN_BY_SPARK] == raw
     found = read(int96(tmp_path / "f", pa.table({"a": pa.array(raw * count, RAW)})), ZONED)
@@ -274,7 +274,7 @@ def test_texts_that_are_none(text: str, kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("kind", [ZONED, NO_ZONE, pa.date32()], ids=str)
-def test_extreme_partitions_are_rows_and_are_told_apart(tmp_path: Path, kind: pa.DataType) -> None:
+def test_extreme_partition_values_are_rows_and_stay_distinct(tmp_path: Path, kind: pa.DataType) -> None:
     path, schema = parquet(tmp_path / "f", pa.table({"a": [1, 2]})), pa.schema([("p", kind), ("a", pa.int64())])
     texts = ["+10000-01-01", "-0044-03-15", "-0044-03-15", "10000-01-01"]
     tasks = [task(path, schema, partition_values=[("p", text)]) for text in texts]

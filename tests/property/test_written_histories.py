@@ -27,6 +27,6 @@ def test_every_combination_was_written_and_versions_are_many(tmp_path: Path) -> 
     assert [archive.name for archive in WRITTEN] == [f"{number:02d}.tar.xz" for number in range(len(EVOLVING))]
     versions = 0
     for archive in WRITTEN:
-        told = read(archive, tmp_path / archive.name)
-        versions += told.last - told.first + 1
+        recorded = read(archive, tmp_path / archive.name)
+        versions += recorded.last - recorded.first + 1
     assert versions >= 300

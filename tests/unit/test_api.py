@@ -128,7 +128,7 @@ def test_a_range_of_net_changes_must_exist(orders: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["nowhere", "s3://bucket/orders"])
-def test_what_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_paths_without_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises((NotATable, ConfigError)):
         list(tailer.changes(path))

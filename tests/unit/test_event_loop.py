@@ -67,7 +67,7 @@ async def in_many_steps() -> None:
 
 
 @pytest.mark.parametrize("function", [in_a_thread, in_many_steps])
-def test_what_yields_is_left_alone(function: Callable[[], Awaitable[None]]) -> None:
+def test_yielding_code_is_accepted(function: Callable[[], Awaitable[None]]) -> None:
     assert watched(function) == []
 
 

@@ -189,8 +189,7 @@ def test_layout_records() -> None:
 )
 def test_forms_of_keys(kind: pa.DataType, form: str) -> None:
     """Forms of keys in progress records. They contain pyarrow's names of types. If pyarrow renames one, pipelines with
-    such
-    a key stop with `SinkRejected`, and the name must be mapped to the old one.
+    such a key stop with `SinkRejected`, and the name must be mapped to the old one.
     """
     assert key_form(options(key=["id"]), pa.schema([("id", kind)])) == form
 
@@ -217,8 +216,7 @@ def txns(table: Path) -> list[dict[str, int]]:
 @pytest.mark.anyio
 async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
     """They have no version: former code would read a position in a snapshot as the version before it. So new meanings
-    need
-    new names of txns, beside these.
+    need new names of txns, beside these.
     """
     sink = DeltaSink("target", str(tmp_path / "target"))
     first, second = part(7, 0, 3), part(7, 1, 3)
@@ -487,8 +485,7 @@ PLAN: Final = {
 
 def test_plans_as_json() -> None:
     """They have no version: they pass between processes of one version. An unknown or a missing field is an error;
-    later
-    fields (`compared`, `feed`) may be missing.
+    later fields (`compared`, `feed`) may be missing.
     """
     schema = pa.schema([pa.field("id", pa.int64(), metadata={"a": "b"})])
     vector = DeletionVectorRef(**VECTOR)  # type: ignore[arg-type]
@@ -498,12 +495,12 @@ def test_plans_as_json() -> None:
     plan = ChangePlan("/t", "id", 7, 1000, "WRITE", Regime.FILES, schema, (task,), feed=True)
     assert ChangePlan.from_json(json.dumps(PLAN)) == plan
     assert ChangeTask.from_dict(TASK) == task
-    told = json.loads(plan.to_json())
-    for part_of in (told, told["tasks"][0]):
+    decoded = json.loads(plan.to_json())
+    for part_of in (decoded, decoded["tasks"][0]):
         text = part_of["schema"]
         assert pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).equals(schema, check_metadata=True)
         part_of["schema"] = SCHEMA_TEXT
-    assert told == PLAN
+    assert decoded == PLAN
     former = {name: value for name, value in PLAN.items() if name != "feed"}
     former["tasks"] = [{name: value for name, value in TASK.items() if name != "compared"}]
     assert ChangePlan.from_json(json.dumps(former)) == replace(plan, feed=False)

@@ -108,7 +108,7 @@ def test_some_of_the_columns() -> None:
     assert "a.`b`" in caught.value.hint
 
 
-def test_what_change_rows_look_like() -> None:
+def test_schema_of_change_rows() -> None:
     found = output_schema(SCHEMA)
     assert found.names == [*SCHEMA.names, *(field.name for field in METADATA_FIELDS)]
     assert all(not field.metadata for field in found)
@@ -165,7 +165,7 @@ def test_places_in_a_history(text: str, start: Start) -> None:
         "0001-01-01T00:00:00+01:00",
     ],
 )
-def test_what_is_no_place(text: str) -> None:
+def test_invalid_starts_are_refused(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Start.parse(text, "--from")
     assert caught.value.where == "--from"

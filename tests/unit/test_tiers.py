@@ -71,7 +71,7 @@ def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResu
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
 
 
-def test_what_is_used_without_its_marker_fails_the_test(pytester: pytest.Pytester) -> None:
+def test_a_resource_without_its_marker_fails_the_test(pytester: pytest.Pytester) -> None:
     test = """
         import os, subprocess
         from contextlib import suppress
@@ -104,7 +104,7 @@ def test_what_is_used_without_its_marker_fails_the_test(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines([*markers, *java])
 
 
-def test_what_is_used_while_tests_are_collected_stops_the_run(pytester: pytest.Pytester) -> None:
+def test_a_resource_used_during_collection_stops_the_run(pytester: pytest.Pytester) -> None:
     result = run(
         pytester, "from tests.support.tables.golden import golden\nTABLE = golden('delta')\ndef test_one(): pass"
     )

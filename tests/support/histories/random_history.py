@@ -156,8 +156,8 @@ class History:
     def describe(self, version: int | None = None) -> str:
         """Return the text of a failure: how to repeat it, and the operations up to `version`."""
         story = self.story if version is None else self.story[: version + 1]
-        told = "\n".join(f"  {at}: {what}" for at, what in enumerate(story))
-        return f"seed {self.seed}, shape {self.shape}, version {version}, {self.path}\n{told}"
+        lines = "\n".join(f"  {at}: {what}" for at, what in enumerate(story))
+        return f"seed {self.seed}, shape {self.shape}, version {version}, {self.path}\n{lines}"
 
     def run(self, steps: int) -> "History":
         """Do `steps` random operations."""

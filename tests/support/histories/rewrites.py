@@ -91,8 +91,8 @@ class RewriteHistory(History):
             "delta.enableDeletionVectors": self.vectors,
             "delta.enableRowTracking": TRACKED in self.shape.traits,
         }
-        told = ", ".join(f"'{key}' = '{str(value).lower()}'" for key, value in properties.items())
-        self._sql(f"CREATE TABLE {self.table} ({columns}) USING delta {partitions} TBLPROPERTIES ({told})")
+        settings = ", ".join(f"'{key}' = '{str(value).lower()}'" for key, value in properties.items())
+        self._sql(f"CREATE TABLE {self.table} ({columns}) USING delta {partitions} TBLPROPERTIES ({settings})")
 
     def do(self, *names: str) -> "RewriteHistory":
         """Do the operations of these names in the order given."""
@@ -211,8 +211,7 @@ def changes(raw: Sequence[Event]) -> list[Event]:
     """Return the events of a version without rows that are deleted and inserted unchanged.
 
     Rows with ids are matched by these first, where one is deleted and one inserted; all others by their values. Of
-    equal
-    rows, the first deleted ones or the last inserted ones remain.
+    equal rows, the first deleted ones or the last inserted ones remain.
     """
     alone = {ids for ids, counts in _sides(raw, lambda event: event.ids).items() if counts == (1, 1)} - {None}
     rest = [event for event in raw if event.ids not in alone]

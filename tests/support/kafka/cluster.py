@@ -50,8 +50,7 @@ _PROPERTIES: Final = {
     # Timed out transactions are aborted by a periodic check: every 10 s by default.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     # A killed node may come back only after its session: 9 s by default. On a slow machine a shorter one may end while
-    # the
-    # node is up.
+    # the node is up.
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "1000",
     # A node that shuts down moves its partitions away first; without a target it retries, 5 s later.

@@ -95,7 +95,7 @@ def unkeyed_figures(history: History, read: Read) -> Figures:
     for record, values in zip(read.events, rows, strict=True):
         version: int = values["_commit_version"]
         if version < reached.get(record.partition, 0):
-            wrong.append(f"version {version} behind {reached[record.partition]} in partition {record.partition}")
+            wrong.append(f"version {version} after {reached[record.partition]} in partition {record.partition}")
         reached[record.partition] = version
     folded: Counter[Row] = Counter()
     for (_, kind, row), n in seen.items():
@@ -158,14 +158,14 @@ def _order_faults(records: Sequence[Record], lettered: set[bytes | None]) -> lis
                 faults.append(f"a tombstone of {record.key!r}, and not of {expected!r}")
             continue
         if expected is not None:
-            faults.append(f"no tombstone behind the delete of {expected!r}")
+            faults.append(f"no tombstone after the delete of {expected!r}")
         event = _event(record)
         if event.position <= reached.get(record.key, (-1, 0, 0)):
-            faults.append(f"{record.key!r}: {event.position} behind {reached[record.key]}")
+            faults.append(f"{record.key!r}: {event.position} after {reached[record.key]}")
         reached[record.key] = event.position
         if event.operation == "d":
             deleted[record.partition] = record.key
-    return faults + [f"no tombstone behind the delete of {key!r}" for key in deleted.values()]
+    return faults + [f"no tombstone after the delete of {key!r}" for key in deleted.values()]
 
 
 def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int]) -> list[str]:

@@ -51,7 +51,7 @@ def together(ends: Sequence[Record], shards: int) -> list[Record]:
         end = json.loads(record.value or b"")
         version, shard = end["commit_version"], end["shard"]
         assert end["shards"] == shards, end
-        assert reached.get(shard, -1) < version, f"shard {shard}: the end of {version} behind that of {reached[shard]}"
+        assert reached.get(shard, -1) < version, f"shard {shard}: the end of {version} after that of {reached[shard]}"
         reached[shard] = version
         found[version][shard] = end
     return [

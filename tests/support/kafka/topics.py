@@ -212,8 +212,8 @@ class Follower:
             with suppress(RetriableError):
                 before = self._positions
                 self._take(consumer.poll(timeout_ms=100))
-                told = {at: consumer.position(at, timeout_ms=_ANSWER_MS) for at in partitions}
-                positions = self._positions | {at: place for at, place in told.items() if place is not None}
+                found_positions = {at: consumer.position(at, timeout_ms=_ANSWER_MS) for at in partitions}
+                positions = self._positions | {at: place for at, place in found_positions.items() if place is not None}
                 if positions != before:
                     moved = time.monotonic()
                 with self._changed:

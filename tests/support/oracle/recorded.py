@@ -73,41 +73,43 @@ class RecordedTable:
 
     def where(self, version: int, what: str) -> str:
         """Return the text that identifies the table in a failure."""
-        told = "\n".join(f"  {at}: {did}" for at, did in enumerate(self.story[: version + 1]))
-        return f"{what}, version {version} of {self.title}, {self.path}\n{told}"
+        operations = "\n".join(f"  {at}: {did}" for at, did in enumerate(self.story[: version + 1]))
+        return f"{what}, version {version} of {self.title}, {self.path}\n{operations}"
 
 
-def judge(told: RecordedTable) -> list[Followed]:
+def judge(recorded: RecordedTable) -> list[Followed]:
     """Judge every version by the fold and by Spark's feed, and every start and snapshot in between. Return them."""
-    versions = follow(told.path, told.first)
-    assert [version.plan.version for version in versions] == list(range(told.first, told.last + 1)), told.title
-    before = rows_of(told.answers[told.first - 1].snapshot) if told.first else Rows()
+    versions = follow(recorded.path, recorded.first)
+    assert [version.plan.version for version in versions] == list(range(recorded.first, recorded.last + 1)), (
+        recorded.title
+    )
+    before = rows_of(recorded.answers[recorded.first - 1].snapshot) if recorded.first else Rows()
     for version in versions:
-        before = _judge_changes(told, version, before)
+        before = _judge_changes(recorded, version, before)
         at = version.plan.version
-        assert_same(rows_of(snapshot(told.path, at).table, METADATA), before, told.where(at, "snapshot"))
-        if at > told.first:
-            assert plans(told.path, at, at) == [version.plan], told.where(at, "begun in the middle")
+        assert_same(rows_of(snapshot(recorded.path, at).table, METADATA), before, recorded.where(at, "snapshot"))
+        if at > recorded.first:
+            assert plans(recorded.path, at, at) == [version.plan], recorded.where(at, "begun in the middle")
     return versions
 
 
-def _judge_changes(told: RecordedTable, version: Followed, before: Rows) -> Rows:
+def _judge_changes(recorded: RecordedTable, version: Followed, before: Rows) -> Rows:
     at = version.plan.version
-    old, new = told.schemas.get(at - 1, told.schemas[at]), told.schemas[at]
+    old, new = recorded.schemas.get(at - 1, recorded.schemas[at]), recorded.schemas[at]
     # The version itself writes the rows of change files, deleted ones like all others.
     deleted = new if version.plan.regime is Regime.CDC else old
-    _judge_types(told, version, deleted is old)
-    kept, come = gone_and_come(restate(before, old, deleted), version.tables, told.where(at, "fold"))
-    after = rows_of(told.answers[at].snapshot)
+    _judge_types(recorded, version, deleted is old)
+    kept, come = gone_and_come(restate(before, old, deleted), version.tables, recorded.where(at, "fold"))
+    after = rows_of(recorded.answers[at].snapshot)
     # A restored column brings its old values back, which no event can report.
     judged = shared(old, new) if version.plan.operation == "RESTORE" else new
     found = restate(kept, deleted, judged) + restate(come, new, judged)
-    assert_same(found, restate(after, new, judged), told.where(at, "fold"))
-    feed = told.answers[at].feed
+    assert_same(found, restate(after, new, judged), recorded.where(at, "fold"))
+    feed = recorded.answers[at].feed
     if feed is not None:
-        moved = told.partitions_moved(at)
+        moved = recorded.partitions_moved(at)
         ours = sum((_as_spark_reads(table, deleted, new) for table in version.tables), Rows())
-        assert_same(_without(moved, ours), rows_of(feed, moved), told.where(at, "feed"))
+        assert_same(_without(moved, ours), rows_of(feed, moved), recorded.where(at, "feed"))
     return after
 
 
@@ -125,40 +127,42 @@ def _as_spark_reads(table: pa.Table, deleted: Schema, new: Schema) -> Rows:
     return rows_of(table.filter(come)) + restate(gone, deleted, new, keep=frozenset(METADATA))
 
 
-def _judge_types(told: RecordedTable, version: Followed, deleted_is_old: bool) -> None:
+def _judge_types(recorded: RecordedTable, version: Followed, deleted_is_old: bool) -> None:
     at = version.plan.version
     for batch in version.batches:
         gone = batch.rows.column(CHANGE_TYPE)[0].as_py() not in COME
-        answer = told.answers[at - 1 if gone and deleted_is_old else at]
+        answer = recorded.answers[at - 1 if gone and deleted_is_old else at]
         found = [(field.name, type_name(field.type)) for field in batch.rows.schema]
         expected = [(field.name, type_name(field.type)) for field in answer.snapshot.schema]
-        assert found[:-3] == expected, told.where(at, "columns")
+        assert found[:-3] == expected, recorded.where(at, "columns")
 
 
-def write(told: RecordedTable, archive: Path) -> None:
+def write(recorded: RecordedTable, archive: Path) -> None:
     """Write a table and Spark's answers into an archive."""
-    answers = told.path.parent / "answers"
+    answers = recorded.path.parent / "answers"
     answers.mkdir()
-    for version, answer in told.answers.items():
-        if version >= told.first - 1:
+    for version, answer in recorded.answers.items():
+        if version >= recorded.first - 1:
             _write_table(answer.snapshot, answers / f"{version}.snapshot")
             if answer.feed is not None:
                 _write_table(answer.feed, answers / f"{version}.feed")
     facts = {
-        "title": told.title,
-        "story": told.story,
-        "refusals": {version: answer.refusal for version, answer in told.answers.items()},
+        "title": recorded.title,
+        "story": recorded.story,
+        "refusals": {version: answer.refusal for version, answer in recorded.answers.items()},
         "schemas": {
-            version: schema for version, schema in told.schemas.items() if schema != told.schemas.get(version - 1)
+            version: schema
+            for version, schema in recorded.schemas.items()
+            if schema != recorded.schemas.get(version - 1)
         },
     }
     (answers / "facts.json").write_text(json.dumps(facts))
     archive.parent.mkdir(exist_ok=True)
     with tarfile.open(archive, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as tar:
         # Similar files are adjacent, oldest first, for better compression.
-        files = [file for file in (*told.path.rglob("*"), *answers.rglob("*")) if _belongs(file)]
+        files = [file for file in (*recorded.path.rglob("*"), *answers.rglob("*")) if _belongs(file)]
         for file in sorted(files, key=lambda file: (file.suffix, file.parent, file.stat().st_mtime_ns, file.name)):
-            tar.add(file, file.relative_to(told.path.parent), filter=_anonymous)
+            tar.add(file, file.relative_to(recorded.path.parent), filter=_anonymous)
 
 
 def _write_table(table: pa.Table, file: Path) -> None:

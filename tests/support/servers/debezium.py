@@ -36,8 +36,8 @@ class DebeziumLibrary:
         """Convert a message to Connect's own form, check it there, and write it back; return it as Python's JSON has
         it.
 
-        Fields that Connect does not know are missing, and misinterpreted ones have the wrong value.
-        Raises `Py4JJavaError` with Connect's `DataException` if it refuses the message.
+        Fields that Connect does not know are missing, and misinterpreted ones have the wrong value. Raises
+        `Py4JJavaError` with Connect's `DataException` if it refuses the message.
         """
         read = self._converter.toConnectData(_TOPIC, text)
         if read.schema().type().toString() == "STRUCT":

@@ -122,8 +122,8 @@ def _problems(reader: Any, writer: Any, read: Json, written: Json, path: str) ->
     if isinstance(writer, list):
         return [problem for branch in writer for problem in _problems(reader, branch, read, written, path)]
     if isinstance(reader, list):
-        told = [_problems(branch, writer, read, written, path) for branch in reader]
-        return min(told, key=len)
+        candidates = [_problems(branch, writer, read, written, path) for branch in reader]
+        return min(candidates, key=len)
     kind, other = _kind(reader), _kind(writer)
     if kind != other:
         fits = other in _PROMOTIONS.get(kind, ())

@@ -78,7 +78,7 @@ class Table:
         """Drop Spark's cached state of log files."""
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
-    def told(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> RecordedTable:
+    def recorded(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> RecordedTable:
         """Return Spark's answers: all rows of each version, and the feed from `feed_from` to `feed_to` (None: none).
 
         Where its feed leads from one version to the next, Spark is asked only for the rows of the newest one, unless
@@ -116,8 +116,8 @@ class Table:
         return next(iter(self.actions(version, "commitInfo")), {})
 
     def check(self, feed_from: int | None = 0, feed_to: int | None = None, by_spark: bool = False) -> list[Followed]:
-        """Judge all versions by the fold over Spark's snapshots, and by its feed (see `told`)."""
-        return judge(self.told(feed_from, feed_to, by_spark))
+        """Judge all versions by the fold over Spark's snapshots, and by its feed (see `recorded`)."""
+        return judge(self.recorded(feed_from, feed_to, by_spark))
 
 
 def schemas_in(path: Path) -> dict[int, Schema]:

@@ -142,5 +142,5 @@ def _changes_of(before: str | None, after: str | None) -> list[list[tuple[str, s
         return [[(INSERT, after, 0)], [(POST, after, 0)]]
     if after is None:
         return [[(DELETE, before, 0)], [(PRE, before, 0)]]
-    told = [[(PRE, before, 0), (POST, after, step)] for step in (0, 1)]
-    return [*told, [(POST, after, 0), (PRE, before, 1)], *([[]] if before == after else [])]
+    images = [[(PRE, before, 0), (POST, after, step)] for step in (0, 1)]
+    return [*images, [(POST, after, 0), (PRE, before, 1)], *([[]] if before == after else [])]

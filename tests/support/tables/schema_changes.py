@@ -376,9 +376,11 @@ def _arrow(column: Column) -> pa.Field:
 def _delta(columns: Sequence[Column], mode: str) -> dict[str, Any]:
     fields = []
     for each in columns:
-        told = {"delta.columnMapping.id": each.number, "delta.columnMapping.physicalName": each.physical}
+        mapping = {"delta.columnMapping.id": each.number, "delta.columnMapping.physicalName": each.physical}
         kind = _delta(each.fields, mode) if each.kind == "struct" else each.kind
-        fields.append({"name": each.name, "type": kind, "nullable": True, "metadata": {} if mode == "none" else told})
+        fields.append(
+            {"name": each.name, "type": kind, "nullable": True, "metadata": {} if mode == "none" else mapping}
+        )
     return {"type": "struct", "fields": fields}
 
 

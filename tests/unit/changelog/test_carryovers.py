@@ -66,8 +66,8 @@ class Versions:
         self, gone: Iterable[File] = (), come: Iterable[File] = (), schema: pa.Schema = PAIR, feed: bool = False
     ) -> ChangePlan:
         """Make a version that removes and adds data files."""
-        told = [(TaskKind.DELETE, file) for file in gone] + [(TaskKind.INSERT, file) for file in come]
-        return self._plan(Regime.FILES, told, schema, feed)
+        files = [(TaskKind.DELETE, file) for file in gone] + [(TaskKind.INSERT, file) for file in come]
+        return self._plan(Regime.FILES, files, schema, feed)
 
     def cdc(self, *files: File, schema: pa.Schema = PAIR) -> ChangePlan:
         """Make a version with change files."""
@@ -76,8 +76,8 @@ class Versions:
 
     def values(self, gone: Sequence[Any], come: Sequence[Any]) -> ChangePlan:
         """Make a version that rewrites one file of one column."""
-        told = [File({"v": rows}, NUMBER) for rows in (gone, come)]
-        return self.files(told[:1] if gone else [], told[1:] if come else [], NUMBER)
+        files = [File({"v": rows}, NUMBER) for rows in (gone, come)]
+        return self.files(files[:1] if gone else [], files[1:] if come else [], NUMBER)
 
     def _plan(
         self, regime: Regime, files: Sequence[tuple[TaskKind, File]], schema: pa.Schema, feed: bool
@@ -116,9 +116,9 @@ def table(tmp_path: Path) -> Versions:
     return Versions(tmp_path)
 
 
-def pairs(*rows: tuple[Any, Any], **told: Any) -> File:
+def pairs(*rows: tuple[Any, Any], **values: Any) -> File:
     """Make a file with columns `k` and `v`."""
-    return File({"k": [row[0] for row in rows], "v": [row[1] for row in rows]}, PAIR, **told)
+    return File({"k": [row[0] for row in rows], "v": [row[1] for row in rows]}, PAIR, **values)
 
 
 def tracked(values: Sequence[Any], first: int | None, version: int | None, **stored: Sequence[Any]) -> File:
@@ -269,9 +269,9 @@ class TestRowTracking:
         gone, come = tracked([1, 2, 3], 0, 5), tracked([1, 2, 4], 9, 6, rid=[0, None, 2], rver=[5, None, None])
         plan = table.files([gone], [come], NUMBER)
         assert left(plan) == [("delete", 3), ("insert", 4)]
-        told = plan.with_row_ids()
-        assert left(told) == [("delete", 2, 1, 5), ("delete", 3, 2, 5), ("insert", 2, 10, 6), ("insert", 4, 2, 6)]
-        assert refined(told, BY_ID)[0] == [
+        with_ids = plan.with_row_ids()
+        assert left(with_ids) == [("delete", 2, 1, 5), ("delete", 3, 2, 5), ("insert", 2, 10, 6), ("insert", 4, 2, 6)]
+        assert refined(with_ids, BY_ID)[0] == [
             ("delete", 0, 1, 2, 1, 5),
             ("insert", 1, 1, 2, 10, 6),
             ("update_preimage", 1, 2, 3, 2, 5),
@@ -823,7 +823,7 @@ class TestNetChanges:
         plain = [row[0] for row in net(table)]
         assert plain == ["delete", "delete", "delete", "insert", "insert", "insert"]
 
-    def test_row_ids_tell_updates_where_there_is_no_key(self, table: Versions) -> None:
+    def test_row_ids_identify_updates_without_a_key(self, table: Versions) -> None:
         table.files([tracked([1, 2], 0, 1)], [tracked([5, 2], 9, 3, rid=[0, 1], rver=[None, 1])], NUMBER)
         table.files(
             [tracked([5, 2], 9, 3, rid=[0, 1], rver=[None, 1])],

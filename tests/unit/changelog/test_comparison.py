@@ -93,7 +93,7 @@ def test_only_a_few_are_kept(folder: Path) -> None:
     assert (kept(), spill_folders(folder)) == (0, 0)
 
 
-def test_what_nobody_uses_is_closed_after_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_indexes_are_closed_after_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matches_pool, "IDLE_S", 0.05)
     before = threading.active_count()
     with borrowed_index() as matches:
@@ -116,7 +116,7 @@ def test_a_comparison_that_fails_takes_its_comparer_with_it(folder: Path) -> Non
     assert (kept(), spill_folders(folder)) == (1, 1)
 
 
-def test_one_whose_folder_was_taken_away_is_not_lent_again() -> None:
+def test_an_index_with_a_removed_folder_is_not_reused() -> None:
     with borrowed_index() as first:
         use(first)
     Path(first._folder).rmdir()

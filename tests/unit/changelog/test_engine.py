@@ -76,7 +76,7 @@ async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None 
     return seen
 
 
-async def test_what_is_left_and_what_is_reported(plan: ChangePlan) -> None:
+async def test_remaining_rows_and_reported_counts(plan: ChangePlan) -> None:
     reports: list[tuple[ChangePlan, ChangelogCounts]] = []
     engine = ChangelogEngine(LocalEngine(2), BY_KEY, lambda *found: reports.append(found))
     seen = await run(engine, plan)
@@ -85,12 +85,12 @@ async def test_what_is_left_and_what_is_reported(plan: ChangePlan) -> None:
     images = [row for row in seen if row[0].startswith("update")]
     assert [row[0] for row in images] == ["update_preimage", "update_postimage"] * 195
     assert [row[1:] for row in images[::2]] == [row[1:] for row in images[1::2]]
-    assert [(told.version, counts) for told, counts in reports] == [(7, ChangelogCounts(2 * 1755, 195))]
+    assert [(reported.version, counts) for reported, counts in reports] == [(7, ChangelogCounts(2 * 1755, 195))]
     assert await run(engine, plan) == seen
     assert len(reports) == 2
 
 
-async def test_nobody_needs_to_be_told(plan: ChangePlan) -> None:
+async def test_reports_are_optional(plan: ChangePlan) -> None:
     seen = await run(ChangelogEngine(LocalEngine(2), DROP), plan)
     assert len(seen) == 100 + 2 * 195
 
@@ -109,7 +109,7 @@ async def test_every_place_to_resume(plan: ChangePlan, rules: PairingRules) -> N
 
 
 @pytest.mark.parametrize(
-    ("before", "behind"),
+    ("before", "after"),
     [
         (PairingRules(Carryovers.KEEP), DROP),
         (DROP, PairingRules(Carryovers.KEEP)),
@@ -118,14 +118,14 @@ async def test_every_place_to_resume(plan: ChangePlan, rules: PairingRules) -> N
         (BY_KEY, replace(BY_KEY, skip_unchanged=True)),
     ],
 )
-async def test_what_was_begun_is_not_gone_on_with_by_other_rules(
-    plan: ChangePlan, before: PairingRules, behind: PairingRules
+async def test_a_version_is_not_resumed_with_other_rules(
+    plan: ChangePlan, before: PairingRules, after: PairingRules
 ) -> None:
     """After a position under other rules, rows would be lost or duplicated."""
     whole = await run(ChangelogEngine(LocalEngine(1), before), plan)
     place = Position(7, *whole[len(whole) // 2][1:3])
     with pytest.raises(ConfigError, match="version 7 was delivered in part"):
-        await run(ChangelogEngine(LocalEngine(1), behind), plan, place)
+        await run(ChangelogEngine(LocalEngine(1), after), plan, place)
     if before.carryovers is Carryovers.DROP:
         with pytest.raises(ConfigError, match="version 7 was delivered in part"):
             await run(ChangelogEngine(LocalEngine(1), before), plan.select(["k"]), place)
@@ -150,7 +150,7 @@ async def test_updates_that_nothing_tells(plan: ChangePlan, caplog: pytest.LogCa
     assert caplog.text.count("updates cannot be computed") == 1
 
 
-async def test_what_has_nothing_to_compare_passes(plan: ChangePlan, folder: Path) -> None:
+async def test_plans_without_pairs_pass_unchanged(plan: ChangePlan, folder: Path) -> None:
     reports: list[Any] = []
     engine = ChangelogEngine(LocalEngine(1), DROP, lambda *found: reports.append(found))
     inserts = ChangePlan("t", "id", 7, 0, None, Regime.FILES, SCHEMA, plan.tasks[2:])

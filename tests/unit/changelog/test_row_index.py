@@ -476,7 +476,7 @@ def places(found: Bitmaps) -> list[Place]:
 
 
 @pytest.mark.parametrize("forget", [RowIndex.begin, RowIndex.clear])
-def test_what_was_asked_before_is_forgotten(shared: RowIndex, forget: Callable[[RowIndex], None]) -> None:
+def test_begin_discards_earlier_rows(shared: RowIndex, forget: Callable[[RowIndex], None]) -> None:
     shared.begin()
     shared.add(0, numbers([1], "delete"), ALL)
     forget(shared)
@@ -536,7 +536,7 @@ def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("good", [0, 1, 40])
-def test_what_reading_raises_comes_out_unchanged(shared: RowIndex, good: int) -> None:
+def test_errors_of_the_source_pass_unchanged(shared: RowIndex, good: int) -> None:
     error = FileVacuumed("t", 3, "gone.parquet")
 
     def failing() -> Iterator[ChangeBatch]:

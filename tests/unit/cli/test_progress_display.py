@@ -63,9 +63,7 @@ async def test_a_long_wait_is_explained(shown: io.StringIO, plan: ChangePlan, co
     assert f"version 0: {word}" in shown.getvalue()
 
 
-async def test_what_is_quick_shows_nothing(
-    shown: io.StringIO, plan: ChangePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quick_steps_are_not_shown(shown: io.StringIO, plan: ChangePlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_display, "QUIET_S", 60.0)
     await read(plan, Display())
     assert shown.getvalue() == ""

@@ -418,7 +418,7 @@ def test_spark_is_not_asked_for_unless_it_is_wanted(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_is_said_of_spark_arrives_in_its_own_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_spark_keep_their_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"""
     {KAFKA}
     shards = 8
@@ -450,7 +450,7 @@ def test_what_is_said_of_spark_arrives_in_its_own_text(tmp_path: Path, monkeypat
     ("missing", "extra", "table"),
     [("pyspark", "lake-tailer[spark]", ""), ("grpc", "lake-tailer[spark-connect]", "[spark]\nremote = 'sc://host'")],
 )
-def test_what_is_not_installed_is_named_with_its_extra(
+def test_a_missing_library_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, extra: str, table: str
 ) -> None:
     monkeypatch.setattr("tailer.config.spark.find_spec", lambda name: None if name == missing else object())
@@ -513,7 +513,7 @@ def test_pipelines_are_chained_through_links_too(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == []
 
 
-def test_a_state_table_is_not_begun_among_what_is_somebody_elses(tmp_path: Path) -> None:
+def test_a_state_table_is_not_created_among_foreign_files(tmp_path: Path) -> None:
     text = f'state_table = "state"{PIPELINE}'
     state = tmp_path / "state"
     assert problems(tmp_path, text) == []

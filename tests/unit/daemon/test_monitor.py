@@ -62,7 +62,7 @@ def test_nothing_but_reading_is_allowed(address: str) -> None:
     assert asked(f"{address}/livez", "HEAD") == (200, "")
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(address: str) -> None:
+def test_a_silent_client_does_not_block_others(address: str) -> None:
     host, _, port = address.removeprefix("http://").rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
         assert asked(f"{address}/livez")[0] == 200

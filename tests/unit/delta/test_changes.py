@@ -151,7 +151,7 @@ def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
         [add("f", inline_vector(A) | {"storageType": "u", "pathOrInlineDv": "short"})],
     ],
 )
-def test_what_no_writer_may_write(actions: list[dict[str, Any]]) -> None:
+def test_actions_that_violate_the_protocol(actions: list[dict[str, Any]]) -> None:
     with pytest.raises(LogCorrupt) as caught:
         plan(*actions)
     assert caught.value.version == 1
@@ -222,7 +222,7 @@ def test_another_table_from_this_version_on() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_what_row_tracking_says_of_a_file(enabled: bool) -> None:
+def test_row_tracking_of_files(enabled: bool) -> None:
     properties = {
         "delta.enableRowTracking": str(enabled).lower(),
         "delta.rowTracking.materializedRowIdColumnName": "_id",
@@ -277,7 +277,7 @@ def test_the_feed_is_visible_in_the_plan() -> None:
         ("file:///abs/../f", "/f"),
     ],
 )
-def test_where_a_path_points(path: str, uri: str) -> None:
+def test_resolution_of_paths(path: str, uri: str) -> None:
     assert locate(path, "/lake") == uri
     assert plan(add(path)).tasks[0].uri == uri
     assert plan(cdc(path)).tasks[0].uri == uri

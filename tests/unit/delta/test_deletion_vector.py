@@ -96,7 +96,7 @@ def test_z85_with_counted_padding(data: bytes) -> None:
         ("##7@@", 3),
     ],
 )
-def test_what_is_not_z85(text: str, size: int) -> None:
+def test_invalid_z85(text: str, size: int) -> None:
     with pytest.raises(ValueError, match="Z85"):
         z85_decode(text, size)
 
@@ -222,7 +222,7 @@ def test_a_valid_frame_around_nonsense(tmp_path: Path, of: ChangeTask) -> None:
         (descriptor("i", "00000"), None),
     ],
 )
-def test_where_a_vector_lies(vector: DeletionVector, uri: str | None) -> None:
+def test_location_of_a_vector(vector: DeletionVector, uri: str | None) -> None:
     assert resolve(vector, "/t", absolute).uri == uri
 
 
@@ -233,7 +233,7 @@ def test_a_descriptor_of_no_known_kind(vector: DeletionVector) -> None:
 
 
 @given(st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2**63 - 1), max_size=5))
-def test_what_is_marked_comes_back(rows: set[int]) -> None:
+def test_marked_rows_are_read_back(rows: set[int]) -> None:
     assert load(marked(rows), task("f", schema=None), read) == BitMap64(rows)
 
 
@@ -242,7 +242,7 @@ def test_a_known_vector_is_written_as_it_is_read() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 200_000), max_size=50) | st.sets(st.integers(0, 2**63 - 1)), max_size=4))
-def test_what_is_encoded_comes_back(several: list[set[int]]) -> None:
+def test_encoded_vectors_are_read_back(several: list[set[int]]) -> None:
     """One after another in a file, which begins with a version byte."""
     content, refs = b"\x01", []
     for rows in several:

@@ -101,7 +101,7 @@ def test_refused_and_unknown_features_stop_with_their_name(name: str) -> None:
 
 @pytest.mark.parametrize("reader", [1, 2, 3])
 @pytest.mark.parametrize("name", [*WRITER_ONLY, "teleport", "variantType"])
-def test_what_only_writers_must_know_stops_nothing(reader: int, name: str) -> None:
+def test_writer_features_never_stop_a_reader(reader: int, name: str) -> None:
     check_protocol(gate(reader, [] if reader == 3 else None, [name]), "t", 1)
 
 

@@ -88,7 +88,7 @@ def test_columns_called_as_those_of_change_rows(name: str) -> None:
         '{"fields":[{"name":"a","type":' + '{"type":"array","elementType":' * 3000 + '"long"' + "}" * 3000 + "}]}",
     ],
 )
-def test_what_is_not_a_schema(text: str) -> None:
+def test_invalid_schemas(text: str) -> None:
     with pytest.raises(LogCorrupt, match="not a schema"):
         read(text)
 
@@ -159,7 +159,7 @@ def allowed(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 @given(st.sampled_from(ALL), st.sampled_from(ALL))
-def test_what_may_be_widened(narrow: pa.DataType, wide: pa.DataType) -> None:
+def test_allowed_type_changes(narrow: pa.DataType, wide: pa.DataType) -> None:
     assert widens(narrow, wide) is allowed(narrow, wide)
 
 
@@ -349,7 +349,7 @@ LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
         (pa.list_(pa.struct([("a", LONG)])), pa.list_(pa.struct([("a", INT)])), False),
     ],
 )
-def test_what_values_mean_in_later_columns(before: pa.DataType, after: pa.DataType, expected: bool) -> None:
+def test_values_readable_in_later_columns(before: pa.DataType, after: pa.DataType, expected: bool) -> None:
     assert restates(before, after) is expected
 
 

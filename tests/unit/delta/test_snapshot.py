@@ -92,7 +92,7 @@ def test_metadata_that_cannot_be_followed(action: dict[str, Any], error: type[Ex
         ({"delta.enableChangeDataFeed": "false", "delta.enableChangeDataCapture": "true"}, False),
     ],
 )
-def test_whether_the_feed_is_on(configuration: dict[str, str], enabled: bool) -> None:
+def test_feed_enabled_property(configuration: dict[str, str], enabled: bool) -> None:
     assert begin().advance(commit(1, metadata(**configuration))).feed_enabled is enabled
 
 

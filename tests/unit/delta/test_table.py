@@ -205,7 +205,7 @@ async def test_a_quiet_table_stays_quiet(tmp_path: Path) -> None:
     ],
     ids=["the next version is skipped", "only its checkpoint came", "the log went back", "the log went away"],
 )
-async def test_what_is_noticed_while_waiting(
+async def test_log_faults_are_noticed_while_waiting(
     tmp_path: Path, change: Callable[[Path], object], error: type[TailerError]
 ) -> None:
     log = a_log(tmp_path, 2)
@@ -292,7 +292,7 @@ async def test_another_table_at_the_same_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [VersionGone("t", 2), LogCorrupt("t", commit_name(2), "garbage", 2)])
-async def test_after_a_loss_of_the_log_a_checkpoint_tells_where_to_go_on(tmp_path: Path, lost: TailerError) -> None:
+async def test_after_a_loss_a_checkpoint_defines_the_next_version(tmp_path: Path, lost: TailerError) -> None:
     log = a_log(tmp_path, 6)
     at(tmp_path, 2).write_text("garbage")
     with pytest.raises(type(lost)):
@@ -309,7 +309,7 @@ async def test_after_a_loss_of_the_log_a_checkpoint_tells_where_to_go_on(tmp_pat
     assert await log.after_loss(lost, 2) == 4
 
 
-async def test_after_a_loss_of_the_log_the_commits_behind_it_may_tell_where_to_go_on(tmp_path: Path) -> None:
+async def test_after_a_loss_later_commits_may_define_the_next_version(tmp_path: Path) -> None:
     """Later commits that set protocol and metadata, together or one after the other, define the state again."""
     log, lost = a_log(tmp_path, 10), VersionGone("t", 2)
     at(tmp_path, 2).unlink()
@@ -342,7 +342,7 @@ async def test_after_a_loss_of_the_log_the_commits_behind_it_may_tell_where_to_g
         ("{", None),
     ],
 )
-async def test_after_a_loss_of_the_log_a_version_checksum_tells_where_to_go_on(
+async def test_after_a_loss_a_version_checksum_defines_the_next_version(
     tmp_path: Path, checksum: Any, found: int | None
 ) -> None:
     """A checksum file counts if it names the transaction of its commit."""
@@ -362,7 +362,7 @@ async def test_after_a_loss_of_the_log_a_version_checksum_tells_where_to_go_on(
             await log.seek(4)
 
 
-async def test_after_a_loss_of_the_log_where_the_state_is_known_the_next_version_is_next(tmp_path: Path) -> None:
+async def test_after_a_loss_a_commit_that_defines_the_state_is_skipped(tmp_path: Path) -> None:
     """The commit can be read, but not planned, so delivery continues at the version after it."""
     log = a_log(tmp_path, 6)
     write_commit(tmp_path, 2, add("f2"), add("f2"))
@@ -469,7 +469,7 @@ async def test_entering_reads_back_only_to_the_newest_metadata(tmp_path: Path) -
         ("1970-01-01T00:00:01.011Z", StartPoint(2), 1),
     ],
 )
-async def test_where_to_begin_and_to_end(tmp_path: Path, text: str, point: StartPoint, end: int) -> None:
+async def test_starts_and_ends(tmp_path: Path, text: str, point: StartPoint, end: int) -> None:
     log = a_log(tmp_path, 4)
     assert await log.resolve(Start.parse(text)) == point
     assert await log.resolve_end(Start.parse(text)) == end

@@ -96,7 +96,7 @@ async def test_a_deadline_within_the_block_is_not_mistaken_for_the_end() -> None
         await anyio.lowlevel.checkpoint()
 
 
-async def test_an_error_behind_the_block_ends_it() -> None:
+async def test_an_error_of_the_background_task_ends_the_block() -> None:
     async def fail() -> None:
         raise ZeroDivisionError
 

@@ -139,7 +139,7 @@ async def test_order_does_not_depend_on_who_is_faster(reader: Reader, threads: i
 
 @pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("size", [1, BIG])
-async def test_it_goes_on_behind_any_position(size: int) -> None:
+async def test_it_continues_after_any_position(size: int) -> None:
     all_rows = everything(3)
     for place, (task, row) in enumerate(all_rows):
         seen: Seen = []
@@ -149,7 +149,7 @@ async def test_it_goes_on_behind_any_position(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, BIG])
 @pytest.mark.parametrize("error", [DataCorrupt("t", 7, "2.parquet", "torn"), ZeroDivisionError()], ids=repr)
-async def test_an_error_comes_behind_the_rows_before_it_and_before_those_after_it(
+async def test_an_error_comes_after_the_earlier_rows_and_before_the_later_ones(
     reader: Reader, size: int, error: Exception
 ) -> None:
     reader.fails[2] = error
@@ -228,7 +228,7 @@ async def test_leaving_without_a_look_closes_the_files(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("size", [1, BIG])
-async def test_an_error_of_whoever_takes_the_rows_passes_as_it_is(reader: Reader, size: int) -> None:
+async def test_an_error_of_the_consumer_passes_unchanged(reader: Reader, size: int) -> None:
     error = SinkUnavailable("s", "down")
 
     async def take_one() -> None:
@@ -315,7 +315,7 @@ def test_batches_are_the_same_for_any_number_of_threads(
     assert snapshot(table.path).table.num_rows == 9 * 700 - 700 - 234
 
 
-async def test_the_rest_behind_a_position_is_exactly_the_rest(table: HandwrittenTable) -> None:
+async def test_the_rows_after_a_position_are_exactly_the_rest(table: HandwrittenTable) -> None:
     engine = LocalEngine(2)
     log = DeltaTableLog(LocalStore(table.path))
     await log.seek(0)

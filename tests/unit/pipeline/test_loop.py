@@ -201,7 +201,7 @@ class TestStart:
         await pipeline(table, there.sink(), "latest", "latest").run()
         assert there.transactions == [(Position.end(9), 0)]
 
-    async def test_where_the_sink_is_overrides_start(self, table: Growing) -> None:
+    async def test_progress_overrides_the_start(self, table: Growing) -> None:
         there = Destination()
         await there.sink().reset(Progress(APP, Position.end(5)))
         await pipeline(table, there.sink(), "snapshot", "latest").run()
@@ -271,7 +271,7 @@ class TestEnd:
                 table.insert([each])
         assert there.delivered() == table.rows(0, 11)
 
-    async def test_an_end_that_is_behind_us_is_the_end(self, table: Growing) -> None:
+    async def test_an_end_before_the_progress_ends_at_once(self, table: Growing) -> None:
         there = Destination()
         await pipeline(table, there.sink(), until="6").run()
         await pipeline(table, there.sink(), until="3").run()
@@ -296,15 +296,15 @@ class Gate(FaultySink):
 
 
 class _Gated:
-    def __init__(self, gate: Gate, behind: Any) -> None:
-        self._gate, self._behind = gate, behind
+    def __init__(self, gate: Gate, wrapped: Any) -> None:
+        self._gate, self._wrapped = gate, wrapped
 
     async def __aenter__(self) -> "_Gated":
-        self._transaction = await self._behind.__aenter__()
+        self._transaction = await self._wrapped.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> Any:
-        return await self._behind.__aexit__(*error)
+        return await self._wrapped.__aexit__(*error)
 
     async def write(self, batch: ChangeBatch) -> None:
         await self._gate.pass_through(batch)

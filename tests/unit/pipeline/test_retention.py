@@ -30,7 +30,7 @@ def test_intervals(text: str, hours: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "interval", "interval x", "interval 1", "interval 1 fortnight", "1 day x"])
-def test_what_is_not_an_interval(text: str) -> None:
+def test_invalid_intervals(text: str) -> None:
     assert parse_interval(text) is None
 
 
@@ -53,7 +53,7 @@ def gauge(name: str, pipeline: str) -> float | None:
     return metrics_registry().get_sample_value(name, {"pipeline": pipeline})
 
 
-def test_what_is_left_is_measured_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_remaining_retention_is_measured_and_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     watch = VacuumWatch("slow")
     now_ms = int(time.time() * 1000)
     with caplog.at_level(logging.WARNING):
@@ -73,7 +73,7 @@ def test_what_is_left_is_measured_and_warned_of_once(caplog: pytest.LogCaptureFi
     assert gauge("lake_tailer_vacuum_hours_left", "slow") == 168
 
 
-def test_what_is_overdue_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_retention_has_its_own_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         VacuumWatch("late").report(1, 0, 168 * HOUR_MS)
     assert "at any time" in caplog.messages[0]

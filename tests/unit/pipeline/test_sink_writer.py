@@ -56,7 +56,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-async def test_what_there_is_is_committed_meanwhile(tmp_path: Path, batches: int) -> None:
+async def test_available_rows_are_committed_meanwhile(tmp_path: Path, batches: int) -> None:
     table = Growing(tmp_path / "table")
     first = table.insert(range(3))
     second = table.insert(range(10, 13), range(20, 23))
@@ -115,7 +115,7 @@ class PickyTransaction:
         await self._transaction.write(batch)
 
 
-async def test_what_comes_before_a_refused_version_is_delivered(tmp_path: Path) -> None:
+async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> None:
     table = Growing(tmp_path / "table")
     versions = [table.insert(range(10 * number, 10 * number + 3)) for number in range(6)]
     destination = Destination()

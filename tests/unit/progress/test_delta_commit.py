@@ -92,14 +92,14 @@ async def test_another_writers_commit_is_not_ours(answer: Callable[[str], Except
     assert store.objects[commit_name(0)].data == theirs
 
 
-async def test_what_did_not_take_place_is_said_so() -> None:
+async def test_a_failed_commit_is_reported() -> None:
     store = UnsureStore(False, StorageUnavailable)
     with pytest.raises(StorageUnavailable):
         await write_commit(store, 0, [TXN], "TEST")
     assert not store.objects
 
 
-async def test_what_cannot_be_told_is_not_called_success() -> None:
+async def test_an_unknown_outcome_is_not_a_success() -> None:
     with pytest.raises(StorageUnavailable, match="connection refused"):
         await write_commit(UnsureStore(True, StorageUnavailable, readable=False), 0, [TXN], "TEST")
 

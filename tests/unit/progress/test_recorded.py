@@ -141,7 +141,7 @@ def test_its_name_is_the_name_of_the_sink() -> None:
     assert Recorded(Diary(), Diary()).name == "diary"
 
 
-def test_what_can_commit_and_what_cannot_are_told_apart() -> None:
+def test_transactional_and_other_sinks_are_distinguished() -> None:
     stdout, memory = configure_sink("out", "stdout", {}), MemorySink("mem")
     assert isinstance(stdout, StdoutSink)
     assert not isinstance(stdout, Sink)

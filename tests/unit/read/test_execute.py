@@ -57,7 +57,7 @@ def changes(path: Path, count: int, group_rows: int) -> Path:
     return parquet(path, pa.table({"a": range(count), CHANGE_TYPE: kinds}), row_group_size=group_rows)
 
 
-def test_a_small_file_makes_nobody_look_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_file_causes_no_search_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given plain Python values, Arrow looks for optional packages, which is slow with many small files."""
     tasks = [task(numbers(tmp_path / f"f{count}", [count]), LONG, kind) for count in (1, 2) for kind in DATA]
     wanted: list[str] = []
@@ -137,7 +137,7 @@ def test_random_selections(tmp_path: Path) -> None:
         assert rows(execute(job, after_row)) == expected
 
 
-def told(rows: Iterable[int] | None) -> DeletionVectorRef | None:
+def named(rows: Iterable[int] | None) -> DeletionVectorRef | None:
     return None if rows is None else marked(rows)
 
 
@@ -154,12 +154,12 @@ def test_rows_that_are_dropped_or_images_of_updates(
     tmp_path: Path, dropped: list[int] | None, updated: list[int] | None, exactly: bool
 ) -> None:
     path = numbers(tmp_path / "f", [4, 1, 0, 5, 2])
-    refinement = Refinement(told(dropped), told(updated), exactly)
+    refinement = Refinement(named(dropped), named(updated), exactly)
     for include, exclude in ((None, None), ([0, 3, 4, 6, 11], None), (None, [1, 11]), ([0, 3, 4, 6], [3, 7])):
         chosen = [row for row in range(12) if (include is None or row in include) and row not in (exclude or ())]
         chosen = [row for row in chosen if row not in (dropped or ())]
         for kind, name in ((TaskKind.INSERT, "insert"), (TaskKind.DELETE, "delete")):
-            job = task(path, LONG, kind, include=told(include), exclude=told(exclude))
+            job = task(path, LONG, kind, include=named(include), exclude=named(exclude))
             every = [(row, 100 + row, IMAGE[name] if row in (updated or ()) else name) for row in chosen]
             for after_row in (-1, 3, 4, 10, 11):
                 expected = [row for row in every if row[0] > after_row]
@@ -175,7 +175,7 @@ def test_rows_of_change_files_that_are_dropped_or_called_otherwise(
 ) -> None:
     """`exactly`: no row is an image unless listed in `updated`; other change types stay."""
     path = changes(tmp_path / "f", 14, 5)
-    refinement = Refinement(told(dropped), told(updated), exactly)
+    refinement = Refinement(named(dropped), named(updated), exactly)
     for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS):
         every = []
         for row in range(14):

@@ -68,7 +68,7 @@ def test_a_column_that_may_be_either(tmp_path: Path, names: list[str], wanted: s
         read(tmp_path, pa.table([pa.array([1])] * 2, names), [(wanted, LONG)])
 
 
-def test_a_mapped_column_is_told_by_its_name_in_the_file(tmp_path: Path) -> None:
+def test_a_mapped_column_is_found_by_its_name_in_the_file(tmp_path: Path) -> None:
     """An exact match comes first, then one that ignores case; an ambiguous name matches no column."""
     struct = pa.struct([mapped("x", LONG, "q"), mapped("y", LONG, "Q")])
     schema = pa.schema([mapped("a", LONG, "c"), mapped("b", LONG, "C"), mapped("s", struct, "S")])
@@ -90,7 +90,7 @@ def test_one_column_is_not_the_values_of_two(tmp_path: Path, names: list[str], n
         read(tmp_path, file, schema)
 
 
-def test_a_field_id_of_a_column_whose_name_is_there_twice(tmp_path: Path) -> None:
+def test_a_field_id_of_a_column_with_a_repeated_name(tmp_path: Path) -> None:
     file = pa.table([pa.array([1]), pa.array([2])], schema=pa.schema([numbered("c", LONG, 1), numbered("c", LONG, 2)]))
     with pytest.raises(DataCorrupt, match="several columns may be a: c, c"):
         read(tmp_path, file, [mapped("a", LONG, "c", 1)])

@@ -88,7 +88,7 @@ def test_elements_keys_and_values(path: str) -> None:
     assert describe_changes(*schemas) == (f"column {path} was widened from int32 to int64",)
 
 
-def test_whether_elements_may_be_null() -> None:
+def test_nullability_of_elements() -> None:
     lists = [pa.schema([("a", pa.list_(pa.field("element", LONG, nullable)))]) for nullable in (True, False)]
     assert describe_changes(*lists) == ("column a.element may not be null any more",)
     maps = [pa.schema([("a", pa.map_(TEXT, pa.field("value", LONG, nullable)))]) for nullable in (False, True)]

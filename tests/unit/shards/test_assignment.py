@@ -81,7 +81,7 @@ def test_slices_are_divided_as_the_whole() -> None:
     assert len(shard_numbers([values.slice(0, 0)], 3)) == 0
 
 
-def test_what_a_shard_is_called_tells_which_it_is() -> None:
+def test_shard_names_identify_the_shard() -> None:
     assert shard_of(f"{shard_name('orders', 2, 4)}/{'5e5f'}") == (2, 4)
     assert shard_of("orders/5e5f") is None
     assert shard_of("1-of-2/5e5f") is None
@@ -160,7 +160,9 @@ async def test_a_key_has_one_shard_for_all_versions(history: History) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("division", [by_key, by_task, by_task_of_compared])
-async def test_a_shard_goes_on_behind_any_of_its_rows(history: History, division: Callable[[int, int], Engine]) -> None:
+async def test_a_shard_continues_after_any_of_its_rows(
+    history: History, division: Callable[[int, int], Engine]
+) -> None:
     largest = max(await plans(history), key=lambda plan: len(plan.tasks))
     whole = await rows_of(division(1, 2), largest)
     for index in range(0, len(whole), 7):
@@ -205,7 +207,7 @@ def test_work_for_executors_does_not_show_secrets(tmp_path: Path) -> None:
     assert work.name == "p/1-of-4"
 
 
-def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+def test_pipelines_that_cannot_be_sharded_are_refused(tmp_path: Path) -> None:
     stdout = settings(tmp_path, "stdout", {}, Policy())
     with pytest.raises(ConfigError, match="stdout sink is written by one process") as raised:
         make_sink(stdout)

@@ -81,7 +81,7 @@ async def test_a_line_per_change() -> None:
     assert lines[20_000].startswith('{"other":"é\\n","_change_type":"insert"')
 
 
-async def test_what_is_not_a_row_is_a_line_too() -> None:
+async def test_events_are_lines_too() -> None:
     pipe = Pipe()
     pipe.read()
     sink = StdoutSink("stdout", "auto", pipe.writer)
@@ -98,7 +98,7 @@ async def test_what_is_not_a_row_is_a_line_too() -> None:
     assert lines[-1].endswith('"first_version":3,"reason":"the log was cleaned up","snapshot":true}')
 
 
-async def test_a_reader_that_is_gone_is_told_apart() -> None:
+async def test_a_closed_reader_has_its_own_error() -> None:
     pipe = Pipe()
     pipe.reader.close()
     with pytest.raises(SinkRejected, match="standard output was closed") as raised:
@@ -146,7 +146,7 @@ async def test_few_rows_do_not_hold_up_cancellation_either() -> None:
     assert len(pipe.finish()) > 4096
 
 
-async def test_few_rows_are_told_of_a_reader_that_is_gone() -> None:
+async def test_a_closed_reader_is_noticed_with_few_rows() -> None:
     pipe = Pipe()
     pipe.reader.close()
     with pytest.raises(SinkRejected, match="standard output was closed"):
@@ -154,7 +154,7 @@ async def test_few_rows_are_told_of_a_reader_that_is_gone() -> None:
     pipe.writer.close()
 
 
-async def test_who_waits_for_a_turn_can_be_cancelled_too() -> None:
+async def test_waiting_for_the_output_can_be_cancelled() -> None:
     pipe = Pipe()
     async with anyio.create_task_group() as group:
         group.start_soon(StdoutSink("first", "jsonl", pipe.writer).write, numbered(1, rows=10_000))
@@ -177,7 +177,7 @@ async def test_lines_of_two_streams_do_not_mix() -> None:
     assert sorted(versions) == sorted([0, 1, 2, 3] * 3000)
 
 
-async def test_a_pipe_that_somebody_made_non_blocking() -> None:
+async def test_a_pipe_made_non_blocking_by_another_process() -> None:
     pipe = Pipe()
     os.set_blocking(pipe.writer.fileno(), False)
     async with anyio.create_task_group() as group:

@@ -80,7 +80,7 @@ def test_a_loop_of_links_is_a_name_that_does_not_exist(tmp_path: Path) -> None:
         (lambda path: (path / "day=1").mkdir(parents=True), "day=1"),
     ],
 )
-def test_what_is_somebody_elses(tmp_path: Path, make: Callable[[Path], object], entry: str | None) -> None:
+def test_foreign_entries_are_found(tmp_path: Path, make: Callable[[Path], object], entry: str | None) -> None:
     make(tmp_path / "folder")
     assert foreign_entry(tmp_path / "folder") == entry
 

@@ -38,7 +38,7 @@ async def names(store: ObjectStore, prefix: str = "log", start_after: str = "") 
     return [meta.name for meta in await store.list(prefix, start_after)]
 
 
-async def test_what_is_put_is_read(store: ObjectStore) -> None:
+async def test_objects_are_read_back(store: ObjectStore) -> None:
     await store.put_if_absent("log/a b%20é", b"one")
     stored = await store.read("log/a b%20é", lambda stored: stored)
     assert (stored.data, stored.meta.name, stored.meta.size_bytes) == (b"one", "log/a b%20é", 3)
@@ -49,7 +49,7 @@ async def test_what_is_put_is_read(store: ObjectStore) -> None:
     assert await store.read("log/a b%20é", content) == b""
 
 
-async def test_what_exists_is_not_created_again(store: ObjectStore) -> None:
+async def test_put_if_absent_refuses_an_existing_object(store: ObjectStore) -> None:
     await store.put_if_absent("log/a", b"one")
     with pytest.raises(ObjectAlreadyExists) as caught:
         await store.put_if_absent("log/a", b"two")
@@ -72,7 +72,7 @@ async def test_of_many_one_creates(store: ObjectStore) -> None:
     assert [await store.read("log/a", content)] == won
 
 
-async def test_what_is_not_there(store: ObjectStore) -> None:
+async def test_missing_objects(store: ObjectStore) -> None:
     await store.put("log", b"a file, not a folder")
     for name in ("nothing", "no/where", "log/a"):
         for ask in (partial(store.read, name, content), partial(store.scan, name, lambda opened: opened.file.read())):
@@ -178,7 +178,7 @@ def a_loop(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [a_folder, a_loop])
-async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+async def test_a_path_of_another_kind_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     """A retry does not help, so the error must not be `StorageUnavailable`."""
     make(tmp_path / "log" / "a")
     for verb in (LocalStore.read, LocalStore.scan):
@@ -225,7 +225,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["log/a", "log/sub/a"])
 @pytest.mark.parametrize("verb", [LocalStore.put, LocalStore.put_if_absent])
-async def test_where_nothing_can_be_written(tmp_path: Path, name: str, verb: Callable[..., object]) -> None:
+async def test_writing_into_a_read_only_folder(tmp_path: Path, name: str, verb: Callable[..., object]) -> None:
     with read_only(tmp_path / "log"), pytest.raises(StorageRefused):
         await verb(LocalStore(tmp_path), name, b"")  # type: ignore[misc]
     await LocalStore(tmp_path).put(name, b"")

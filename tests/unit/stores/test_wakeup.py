@@ -76,7 +76,7 @@ async def test_a_ring_ends_the_wait_under_way() -> None:
     assert order == ["ring", "woken"]
 
 
-async def test_a_ring_while_nobody_waits_ends_the_next_wait_and_no_other() -> None:
+async def test_a_ring_without_a_waiter_ends_only_the_next_wait() -> None:
     async with TimerWake() as wake:
         wake.ring()
         wake.ring()

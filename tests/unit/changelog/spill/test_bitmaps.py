@@ -43,7 +43,7 @@ def loaded(ref: DeletionVectorRef | None) -> BitMap64 | None:
 
 
 @given(st.lists(ROWS, max_size=5))
-def test_what_is_stored_comes_back(rows: list[set[int]]) -> None:
+def test_stored_bitmaps_are_read_back(rows: list[set[int]]) -> None:
     with SpilledBitmaps() as selections:
         refs = [selections.store(BitMap64(each)) for each in rows]
         assert [loaded(ref) for ref in refs] == [BitMap64(each) if each else None for each in rows]
@@ -72,7 +72,7 @@ def test_nothing_takes_no_file(folder: Path) -> None:
         assert list(folder.iterdir()) == []
 
 
-def test_the_file_is_gone_behind_the_block(folder: Path) -> None:
+def test_the_file_is_removed_after_the_block(folder: Path) -> None:
     with suppress(KeyError), SpilledBitmaps() as selections:
         selections.store(BitMap64([1]))
         selections.store(BitMap64([2]))
@@ -81,7 +81,7 @@ def test_the_file_is_gone_behind_the_block(folder: Path) -> None:
     assert left(folder) == []
 
 
-def test_somebody_took_the_file_away(folder: Path) -> None:
+def test_a_file_removed_meanwhile_is_no_error(folder: Path) -> None:
     with SpilledBitmaps() as selections:
         ref = selections.store(BitMap64([1]))
         assert ref is not None

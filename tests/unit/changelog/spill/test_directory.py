@@ -67,7 +67,7 @@ def test_nothing_is_left_of_a_process_that_is_gone(end: str) -> None:
 
 
 @pytest.mark.usefixtures("parent")
-def test_what_is_in_use_stays() -> None:
+def test_directories_in_use_are_kept() -> None:
     other, used = process("returns")
     with other:
         scratch_folder()
@@ -76,7 +76,7 @@ def test_what_is_in_use_stays() -> None:
     assert not used.exists()
 
 
-def test_what_is_not_ours_stays(parent: Path) -> None:
+def test_foreign_files_are_kept(parent: Path) -> None:
     (parent / "lake-tailer-notes").mkdir()
     (parent / "lake-tailer.toml").touch()
     scratch_folder()
@@ -85,7 +85,7 @@ def test_what_is_not_ours_stays(parent: Path) -> None:
 
 
 @pytest.mark.usefixtures("parent")
-def test_a_folder_that_somebody_took_away_is_made_anew() -> None:
+def test_a_removed_folder_is_created_again() -> None:
     first = scratch_folder().parent
     (first / "lock").unlink()
     for folder in first.iterdir():
@@ -124,7 +124,7 @@ def keep_preimages() -> None:
 
 
 @pytest.mark.parametrize("spill", [sort_much, select_rows, keep_preimages, scratch_folder, RowIndex])
-def test_a_full_disk_is_named_whoever_fills_it(
+def test_a_full_disk_is_named_at_every_write(
     parent: Path, monkeypatch: pytest.MonkeyPatch, spill: Callable[[], object]
 ) -> None:
     """The error names the temporary folder, not the source or the target."""

@@ -39,9 +39,9 @@ def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
     ids = [task * 1000 + row for task, places in updated.items() for row in places]
     order = chance.sample(range(len(ids)), len(ids))
     with SpilledPreimages(run_bytes) as preimages:
-        told = {task: BitMap64(places) for task, places in updated.items()}
+        bitmaps = {task: BitMap64(places) for task, places in updated.items()}
         shuffled = rows([ids[rank] for rank in order], "update_preimage")
-        preimages.keep(in_batches(shuffled, 13), ranks(order, 17), told)
+        preimages.keep(in_batches(shuffled, 13), ranks(order, 17), bitmaps)
         for task in (4, 9):
             start = chance.randrange(50)  # as if the earlier rows were delivered already
             places = list(range(start, 300 if task == 4 else 200))

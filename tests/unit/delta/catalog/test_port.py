@@ -164,7 +164,7 @@ async def test_a_version_is_read_where_the_catalog_has_it() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_the_catalog_has_not_ratified_is_not_read() -> None:
+async def test_unratified_commits_are_not_read() -> None:
     store = await stored(*published(0, 1), name(1))
     catalog = Scripted(RatifiedCommits(0), RatifiedCommits(0), RatifiedCommits(1, staged(1)))
     log = RatifiedLog(store, catalog)

@@ -311,10 +311,10 @@ async def test_a_checkpoint_that_goes_while_it_is_read(tmp_path: Path, kind: str
         await read_state(LocalStore(tmp_path), listed)
 
 
-async def sound(table: Path, version: int, behind: int | None = None) -> list[str]:
+async def sound(table: Path, version: int, recent: int | None = None) -> list[str]:
     """Return the files at `version`, from any readable checkpoint."""
     store = LocalStore(table)
-    listing = await (list_log(store) if behind is None else list_recent(store, behind))
+    listing = await (list_log(store) if recent is None else list_recent(store, recent))
 
     async def use(segment: LogSegment) -> list[str]:
         with await live_files(store, segment, store.uri) as files:
@@ -338,16 +338,16 @@ def history(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("broken", [[], [6], [6, 4], [6, 4, 2]])
-@pytest.mark.parametrize("behind", [None, 1, 100])
+@pytest.mark.parametrize("recent", [None, 1, 100])
 async def test_an_older_checkpoint_where_the_newest_is_broken(
-    history: Path, broken: list[int], behind: int | None, caplog: pytest.LogCaptureFixture
+    history: Path, broken: list[int], recent: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     for version in broken:
         for path in list((history / LOG).glob(f"{version:020d}.checkpoint.*"))[:1]:
             path.write_bytes(b"PAR1 is not all")
     (history / LOG / "_last_checkpoint").write_text('{"version": 6}')
     with caplog.at_level(logging.WARNING):
-        assert await sound(history, 6, behind) == [f"f{version}" for version in range(7)]
+        assert await sound(history, 6, recent) == [f"f{version}" for version in range(7)]
     assert caplog.text.count("using an older checkpoint") == len(broken)
 
 

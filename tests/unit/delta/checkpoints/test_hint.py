@@ -26,7 +26,7 @@ def test_the_protocols_own_example() -> None:
         ('{"a": "\\u00e9/"}', '{"a": "é/"}'),
     ],
 )
-def test_what_does_not_count(text: str, same: str) -> None:
+def test_equivalent_json_texts_have_one_checksum(text: str, same: str) -> None:
     assert json_checksum(text.encode()) == json_checksum(same.encode())
 
 
@@ -42,7 +42,7 @@ def test_what_does_not_count(text: str, same: str) -> None:
         ('{"a": {"checksum": 1}}', '{"a": {"checksum": 2}}'),
     ],
 )
-def test_what_counts(text: str, other: str) -> None:
+def test_different_json_values_have_different_checksums(text: str, other: str) -> None:
     assert json_checksum(text.encode()) != json_checksum(other.encode())
 
 

@@ -67,7 +67,7 @@ async def test_order_is_by_time_then_place_then_vector(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("checkpointed", [False, True])
-async def test_what_removes_what(
+async def test_removes_by_path_and_vector(
     tmp_path: Path, commits: list[list[Action]], left: list[str], checkpointed: bool
 ) -> None:
     for version, actions in enumerate(commits):
@@ -77,7 +77,7 @@ async def test_what_removes_what(
     assert [path for path, _ in await live(tmp_path, len(commits) - 1)] == left
 
 
-async def test_what_a_checkpoint_holds_twice_comes_once(tmp_path: Path) -> None:
+async def test_a_file_listed_twice_in_a_checkpoint_comes_once(tmp_path: Path) -> None:
     doubled = [at("a", 5), at("b", 1), at("a", 5), at("a", 3), at("a", 5, VECTOR)]
     checkpoint(tmp_path / LOG / f"{4:020d}.checkpoint.parquet", *HEAD, *doubled)
     assert await live(tmp_path, 4) == [("b", ""), ("a", ""), ("a", "x" * 20)]

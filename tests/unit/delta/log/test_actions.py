@@ -54,7 +54,7 @@ def test_every_kind_of_action() -> None:
     "line",
     ["{}", '{"domainMetadata":{"domain":"d"}}', '{"new":[1,{"add":2}]}', '{"add":null}', "", "   ", "\r"],
 )
-def test_what_we_do_not_know_is_ignored(line: str) -> None:
+def test_unknown_actions_and_fields_are_ignored(line: str) -> None:
     assert [file.path for file in parse(line, add("a"), line, '{"commitInfo":{"operation":7,"x":[{}]}}').adds] == ["a"]
 
 
@@ -99,7 +99,7 @@ def test_a_file_without_json_lines(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("twice", [protocol(), metadata(), commit_info()])
-def test_what_a_commit_holds_at_most_once(twice: dict[str, Any]) -> None:
+def test_actions_allowed_once_per_commit(twice: dict[str, Any]) -> None:
     with pytest.raises(LogCorrupt, match=r"2 (protocol|metaData|commitInfo) actions"):
         parse(twice, add("a"), twice)
 
@@ -153,7 +153,7 @@ def test_only_what_is_asked_for_is_kept() -> None:
     assert (commit.removes, commit.cdcs, commit.metadata is None) == ((), (), False)
 
 
-def test_what_is_not_kept_is_not_held(tmp_path: Path) -> None:
+def test_unwanted_file_actions_are_not_held(tmp_path: Path) -> None:
     """A commit of any length is parsed in the memory of a chunk (invariant 7)."""
     path = tmp_path / "commit"
     with path.open("w") as file:

@@ -95,26 +95,26 @@ async def test_a_snapshot_of_a_cut_commit(table: Growing, tries: int) -> None:
     there = Destination()
     store = Cut(table, line_ends(table.commit_file(VERSION).read_bytes())[0], tries)
     following = pipeline(table, MemorySink("memory", there), "snapshot", store=store)
-    told: list[str] = []
+    errors: list[str] = []
     async with anyio.create_task_group() as group:
-        group.start_soon(run_into, following, told)
-        await become(lambda: there.position() is not None or bool(told))
+        group.start_soon(run_into, following, errors)
+        await become(lambda: there.position() is not None or bool(errors))
         table.insert([8])
-        await become(lambda: there.position() == Position.end(3) or bool(told))
+        await become(lambda: there.position() == Position.end(3) or bool(errors))
         following.stop()
     delivered = sorted(row for _, row in there.delivered())
-    assert delivered == [row for _, row in table.rows()] or "not written atomically" in str(told)
+    assert delivered == [row for _, row in table.rows()] or "not written atomically" in str(errors)
 
 
-async def run_into(following: Pipeline, told: list[str]) -> None:
+async def run_into(following: Pipeline, errors: list[str]) -> None:
     """Run the pipeline, and record the error that stops it."""
     try:
         await following.run()
     except TailerError as error:
-        told.append(str(error))
+        errors.append(str(error))
 
 
-async def test_what_grew_before_its_commit_is_not_committed(table: Growing) -> None:
+async def test_growth_before_the_commit_prevents_it(table: Growing) -> None:
     whole = table.commit_file(VERSION).read_bytes()
     log = DeltaTableLog(Cut(table, line_ends(whole)[0], tries=99))
     await log.seek(VERSION)
@@ -126,7 +126,7 @@ async def test_what_grew_before_its_commit_is_not_committed(table: Growing) -> N
         await log.confirm(None)
 
 
-async def test_what_grew_after_a_part_of_it_was_committed_stops(tmp_path: Path) -> None:
+async def test_growth_after_a_partial_commit_stops(tmp_path: Path) -> None:
     """The complete version has other rows before the position that was committed."""
     table, there = Growing(tmp_path / "t"), Destination()
     table.insert([1], [2])
@@ -147,7 +147,7 @@ async def test_what_grew_after_a_part_of_it_was_committed_stops(tmp_path: Path) 
     assert there.delivered() == table.rows()[: len(there.delivered())]
 
 
-async def test_what_grew_after_its_commit_stops_at_the_next_version(table: Growing) -> None:
+async def test_growth_after_the_commit_stops_at_the_next_version(table: Growing) -> None:
     """An incomplete commit is not recognised at first; afterwards the error says that the delivered commit differs."""
     whole = table.commit_file(VERSION).read_bytes()
     log = DeltaTableLog(Cut(table, line_ends(whole)[0], tries=99))
@@ -215,7 +215,7 @@ async def test_a_commit_that_is_written_while_we_wait(table: Growing, monkeypatc
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("content", [b"", b'{"add":', b'{"add":7}\n', json.dumps({"add": 7}).encode()])
-async def test_what_stays_broken_is_named(table: Growing, content: bytes) -> None:
+async def test_a_lasting_corruption_is_named(table: Growing, content: bytes) -> None:
     table.commit_file(VERSION).write_bytes(content)
     log = DeltaTableLog(LocalStore(table.path))
     await log.seek(VERSION)

@@ -238,7 +238,7 @@ async def test_a_long_log_is_listed_from_its_last_checkpoint(version: int | None
 
 
 @pytest.mark.anyio
-async def test_what_the_end_of_a_log_cannot_tell_is_not_gone() -> None:
+async def test_a_partial_listing_refuses_questions_about_earlier_versions() -> None:
     found = await list_recent(CountedStore(LONG, b'{"version": 300}'), 10)
     with pytest.raises(ValueError, match="listed from version 290 on"):
         found.segment(299)

@@ -60,7 +60,7 @@ def listed(messages: Messages | None) -> list[Message]:
     return [(key and key.decode(), value and value.decode(), *rest) for key, value, *rest in rows]
 
 
-def told(made: Encoder, *batches: ChangeBatch) -> list[Message]:
+def encoded(made: Encoder, *batches: ChangeBatch) -> list[Message]:
     """Return the messages of all batches of one task, after the final flush."""
     messages = [message for batch in batches for message in listed(made.encode(batch, 1))]
     messages += listed(made.flush(1))
@@ -86,9 +86,9 @@ def flat_text(key: int, name: str, change_type: str) -> str:
 
 
 def flat(batch: ChangeBatch, key: Sequence[str] = ("id",), **options: Any) -> list[Message]:
-    messages = told(FlatMessages("kafka", batch.rows.schema, key, **options), batch)
+    messages = encoded(FlatMessages("kafka", batch.rows.schema, key, **options), batch)
     one_by_one = [batch.slice(number, 1) for number in range(len(batch))]
-    assert told(FlatMessages("kafka", batch.rows.schema, key, **options), *one_by_one) == messages
+    assert encoded(FlatMessages("kafka", batch.rows.schema, key, **options), *one_by_one) == messages
     return messages
 
 
@@ -148,7 +148,7 @@ def test_null_is_a_key_like_others() -> None:
     ]
 
 
-def test_what_a_key_has_no_place_for_is_refused() -> None:
+def test_invalid_change_types_keys_and_schemas_are_refused() -> None:
     batch = changes([INSERT, "update_pre"], people([1, 2], ["a", "b"]))
     made = FlatMessages("kafka", batch.rows.schema, ["id"])
     with pytest.raises(SinkRejected, match="no operation for rows of change type update_pre") as caught:
@@ -195,7 +195,7 @@ def test_flat_messages_equal_the_reference_wherever_batches_are_cut(
     batch: ChangeBatch, key: tuple[str, ...], tombstones: bool, cuts: list[int]
 ) -> None:
     made = FlatMessages("kafka", batch.rows.schema, key, tombstones)
-    assert told(made, *pieces(batch, cuts)) == flat_reference(batch, key, tombstones)
+    assert encoded(made, *pieces(batch, cuts)) == flat_reference(batch, key, tombstones)
 
 
 # CloudEvents.
@@ -225,7 +225,7 @@ def event_headers(row: int, op: str) -> dict[str, str]:
 
 
 def events(batch: ChangeBatch, key: Sequence[str] = ("id",), name: str = "people", **options: Any) -> list[Message]:
-    return told(CloudEventsEncoder("kafka", batch.rows.schema, name, key, **options), batch)
+    return encoded(CloudEventsEncoder("kafka", batch.rows.schema, name, key, **options), batch)
 
 
 def test_structured_events() -> None:
@@ -294,8 +294,8 @@ def test_events_are_those_of_debezium_wherever_batches_are_cut(
 ) -> None:
     """Row tracking columns are left out, because Debezium's messages have them in the source block."""
     made = CloudEventsEncoder("kafka", batch.rows.schema, "people", key, tombstones, mode)
-    debezium = told(DebeziumEncoder("kafka", batch.rows.schema, SOURCE, key, tombstones=tombstones), batch)
-    messages = told(made, *pieces(batch, cuts))
+    debezium = encoded(DebeziumEncoder("kafka", batch.rows.schema, SOURCE, key, tombstones=tombstones), batch)
+    messages = encoded(made, *pieces(batch, cuts))
     ids = set()
     for (event_key, text, row, headers), (other_key, other_text, other_row, _) in zip(messages, debezium, strict=True):
         assert (event_key, row, text is None) == (other_key, other_row, other_text is None)
@@ -379,7 +379,7 @@ def test_messages_folded_by_key_are_the_table(
     table: dict[str, str] = {}
     last: dict[str, str | None] = {}
     for batch in history.batches:
-        for key, value, _, _ in told(made, *pieces(batch, cuts)):
+        for key, value, _, _ in encoded(made, *pieces(batch, cuts)):
             assert key is not None
             last[key] = value
             if value is None:
@@ -473,12 +473,12 @@ def test_decimals_are_strings_or_numbers(decimal: DecimalForm, expected: str) ->
     batch = changes([INSERT], columns)
     schema = batch.rows.schema
     key = '{"plain":-0.50}' if decimal == "number" else '{"plain":"-0.50"}'
-    ((found, value, _, _),) = told(FlatMessages("kafka", schema, ["plain"], decimal=decimal), batch)
+    ((found, value, _, _),) = encoded(FlatMessages("kafka", schema, ["plain"], decimal=decimal), batch)
     assert (found, value) == (key, f'{row[:-1]},"_change_type":"insert",{METADATA}')
-    ((found, value, _, _),) = told(DebeziumEncoder("kafka", schema, SOURCE, ["plain"], decimal=decimal), batch)
+    ((found, value, _, _),) = encoded(DebeziumEncoder("kafka", schema, SOURCE, ["plain"], decimal=decimal), batch)
     assert found == key
     assert str(value).startswith(f'{{"before":null,"after":{row},"source":')
-    ((found, value, _, _),) = told(CloudEventsEncoder("kafka", schema, "p", ["plain"], decimal=decimal), batch)
+    ((found, value, _, _),) = encoded(CloudEventsEncoder("kafka", schema, "p", ["plain"], decimal=decimal), batch)
     assert found == key
     assert str(value).endswith(f'"data":{{"before":null,"after":{row}}}}}')
 

@@ -34,7 +34,7 @@ def people(ids: list[int | None], names: list[str | None]) -> dict[str, pa.Array
     return {"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}
 
 
-def test_what_happened_to_rows() -> None:
+def test_signs_of_change_types() -> None:
     table = view()
     kinds = ["insert", "update_preimage", "update_postimage", "delete"]
     batch = changes(7, kinds, people([1, 20, 20, 3], ["Ann", "Bob", "Robert", None]))
@@ -99,7 +99,7 @@ def test_many_columns_are_wrapped() -> None:
         ("東京", "東京"),
     ],
 )
-def test_a_value_cannot_command_the_terminal_and_is_told_from_others(value: str, text: str) -> None:
+def test_a_value_cannot_control_the_terminal_and_stays_distinct(value: str, text: str) -> None:
     batch = changes(1, ["insert"], {value or "c": pa.array([value])})
     lines = shown(view(force_terminal=False), batch)
     assert lines[2] == f"+  {text}"
@@ -128,7 +128,7 @@ def test_no_rows_are_nothing() -> None:
     assert table.counts() == ""
 
 
-def test_a_change_of_the_schema_is_a_line_and_the_names_follow_anew() -> None:
+def test_a_schema_change_is_a_line_and_the_heading_is_repeated() -> None:
     table = view()
     before, after = people([1], ["x"]), {"id": pa.array([1]), "mail": pa.array(["y"])}
     event = SchemaChange("t", 7, 0, pa.schema([]), pa.schema([]), ("column name was\ndropped", "column mail was added"))

@@ -62,7 +62,7 @@ async def advance(sink: FilesSink, version: int) -> None:
         await transaction.commit(up_to(APP, version))
 
 
-async def test_names_tell_the_versions(tmp_path: Path, folder: Path) -> None:
+async def test_names_contain_the_versions(tmp_path: Path, folder: Path) -> None:
     sink = FilesSink("files", tmp_path)
     await deliver(sink, numbered(3), numbered(5), app_id=APP)
     await advance(sink, 6)
@@ -287,7 +287,7 @@ async def test_events_are_lines_between_lines(tmp_path: Path, folder: Path) -> N
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-async def test_names_tell_the_versions_that_are_lost(tmp_path: Path, folder: Path, form: Format) -> None:
+async def test_names_show_the_lost_versions(tmp_path: Path, folder: Path, form: Format) -> None:
     sink = FilesSink("files", tmp_path, form)
     await deliver(sink, gap(3, 6), app_id=APP)
     await deliver(sink, gap(7, 9, snapshot=True), numbered(9), app_id=APP)
@@ -405,7 +405,7 @@ async def test_a_value_without_a_form_is_refused_by_the_name_of_its_column(tmp_p
         (folder / data_file(1, 1, "parquet")).unlink()
 
 
-async def test_what_a_killed_writer_left_is_removed(tmp_path: Path, folder: Path) -> None:
+async def test_files_of_a_killed_writer_are_removed(tmp_path: Path, folder: Path) -> None:
     touch(folder)
     (folder / ".deadbeef.tmp").write_text("half a l")
     (folder / ".other").touch()

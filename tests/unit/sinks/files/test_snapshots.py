@@ -53,7 +53,7 @@ async def take(sink: FilesSink, version: int, file: int, first_row: int = 0) -> 
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-async def test_names_tell_the_places_and_sort_as_the_rows_do(tmp_path: Path, folder: Path, form: Format) -> None:
+async def test_names_contain_the_positions_and_sort_like_the_rows(tmp_path: Path, folder: Path, form: Format) -> None:
     sink = FilesSink("files", tmp_path, form)
     for file, row in [(0, 0), (0, 3), (2, 0), (10, 90)]:
         await take(sink, 7, file, row)
@@ -77,7 +77,7 @@ async def test_a_snapshot_in_one_transaction_has_the_name_of_its_version(tmp_pat
     await sink.aclose()
 
 
-async def test_a_snapshot_behind_a_gap_begins_with_what_is_lost(tmp_path: Path, folder: Path) -> None:
+async def test_a_snapshot_after_a_gap_begins_with_the_lost_versions(tmp_path: Path, folder: Path) -> None:
     sink = FilesSink("files", tmp_path)
     await deliver(sink, numbered(3), app_id=APP)
     await deliver(sink, gap(4, 7, snapshot=True), part(7, 0), app_id=APP, progress=at(7, 0, 2))
@@ -164,7 +164,7 @@ async def test_a_snapshot_only_goes_forward(tmp_path: Path, folder: Path) -> Non
     await sink.aclose()
 
 
-async def test_another_instance_is_told_where_the_snapshot_is(tmp_path: Path, folder: Path) -> None:
+async def test_another_instance_reads_the_position_in_the_snapshot(tmp_path: Path, folder: Path) -> None:
     first, second = FilesSink("files", tmp_path), FilesSink("files", tmp_path)
     await take(first, 7, 1)
     assert await second.progress(APP) == at(7, 1, 2)

@@ -51,7 +51,7 @@ def test_decimals_as_they_are_wanted() -> None:
         assert json.loads(first)["amount"] == amount
 
 
-def test_what_debezium_s_messages_say_of_their_source() -> None:
+def test_source_block_of_debezium_messages() -> None:
     found = {topic: source_of("shop", topic) for topic in ("orders", "lake.orders", "lake.eu.west.orders")}
     assert [(source.name, source.schema, source.table) for source in found.values()] == [
         ("shop", None, "orders"),
@@ -60,7 +60,7 @@ def test_what_debezium_s_messages_say_of_their_source() -> None:
     ]
 
 
-def test_the_form_of_keys_tells_what_their_bytes_depend_on() -> None:
+def test_the_form_of_keys_contains_everything_that_determines_their_bytes() -> None:
     def form(kind: pa.DataType, **options: Any) -> str | None:
         given = read("orders", {"bootstrap_servers": "one:9092", "key": ["id"], **options})
         return key_form(given, pa.schema([("id", kind)]))

@@ -99,7 +99,7 @@ def test_little_is_needed() -> None:
         ("boundary", {"boundary": "row"}),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(option: str, given: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_by_name(option: str, given: dict[str, Any]) -> None:
     found = faults(given)
     assert f"orders.{option}" in [fault.where for fault in found]
     assert all(fault.hint for fault in found)
@@ -254,7 +254,7 @@ def test_both_clients_know_the_settings() -> None:
     assert set(PYTHON_NAMES.values()) <= KafkaProducer.DEFAULT_CONFIG.keys()
 
 
-def test_what_is_sent_is_given_up_before_its_transaction() -> None:
+def test_messages_time_out_before_their_transaction() -> None:
     for timeout_s in (1, 10, 60, 900):
         settings = settings_of(of(transaction_timeout_s=timeout_s))
         assert settings.delivery_timeout_ms < settings.transaction_timeout_ms == timeout_s * 1000

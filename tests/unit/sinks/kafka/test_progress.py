@@ -30,7 +30,7 @@ APP = "orders/5f0c"
     ],
     ids=lambda entry: str(entry.position),
 )
-def test_what_is_written_is_read(entry: Entry) -> None:
+def test_records_are_read_back(entry: Entry) -> None:
     assert decode("sink", "progress", {APP.encode(): encode(entry)}) == {APP: entry}
 
 
@@ -69,7 +69,7 @@ def test_a_deleted_record_is_none() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"7", b'{"version":7}', b'{"instance":1,"topic":"a","partitions":1}'])
-def test_what_is_no_progress_stops(value: bytes) -> None:
+def test_invalid_records_are_refused(value: bytes) -> None:
     with pytest.raises(SinkRejected, match="progress topic") as raised:
         decode("sink", "progress", {b"somebody": value})
     assert "progress_topic" in raised.value.hint
@@ -131,7 +131,7 @@ def test_topics_are_created_on_request_only() -> None:
         (Topics(orders=DELETED, progress=COMPACTED, end=COMPACTED), {"end_topic": "end"}, "is compacted"),
     ],
 )
-def test_what_does_not_fit_is_refused(topics: Topics, given: dict[str, Any], reason: str) -> None:
+def test_unfit_topics_are_refused(topics: Topics, given: dict[str, Any], reason: str) -> None:
     with pytest.raises(SinkRejected, match=reason) as raised:
         check("sink", topics, options(**given))
     assert raised.value.hint
@@ -182,9 +182,7 @@ def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
         ([("one", 7, 0, 2), ("one", 7, 1, 2), ("one", 8, 0, 1)], True, 8),  # sharded before
     ],
 )
-def test_what_the_last_end_records_say(
-    records: list[tuple[str, int, int, int]], found: bool, version: int | None
-) -> None:
+def test_last_end_records(records: list[tuple[str, int, int, int]], found: bool, version: int | None) -> None:
     ends = ends_of(*records)
     assert (ends.found, ends.version) == (found, version)
 
@@ -200,7 +198,7 @@ def test_what_the_last_end_records_say(
         b'{"status":"END","id":"one:1","commit_version":1,"data_collections":[{"data_collection":"others"}]}',
     ],
 )
-def test_what_others_write_to_an_end_topic_does_not_matter(value: bytes) -> None:
+def test_foreign_records_in_an_end_topic_are_ignored(value: bytes) -> None:
     ends = LastEnds("orders", TABLES)
     ends.take(value)
     assert not ends.found

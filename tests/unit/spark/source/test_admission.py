@@ -106,13 +106,13 @@ def test_a_compared_version_is_never_cut(table: Path) -> None:
     )
 
 
-def test_a_file_without_rows_stops_nobody(tmp_path: Path) -> None:
+def test_a_file_without_rows_is_passed(tmp_path: Path) -> None:
     write_commit(tmp_path, 0, protocol(), metadata(), _file(tmp_path, "empty", 0), _file(tmp_path, "some", 3))
     for budget in (Budget(max_rows=1), Budget(max_bytes=1), Budget(max_files=1)):
         assert ends(tmp_path, budget)[-1] == Position.end(0)
 
 
-def test_what_is_before_damage_comes_first(table: Path) -> None:
+def test_versions_before_damage_come_first(table: Path) -> None:
     (table / "small-1").unlink()
     place = anyio.run(advance, table, PlainView())
     assert place.position == Position.end(3)  # files are not opened for this
@@ -142,7 +142,7 @@ def test_a_schema_that_the_reader_cannot_take_ends_a_batch(table: Path) -> None:
         anyio.run(advance, table, Strict(), place)
 
 
-def test_a_schema_change_is_told_once(table: Path) -> None:
+def test_a_schema_change_is_reported_once(table: Path) -> None:
     write_commit(table, 4, metadata(schema_string(a="long", b="long")), _file(table, "more", 50))
     fed = feed_all(table, StartPoint(0), Budget(max_rows=7))
     assert [event.version for event in fed.changes] == [4]
@@ -176,7 +176,7 @@ async def _work(table: Path, rules: PairingRules, net: bool, after: Place, throu
     )
 
 
-def test_what_comes_behind_the_end_is_not_looked_at(table: Path) -> None:
+def test_versions_after_the_end_are_not_read(table: Path) -> None:
     write_commit(table, 4, "{no json")
     assert anyio.run(_bounded, table, Place("id", Position.end(2)), 3) == [Position.end(3), Position.end(3)]
 
@@ -193,7 +193,7 @@ def test_nothing_is_asked_for_between_a_place_and_itself(table: Path) -> None:
     assert anyio.run(_work, table, KEEP, False, place, place) == []
 
 
-def test_rows_of_a_version_that_is_told_as_a_whole_count(table: Path) -> None:
+def test_rows_of_a_version_admitted_as_a_whole_count(table: Path) -> None:
     write_commit(table, 4, metadata(**{"delta.enableChangeDataFeed": "false"}))
     before = "large"
     for version in range(5, 9):
@@ -204,7 +204,7 @@ def test_rows_of_a_version_that_is_told_as_a_whole_count(table: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [-1, 0, 1, 10**10])
-def test_whatever_the_log_says_of_a_file_its_rows_are_read(tmp_path: Path, size_bytes: int) -> None:
+def test_rows_are_read_despite_a_wrong_size_in_the_log(tmp_path: Path, size_bytes: int) -> None:
     parquet(tmp_path / "file", pa.table([list(range(95))], SCHEMA), row_group_size=10)
     write_commit(tmp_path, 0, protocol(), metadata(), add("file", size=size_bytes))
     for budget in (Budget(), Budget(max_rows=7), Budget(max_bytes=100)):

@@ -81,7 +81,7 @@ def test_the_rows_that_pass_are_those_of_which_it_is_true(rows: list[Row], text:
     assert passed.equals(pa.Table.from_batches([whole.rows]).take(pa.array(expected, pa.int64())))
 
 
-def test_what_is_not_rows_stays_what_it_is() -> None:
+def test_a_filter_keeps_ids_and_row_positions() -> None:
     whole = batch({"id": pa.array([1, 2, 3])})
     found = RowFilter("id <> 2").apply(whole)
     assert (found.table_id, found.version, found.task) == ("table-id", 7, 3)
@@ -225,7 +225,7 @@ def test_the_columns_it_names(text: str, named: tuple[str, ...]) -> None:
         ("len(list_filter([1], lambda x: x > y)) > 0", "no column 'y'"),
     ],
 )
-def test_what_is_no_predicate_is_refused(text: str, reason: str) -> None:
+def test_other_sql_than_predicates_is_refused(text: str, reason: str) -> None:
     error = refusal(text)
     assert reason in error.reason
     assert error.remedy

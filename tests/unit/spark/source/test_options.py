@@ -142,7 +142,7 @@ def test_a_list_of_one_path_is_that_path() -> None:
         ("file://host/orders", "is not an absolute path on this machine"),
     ],
 )
-def test_what_is_no_local_path_is_refused(text: str, reason: str) -> None:
+def test_remote_paths_are_refused(text: str, reason: str) -> None:
     where, said, remedy = refused(path=text)
     assert (where, said) == ("path", reason)
     assert remedy
@@ -203,7 +203,7 @@ def test_a_missing_path_is_refused() -> None:
         ({"startingversoin": "1"}, "startingversoin", "no such option"),
     ],
 )
-def test_what_is_refused_is_named_with_a_way_on(given: dict[str, str], where: str, reason: str) -> None:
+def test_refusals_name_the_option_and_a_remedy(given: dict[str, str], where: str, reason: str) -> None:
     found, said, remedy = refused(**given)
     assert found == where
     assert reason in said
@@ -234,7 +234,7 @@ def test_a_batch_needs_a_start() -> None:
         options(**each).check_batch()
 
 
-def test_a_stream_without_a_start_begins_with_a_snapshot_unless_told_not_to() -> None:
+def test_a_stream_without_a_start_begins_with_a_snapshot_by_default() -> None:
     options().check_stream()
     options(startingVersion="latest", endingVersion=9, snapshot="false").check_stream()
     with pytest.raises(ConfigError, match="snapshot: is false"):

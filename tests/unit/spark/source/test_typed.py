@@ -271,7 +271,7 @@ S = pa.struct([("x", INT)])
         ([("a", pa.map_(LONG, S))], None, [("a", pa.map_(INT, S))], []),
     ],
 )
-def test_what_leads_away_from_the_read_schema(read_columns: Any, before: Any, after: Any, away: list[str]) -> None:
+def test_schema_changes_away_from_the_read_schema(read_columns: Any, before: Any, after: Any, away: list[str]) -> None:
     then = None if before is None else pa.schema(before)
     assert list(TypedRows(pa.schema(read_columns)).moves_away(then, pa.schema(after))) == away
 

@@ -21,7 +21,7 @@ def test_settings_are_completed() -> None:
     assert made["spark.jars.packages"].startswith("io.delta:delta-spark_4.2_2.13:")
 
 
-def test_what_is_there_stays() -> None:
+def test_existing_settings_are_kept() -> None:
     given = {
         "spark.sql.extensions": "a.B",
         "spark.sql.catalog.spark_catalog": "c.D",
@@ -77,7 +77,7 @@ class Session:
 WITH_DELTA = {"spark.sql.extensions": EXTENSION, "spark.sql.catalog.spark_catalog": CATALOG}
 
 
-def test_a_session_without_the_settings_is_told_which() -> None:
+def test_a_session_without_the_settings_is_refused_with_their_names() -> None:
     session: Any = Session({"spark.sql.extensions": EXTENSION}, "")
     with pytest.raises(ConfigError) as caught:
         check_delta(session)
@@ -85,7 +85,7 @@ def test_a_session_without_the_settings_is_told_which() -> None:
     assert EXTENSION not in caught.value.hint
 
 
-def test_a_session_without_the_jars_is_told_so() -> None:
+def test_a_session_without_the_jars_is_refused() -> None:
     session: Any = Session(WITH_DELTA, "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta.")
     with pytest.raises(ConfigError, match="jars") as caught:
         check_delta(session)

@@ -73,7 +73,7 @@ def test_another_table_begins_another(table: HandwrittenTable) -> None:
     assert cut(table) == [(0, 3), (4, 4)]
 
 
-def test_what_stands_in_the_way_is_raised_behind_the_rest(table: HandwrittenTable) -> None:
+def test_an_error_is_raised_after_the_ranges_before_it(table: HandwrittenTable) -> None:
     table.commit_file(2).write_text("{")
     found: list[VersionRange] = []
     with pytest.raises(LogCorrupt):

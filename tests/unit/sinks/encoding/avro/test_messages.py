@@ -114,12 +114,12 @@ def test_every_type_is_read_back(name: str) -> None:
         pa.array([None, None], kind),
         pa.array([], kind),
     ):
-        told = [comparable(value) for value in values_of(column)]
-        assert told == [expected(value, kind) for value in column.to_pylist()]
+        decoded = [comparable(value) for value in values_of(column)]
+        assert decoded == [expected(value, kind) for value in column.to_pylist()]
     if kind != pa.null():
         column = pa.array(values, kind)
-        told = [comparable(value) for value in values_of(column, nullable=False)]
-        assert told == [expected(value, kind) for value in column.to_pylist()]
+        decoded = [comparable(value) for value in values_of(column, nullable=False)]
+        assert decoded == [expected(value, kind) for value in column.to_pylist()]
 
 
 @settings(deadline=None, max_examples=40)
@@ -191,7 +191,7 @@ def test_other_layouts(column: pa.Array, values: list[Any]) -> None:
     assert values_of(column) == values
 
 
-def test_what_is_under_a_null_struct_is_not_told() -> None:
+def test_values_under_a_null_struct_are_not_encoded() -> None:
     fields = [pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())]
     below = [pa.array([1, None, 3], pa.int64()), pa.array(["a", "hidden", "c"])]
     column = pa.StructArray.from_arrays(below, fields=fields, mask=pa.array([False, True, False]))
@@ -320,7 +320,7 @@ def listed(messages: Messages, tell: Any) -> list[Any]:
     return list(zip(map(tell, keys), map(tell, values), messages.row_index.to_pylist(), named, strict=True))
 
 
-def told(encoder: Encoder, batches: Sequence[ChangeBatch], tell: Any) -> list[Any]:
+def decoded(encoder: Encoder, batches: Sequence[ChangeBatch], tell: Any) -> list[Any]:
     """Return the messages of all batches of a task."""
     found = [message for batch in batches for message in listed(encoder.encode(batch, NOW_MS), tell)]
     last = encoder.flush(NOW_MS)
@@ -356,8 +356,8 @@ def test_flat_messages_are_those_of_json(
     batches = cut(rows, at)
     registered = Registered()
     schema = batches[0].rows.schema
-    avro = told(FlatAvroEncoder("kafka", schema, "t", registered, key, tombstones), batches, registered.read)
-    text = told(FlatMessages("kafka", schema, key, tombstones), batches, from_json)
+    avro = decoded(FlatAvroEncoder("kafka", schema, "t", registered, key, tombstones), batches, registered.read)
+    text = decoded(FlatMessages("kafka", schema, key, tombstones), batches, from_json)
     assert [(k, without_time(v), r, h) for k, v, r, h in avro] == [(k, without_time(v), r, h) for k, v, r, h in text]
 
 
@@ -373,7 +373,7 @@ def test_debezium_messages_are_those_of_json(
     schema = batches[0].rows.schema
     made = DebeziumAvroEncoder("kafka", schema, SOURCE, "topic", registered, key, tombstones)
     text = DebeziumEncoder("kafka", schema, SOURCE, key, tombstones=tombstones)
-    assert told(made, batches, registered.read) == told(text, batches, from_json)
+    assert decoded(made, batches, registered.read) == decoded(text, batches, from_json)
     assert list(registered.schemas) == (["topic-key"] if key else []) + ["topic-value"]
 
 
@@ -387,8 +387,8 @@ def test_row_tracking_goes_to_the_source_block() -> None:
     registered = Registered()
     schema = batch.rows.schema
     made = DebeziumAvroEncoder("kafka", schema, SOURCE, "topic", registered, ["id"])
-    messages = told(made, [batch], registered.read)
-    assert messages == told(DebeziumEncoder("kafka", schema, SOURCE, ["id"]), [batch], from_json)
+    messages = decoded(made, [batch], registered.read)
+    assert messages == decoded(DebeziumEncoder("kafka", schema, SOURCE, ["id"]), [batch], from_json)
     assert messages[0][1]["source"]["row_id"] == 7
 
 
@@ -447,7 +447,7 @@ def test_a_header_has_the_bytes_of_the_key_it_names() -> None:
     }
 
 
-def test_rows_that_cannot_be_told_change_nothing() -> None:
+def test_a_refused_batch_leaves_the_encoder_unchanged() -> None:
     columns = {"id": pa.array([1]), "s": pa.array([b"\xff"]).view(pa.string())}
     bad = changes(["insert"], columns)
     good = changes(["insert"], {"id": pa.array([1]), "s": pa.array(["x"])})

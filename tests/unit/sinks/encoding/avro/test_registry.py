@@ -123,7 +123,7 @@ def test_a_column_that_must_be_there_is_refused(server: RegistryServer) -> None:
         client(server).schema_id("t-value", record(ID, pa.field("n", pa.int64(), nullable=False)))
 
 
-def test_what_only_registering_finds_is_refused(server: RegistryServer) -> None:
+def test_a_refusal_at_registration(server: RegistryServer) -> None:
     client(server).schema_id("t-value", FIRST)
     for status, code in ((409, 409), (422, 42201)):
         body = json.dumps({"error_code": code, "message": "incompatible with version 1"}).encode()
@@ -165,14 +165,14 @@ def test_another_address_is_tried() -> None:
         assert f"127.0.0.1{third} answers 429 Too Many Requests" in str(caught.value)
 
 
-def test_nobody_is_there(server: RegistryServer) -> None:
+def test_no_address_answers(server: RegistryServer) -> None:
     gone = f"http://127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(SinkUnavailable, match=r"the schema registry: 127\.0\.0\.1:\d+ cannot be reached"):
         SchemaRegistry("kafka", RegistryAccess([gone])).schema_id("t-value", FIRST)
     assert SchemaRegistry("kafka", RegistryAccess([gone, *server.uris])).schema_id("t-value", FIRST) == 1
 
 
-def test_nobody_answers() -> None:
+def test_no_answer_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(SinkUnavailable, match=r"the schema registry: 127\.0\.0\.1:\d+ does not answer in time"):

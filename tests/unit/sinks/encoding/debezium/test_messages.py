@@ -54,7 +54,7 @@ def listed(messages: Messages | None) -> list[Message]:
     return [(key and key.decode(), value and value.decode(), *header) for key, value, header in rows]
 
 
-def told(made: DebeziumEncoder, *batches: ChangeBatch) -> list[Message]:
+def encoded(made: DebeziumEncoder, *batches: ChangeBatch) -> list[Message]:
     """Return the messages of all batches, after the final flush."""
     messages = [message for batch in batches for message in listed(made.encode(batch, NOW_MS))]
     messages += listed(made.flush(NOW_MS))
@@ -80,8 +80,8 @@ def outlined(
 ) -> list[str]:
     """Return the messages of rows with these ids, named a, b, c and so on; rows one by one must give the same."""
     batch = changes(kinds, people(ids, [chr(97 + number) for number in range(len(ids))]), row_index)
-    messages = told(encoder(batch, key), batch)
-    assert told(encoder(batch, key), *(batch.slice(number, 1) for number in range(len(batch)))) == messages
+    messages = encoded(encoder(batch, key), batch)
+    assert encoded(encoder(batch, key), *(batch.slice(number, 1) for number in range(len(batch)))) == messages
     return outline(messages)
 
 
@@ -106,7 +106,7 @@ def value_text(before: str, after: str, op: str, row: int) -> str:
 
 def test_an_insert_an_update_and_a_delete() -> None:
     batch = changes([INSERT, PRE, POST, DELETE], people([1, 2, 2, 3], ["Ann", "Bob", 'Bo"b', "Cid"]), [7, 8, 9, 12])
-    assert told(encoder(batch), batch) == [
+    assert encoded(encoder(batch), batch) == [
         ('{"id":1}', value_text("null", '{"id":1,"name":"Ann"}', "c", 7), None, None),
         ('{"id":2}', value_text('{"id":2,"name":"Bob"}', r'{"id":2,"name":"Bo\"b"}', "u", 9), None, None),
         ('{"id":3}', value_text('{"id":3,"name":"Cid"}', "null", "d", 12), None, None),
@@ -122,14 +122,14 @@ def test_another_key_is_a_delete_and_a_new_row_that_name_each_other() -> None:
         ('{"id":1}', None, NEW_KEY, '{"id":2}'),
         ('{"id":2}', value_text("null", after, "c", 8), OLD_KEY, '{"id":1}'),
     ]
-    assert told(encoder(batch), batch) == expected
-    assert told(encoder(batch, tombstones=False), batch) == [expected[0], expected[2]]
+    assert encoded(encoder(batch), batch) == expected
+    assert encoded(encoder(batch, tombstones=False), batch) == [expected[0], expected[2]]
     assert (NEW_KEY, OLD_KEY) == ("__debezium.newkey", "__debezium.oldkey")
 
 
 def test_without_a_key_there_are_no_keys_and_no_tombstones() -> None:
     batch = changes([DELETE, PRE, POST], people([1, 2, 3], ["Ann", "Bob", "Cid"]))
-    assert told(encoder(batch, key=()), batch) == [
+    assert encoded(encoder(batch, key=()), batch) == [
         (None, value_text('{"id":1,"name":"Ann"}', "null", "d", 0), None, None),
         (None, value_text('{"id":2,"name":"Bob"}', '{"id":3,"name":"Cid"}', "u", 2), None, None),
     ]
@@ -146,12 +146,12 @@ def test_rows_of_a_snapshot_are_read_and_not_created() -> None:
 def test_row_tracking_goes_to_the_source_block() -> None:
     ids = {"_row_id": pa.array([10, 11, 11, None]), "_row_commit_version": pa.array([1, 2, 5, None], pa.int64())}
     batch = changes([INSERT, PRE, POST, DELETE], {"id": pa.array([1, 2, 2, 3]), **ids})
-    values = [json.loads(value) for _, value, _, _ in told(encoder(batch), batch) if value]
+    values = [json.loads(value) for _, value, _, _ in encoded(encoder(batch), batch) if value]
     found = [(value["source"]["row_id"], value["source"]["row_commit_version"]) for value in values]
     assert found == [(10, 1), (11, 5), (None, None)]
     assert values[0]["after"] == {"id": 1}
     batch = changes([INSERT], {"_row_id": pa.array([1]), "id": pa.array([1])})
-    assert json.loads(str(told(encoder(batch), batch)[0][1]))["after"] == {"_row_id": 1, "id": 1}
+    assert json.loads(str(encoded(encoder(batch), batch)[0][1]))["after"] == {"_row_id": 1, "id": 1}
 
 
 def test_values_are_those_of_flat_json() -> None:
@@ -162,7 +162,7 @@ def test_values_are_those_of_flat_json() -> None:
         "map": pa.array([[(1, "x")]], pa.map_(pa.int32(), pa.string())),
     }
     batch = changes([INSERT], columns)
-    ((key, value, _, _),) = told(encoder(batch, ["id", "at"]), batch)
+    ((key, value, _, _),) = encoded(encoder(batch, ["id", "at"]), batch)
     assert key == '{"id":"1.50","at":"2026-03-01T12:00:00.000005Z"}'
     assert value == value_text(
         "null",
@@ -240,9 +240,9 @@ def test_an_image_that_is_alone_ends_or_begins_its_key() -> None:
         ('{"id":2}', value_text("null", bob, "c", 8), None, None),
         ('{"id":3}', value_text("null", cid, "c", 9), None, None),
     ]
-    assert told(encoder(batch), batch) == expected
+    assert encoded(encoder(batch), batch) == expected
     del expected[1]
-    assert told(encoder(batch, tombstones=False), batch) == expected
+    assert encoded(encoder(batch, tombstones=False), batch) == expected
 
 
 def test_an_update_may_be_cut_in_two() -> None:
@@ -266,10 +266,10 @@ def test_halves_of_an_update_are_put_together_in_any_layout(kind: pa.DataType) -
         for row, (change, name) in enumerate([(PRE, "old"), (POST, "a name of more than twelve bytes")])
     ]
     names = (None, None) if kind == pa.null() else ("old", "a name of more than twelve bytes")
-    assert outline(told(encoder(halves[0]), *halves)) == [f"u {names[0]} {names[1]} 1"]
+    assert outline(encoded(encoder(halves[0]), *halves)) == [f"u {names[0]} {names[1]} 1"]
 
 
-def test_what_is_held_back_does_not_go_with_another_task() -> None:
+def test_held_back_rows_are_not_paired_with_another_task() -> None:
     first = changes([PRE], people([1], ["a"]), [4], task=1)
     second = changes([POST, INSERT], people([1, 2], ["b", "c"]), [5, 6], task=2)
     made = encoder(first)
@@ -293,11 +293,11 @@ def test_a_change_type_without_an_operation_is_refused_and_nothing_is_lost() -> 
     assert outline(listed(made.flush(NOW_MS))) == ["d a None 4", "tombstone"]
 
 
-def test_what_has_no_json_form_no_schema_or_is_not_there_is_refused() -> None:
+def test_columns_without_a_json_form_or_schema_and_missing_ones_are_refused() -> None:
     with pytest.raises(SinkRejected, match=r"column v has type duration\[s\]"):
         encoder(changes([INSERT], {"v": pa.array([1], pa.duration("s"))}), [])
     batch = changes([INSERT], {"v": pa.array([{"n": 1}], pa.struct([("n", pa.uint64())]))})
-    assert len(told(encoder(batch, []), batch)) == 1
+    assert len(encoded(encoder(batch, []), batch)) == 1
     with pytest.raises(SinkRejected, match=r"column v.n has type uint64, which Kafka Connect's schemas do not have"):
         encoder(batch, [], embed_schemas=True)
     with pytest.raises(SinkRejected, match="no column b, which is part of the key") as caught:
@@ -336,7 +336,7 @@ def plain(field: str, kind: str, optional: bool = False, **more: Any) -> dict[st
 def test_embedded_schemas() -> None:
     columns = people([1], ["Ann"])
     batch = changes([INSERT], columns)
-    ((key, value, _, _),) = told(encoder(batch, embed_schemas=True), batch)
+    ((key, value, _, _),) = encoded(encoder(batch, embed_schemas=True), batch)
     name = "lake.sales.orders"
     fields = [plain("id", "int64", optional=True), plain("name", "string", optional=True)]
     row = {"type": "struct", "fields": fields, "optional": True, "name": f"{name}.Value"}
