@@ -34,7 +34,8 @@ from tailer.errors import (
 )
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
-from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, decode_batches
+from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
+from tailer.read.footer import Footer
 from tailer.read.int96 import Int96
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.projection import Projection
@@ -62,16 +63,18 @@ def execute(
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows)
-        int96 = Int96.of(file)
+        footer = Footer(source)
+        int96 = Int96.of(file, source, footer, **_READER)
         projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task), int96)
-        decoded = file if int96 is None else int96.reopened(source, **_READER)
+        sizes = BatchSizes(file, source, footer, projection.columns)
         stamps = _stamps(task, min(file.metadata.num_rows, MAX_ROWS))
         position = 0
         for group, rows in enumerate(counts):
             wanted = range(max(position, after_row + 1), min(position + rows, through_row + 1))
             middle = (2 * position + rows) * max(task.size_bytes, 0) // max(2 * file.metadata.num_rows, 1)
             if wanted and first_byte <= middle < end_byte and selection.touches(file, group, position, rows):
-                batches = decode_batches(decoded, source, group, projection.columns)
+                reader = file if int96 is None else int96.reader(group, projection.columns)
+                batches = sizes.decode(reader, group)
                 group_rows = range(position, position + rows)
                 for batch, first in _counted(task, batches, group, group_rows):
                     if first >= wanted.stop:

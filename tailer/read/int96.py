@@ -1,13 +1,14 @@
 """Timestamps of 96 bits, which Spark writes by default, decoded as Spark decodes them.
 
 Such a value is the nanoseconds of the day and the number of the day in the Julian count, both signed. Arrow takes them
-for unsigned ones and its result wraps around, so a moment before -4713-11-24, or one that Spark's own addition wrapped,
-would come out as another moment that looks sound. Therefore the footer is changed in memory before Arrow sees it: the
+for unsigned ones and its result wraps around: a moment before -4713-11-24, or one that Spark's own addition wrapped,
+would come out as another moment that looks sound. A column chunk whose values all come from a dictionary is decoded by
+Arrow if no value of the dictionary wraps. For any other chunk the footer is changed in memory before Arrow sees it: the
 columns are fixed-size binary of 12 bytes there, whose encodings are the same, and are decoded here.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from typing import Any, Final, Self
 
@@ -15,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tailer.read.dictionary import Dictionary
+from tailer.read.footer import Chunk, Footer
 from tailer.read.thrift import behind, fields, list_size
 
 __all__ = ["Int96"]
@@ -38,37 +41,54 @@ _INT96, _FIXED, _FIXED_WIDTH = 2 * 3, 2 * 7, 2 * _WIDTH  # as zigzag numbers
 class Int96:
     """The columns of one Parquet file that have timestamps of 96 bits, on any level.
 
-    `schema`: the file's Arrow schema, in which they are timestamps.
+    `options`: those with which `file` was opened.
     """
 
-    def __init__(self, file: pq.ParquetFile) -> None:
-        self.schema: pa.Schema = file.schema_arrow
-        self._types = {field.name: field.type for field in self.schema}
+    def __init__(
+        self, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, leaves: Mapping[int, str], **options: Any
+    ) -> None:
+        self._file = file
+        self._source = source
+        self._footer = footer
+        self._leaves = leaves
+        self._options = options
+        self._types = {field.name: field.type for field in file.schema_arrow}
+        self._reopened: dict[frozenset[int], pq.ParquetFile] = {}
 
     @classmethod
-    def of(cls, file: pq.ParquetFile) -> Self | None:
-        """Those of `file`; None where it has none."""
-        schema = file.schema
-        return cls(file) if "INT96" in {schema.column(index).physical_type for index in range(len(schema))} else None
+    def of(cls, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, **options: Any) -> Self | None:
+        """Return those of `file`; None where it has none."""
+        columns = enumerate(map(file.schema.column, range(len(file.schema))))
+        leaves = {index: column.path for index, column in columns if column.physical_type == "INT96"}
+        return cls(file, source, footer, leaves, **options) if leaves else None
 
-    def reopened(self, source: pa.NativeFile, **options: Any) -> pq.ParquetFile:
-        """The same file with these columns as fixed-size binary. Raises `ArrowInvalid` for a footer it cannot change.
+    def reader(self, group: int, columns: Iterable[str]) -> pq.ParquetFile:
+        """Return the file, opened so that `decoded` gets all values of `columns` in a row group right.
 
-        `options`: those with which the file was opened.
+        Raises `ArrowInvalid` for a footer that cannot be changed.
         """
-        end = source.size() - 8
-        source.seek(end)
-        size = int.from_bytes(source.read(4), "little")
-        source.seek(end - size)
-        try:
-            footer = _with_fixed_size(source.read(size))
-        except (IndexError, StopIteration, ValueError) as error:
-            raise pa.ArrowInvalid("the footer of a file with timestamps of 96 bits is not understood") from error
-        whole = _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC
-        return pq.ParquetFile(source, metadata=pq.read_metadata(pa.BufferReader(whole)), **options)
+        wanted = tuple(f"{name}." for name in columns)
+        leaves = [index for index, path in self._leaves.items() if f"{path}.".startswith(wanted)]
+        chunks = self._footer.chunks(group, leaves)
+        fixed = frozenset(index for index, chunk in chunks.items() if not self._is_near(chunk))
+        if not fixed:
+            return self._file
+        if fixed not in self._reopened:
+            footer = _with_fixed_size(self._footer.content, fixed)
+            whole = b"".join([_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+            metadata = pq.read_metadata(pa.BufferReader(whole))
+            self._reopened[fixed] = pq.ParquetFile(self._source, metadata=metadata, **self._options)
+        return self._reopened[fixed]
+
+    def _is_near(self, chunk: Chunk) -> bool:
+        """Whether all values of a chunk come from a dictionary in which Arrow decodes each right."""
+        values = Dictionary(self._source, chunk).read(_WIDTH) if chunk.is_all_dictionary else None
+        return values is not None and all(
+            _are_near(piece.slice(first, _CHUNK)) for piece in values.chunks for first in range(0, len(piece), _CHUNK)
+        )
 
     def decoded(self, batch: pa.RecordBatch, columns: Iterable[str]) -> pa.RecordBatch:
-        """`batch` with the timestamps of `columns`, which are whole columns of the file, as such.
+        """Return `batch` with the timestamps of `columns`, which are whole columns of the file, as such.
 
         Raises `ArrowInvalid` for a value that is no timestamp.
         """
@@ -104,15 +124,10 @@ def _timestamps(values: pa.Array) -> pa.Array:
 
 
 def _chunk(values: pa.Array) -> pa.Array:
-    """Timestamps without a zone, for at most `_CHUNK` values of 96 bits."""
-    count, begin = len(values), values.offset * _WIDTH
-    if count <= _FEW:
+    """Return timestamps without a zone, for at most `_CHUNK` values of 96 bits."""
+    if len(values) <= _FEW:
         return _one_by_one(values)
-    valid = None if values.null_count == 0 else pc.is_valid(values).buffers()[1]
-    words = pa.Array.from_buffers(pa.int32(), 3 * count, [None, values.buffers()[1].slice(begin)])
-    nanos, days = (pc.take(words, places, boundscheck=False).buffers()[1] for places in _places(count))
-    nano = pa.Array.from_buffers(pa.int64(), count, [valid, nanos])
-    day = pa.Array.from_buffers(pa.int32(), count, [valid, days])
+    nano, day = _parts(values)
     ends = pc.min_max(day)
     first, last = ends["min"].as_py(), ends["max"].as_py()
     if first is not None and (first < -_NEAR_DAYS or last > _NEAR_DAYS):
@@ -121,13 +136,33 @@ def _chunk(values: pa.Array) -> pa.Array:
     return pc.add(start, pc.divide(nano, _int64(1000))).view(pa.timestamp("us"))
 
 
+def _are_near(values: pa.Array) -> bool:
+    """Whether Arrow decodes each of at most `_CHUNK` values right, none of which is null.
+
+    Its arithmetic is unsigned, and it takes day 0 for a null.
+    """
+    nano, day = _parts(values)
+    days = pc.min_max(day)
+    return bool(days["min"].as_py() > 0 and days["max"].as_py() <= _NEAR_DAYS and pc.min_max(nano)["min"].as_py() >= 0)
+
+
+def _parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the nanoseconds of the day and the days of at most `_CHUNK` values."""
+    count, begin = len(values), values.offset * _WIDTH
+    valid = None if values.null_count == 0 else pc.is_valid(values).buffers()[1]
+    words = pa.Array.from_buffers(pa.int32(), 3 * count, [None, values.buffers()[1].slice(begin)])
+    nanos, days = (pc.take(words, places, boundscheck=False).buffers()[1] for places in _places(count))
+    nano = pa.Array.from_buffers(pa.int64(), count, [valid, nanos])
+    return nano, pa.Array.from_buffers(pa.int32(), count, [valid, days])
+
+
 def _one_by_one(values: pa.Array) -> pa.Array:
     micros = [None if value is None else _micros(*_NANOS_AND_DAY.unpack(value)) for value in values.to_pylist()]
     return pa.array(micros, pa.int64()).view(pa.timestamp("us"))
 
 
 def _micros(nanos: int, day: int) -> int:
-    """The timestamp of one value. Spark wrote some of those far off with a sum that wraps, which is undone here."""
+    """Return the timestamp of one value. Spark wrote some of those far off with a sum that wraps: undone here."""
     micros = (day - _EPOCH_DAY) * _DAY_US + (nanos // 1000 if nanos >= 0 else -(-nanos // 1000))
     if micros < -(2**63) <= micros + _EPOCH_DAY * _DAY_US:
         micros += 2**64
@@ -153,21 +188,33 @@ def _int64(value: int) -> pa.Scalar:
     return pa.scalar(value, pa.int64())
 
 
-def _with_fixed_size(footer: bytes) -> bytes:
-    """A footer in whose schema columns of 96 bits are fixed-size binary."""
+def _with_fixed_size(footer: bytes, leaves: Container[int]) -> bytes:
+    """Return a footer in whose schema these leaves, which have 96 bits, are fixed-size binary.
+
+    Raises `ArrowInvalid` where it is not understood.
+    """
+    try:
+        return _changed(footer, leaves)
+    except (IndexError, StopIteration, ValueError) as error:
+        raise pa.ArrowInvalid("the footer of a file with timestamps of 96 bits is not understood") from error
+
+
+def _changed(footer: bytes, leaves: Container[int]) -> bytes:
     schema = next(at for field, kind, at in fields(footer, 0) if (field, kind) == (_SCHEMA, _LIST))
     count, at = list_size(footer, schema)
-    changed, copied = bytearray(), 0
+    changed, copied, leaf = bytearray(), 0, -1
     for _ in range(count):
-        if footer[at] == _TYPE and footer[at + 1] == _INT96:
-            following = footer[at + 2]
-            changed += footer[copied:at] + bytes([_TYPE, _FIXED, _TYPE, _FIXED_WIDTH])
-            if following == _TYPE:  # it has a length already, which says nothing
-                copied = behind(footer, at + 3, _I32)
-            elif following >> 4 > 1:
-                changed.append(following - 0x10)
-                copied = at + 3
-            else:
-                raise ValueError(following)
+        if footer[at] == _TYPE:  # a column with children has no type
+            leaf += 1
+            if leaf in leaves:
+                changed += footer[copied:at] + bytes([_TYPE, _FIXED, _TYPE, _FIXED_WIDTH])
+                following = footer[at + 2]
+                if footer[at + 1] != _INT96 or not (following == _TYPE or following >> 4 > 1):
+                    raise ValueError(following)
+                if following == _TYPE:  # it has a length already, which says nothing
+                    copied = behind(footer, at + 3, _I32)
+                else:
+                    changed.append(following - 0x10)
+                    copied = at + 3
         at = behind(footer, at, _STRUCT)
     return bytes(changed + footer[copied:])
