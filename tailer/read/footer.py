@@ -4,7 +4,7 @@ Arrow ends the process when it is asked about the columns of some broken footers
 the texts of a chunk have.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -100,7 +100,8 @@ class Footer:
         self._source = source
         self._content = b""
         self._group_places: list[int] = []
-        self._count = 0
+        self._group = -1
+        self._chunks: list[Chunk] = []
 
     @property
     def content(self) -> bytes:
@@ -113,25 +114,25 @@ class Footer:
             self._content = self._source.read(size)
         return self._content
 
-    def chunks(self, group: int, columns: Collection[int]) -> dict[int, Chunk]:
+    def chunks(self, group: int, columns: Iterable[int]) -> dict[int, Chunk]:
         """Return the chunks of a row group, of the columns with these indices among the leaves of the schema.
 
         Raises `ArrowInvalid` where the footer does not describe them.
         """
-        data = self.content
         try:
-            at = self._place(group)
-            count, at = next(list_size(data, at) for field, _, at in fields(data, at) if field == _COLUMNS)
-            found = {}
-            for column in range(count):
-                if column in columns:
-                    values, at = places(data, at, _META_DATA)
-                    found[column] = Chunk(data, values)
-                else:
-                    at = behind(data, at, _STRUCT)
-            return {column: found[column] for column in columns}
+            if group != self._group:
+                self._chunks, self._group = list(self._parsed(group)), group
+            return {column: self._chunks[column] for column in columns}
         except (LookupError, StopIteration, ValueError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
+
+    def _parsed(self, group: int) -> Iterator[Chunk]:
+        data = self.content
+        begin = self._place(group)
+        count, at = next(list_size(data, at) for field, _, at in fields(data, begin) if field == _COLUMNS)
+        for _ in range(count):
+            found, at = places(data, at, _META_DATA)
+            yield Chunk(data, found)
 
     def _place(self, group: int) -> int:
         """Return the place of a row group, and remember those before it: they are read in order."""

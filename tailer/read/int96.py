@@ -81,8 +81,10 @@ class Int96:
         return self._reopened[fixed]
 
     def _is_near(self, chunk: Chunk) -> bool:
-        """Whether all values of a chunk come from a dictionary in which Arrow decodes each right."""
-        values = Dictionary(self._source, chunk).read(_WIDTH) if chunk.is_all_dictionary else None
+        """Whether it pays to look, and all values come from a dictionary in which Arrow decodes each right."""
+        if chunk.num_values <= _FEW or not chunk.is_all_dictionary:
+            return False
+        values = Dictionary(self._source, chunk).read(_WIDTH)
         return values is not None and all(
             _are_near(piece.slice(first, _CHUNK)) for piece in values.chunks for first in range(0, len(piece), _CHUNK)
         )
