@@ -196,13 +196,15 @@ class Changes:
             table = open_table(self.folder)
             sink = _BatchSink(send, schemas)
             start, end = self.start, self.end
+            engine: AbstractAsyncContextManager[Engine] = nullcontext(
+                ChangelogEngine(LocalEngine(), self.rules, _unreported)
+            )
             if self.net:
                 assert end is not None, "checked by changes"
                 versions = range((await table.resolve(start)).version, await table.resolve_end(end) + 1)
-                start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
-                engine = await self._net_engine(table, versions)
-            else:
-                engine = nullcontext(ChangelogEngine(LocalEngine(), self.rules, _unreported))
+                if versions or end.kind is not StartKind.LATEST:
+                    start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
+                    engine = await self._net_engine(table, versions)
             wake = table.make_wake() if end is None else TimerWake()
             async with engine as running:
                 await row_pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()

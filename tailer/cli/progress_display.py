@@ -97,6 +97,7 @@ class FollowedLog:
         self._table = table
         self._display = display
         self._last: int | None = None
+        self._to_latest = False
 
     @property
     def uri(self) -> str:
@@ -129,7 +130,7 @@ class FollowedLog:
         """See `TableLog.resolve`."""
         self._display.busy("reading the log")
         point = await self._table.resolve(start)
-        if self._last is None or point.version <= self._last or start.kind is StartKind.LATEST:
+        if self._last is None or point.version <= self._last or start.kind is StartKind.LATEST or self._to_latest:
             self._display.say(announcement(self.uri, point, self._last))
         self._display.busy("reading the log")
         return point
@@ -137,7 +138,7 @@ class FollowedLog:
     async def resolve_end(self, end: Start) -> int:
         """See `TableLog.resolve_end`."""
         self._display.busy("reading the log")
-        self._last = await self._table.resolve_end(end)
+        self._last, self._to_latest = await self._table.resolve_end(end), end.kind is StartKind.LATEST
         return self._last
 
     async def seek(self, version: int) -> pa.Schema | None:

@@ -216,7 +216,10 @@ class _NetChanges:
             latest = await log.latest()
             if last > latest:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
-            display.say(f"{announcement(log.uri, StartPoint(first), last)}, as net changes")
+            nothing = first > last and look.until.kind is StartKind.LATEST
+            display.say(announcement(log.uri, StartPoint(first), last) + ("" if nothing else ", as net changes"))
+            if nothing:
+                return
             display.busy(f"comparing versions {first} to {last}")
             wanted, report = look.policy.shape, ChangelogReport("tail").note
             versions = range(first, last + 1)

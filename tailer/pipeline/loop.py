@@ -148,7 +148,9 @@ class Pipeline:
     async def _first_start(self, session: Session, last: int | None) -> ResumePoint:
         """Find where to begin without progress."""
         start = await self._table.resolve(self._start)
-        first = start.version - (self._start.kind in _BETWEEN_VERSIONS)
+        # The version after the latest one is a start, too: up to `latest` nothing follows it.
+        to_latest = self._until is not None and self._until.kind is StartKind.LATEST
+        first = start.version - (to_latest or self._start.kind in _BETWEEN_VERSIONS)
         if last is not None and first > last:
             reason = f"version {first} comes after the end, version {last}"
             raise ConfigError("start", reason, "Give an earlier start, such as `earliest`, or a later end.")
@@ -166,7 +168,7 @@ class Pipeline:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         schema = self._policy.shape_schema(columns) if point.knows_columns else None
-        if point.fresh and table_id is not None and self._start.kind is StartKind.LATEST:
+        if point.fresh and table_id is not None and (self._start.kind is StartKind.LATEST or self._is_empty(point, last)):
             # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
             # must survive a restart.
             before = columns or pa.schema([])
@@ -175,6 +177,10 @@ class Pipeline:
             await session.record_start(plan)
             schema = plan.schema
         session.begin(point.version, schema, last)
+
+    def _is_empty(self, point: ResumePoint, last: int | None) -> bool:
+        """Return whether `point`, where to start, is the version after the latest, up to which to deliver."""
+        return self._start.kind is StartKind.VERSION and last is not None and point.version > last
 
     async def _check_lineage(self, followed: str | None, found: str, version: int) -> None:
         """Raise `TableReplaced` if the log belongs to another table than the one being delivered."""

@@ -119,6 +119,8 @@ def test_the_format_can_be_forced(orders: Orders) -> None:
         (("--from", "earliest", "--to", "latest"), "changes of versions 0 to 3"),
         (("--from", "2", "--to", "2"), "changes of version 2"),
         (("--to", "latest"), "nothing is newer than version 3"),
+        (("--from", "4", "--to", "latest"), "nothing is newer than version 3"),
+        (("--from", "4", "--to", "latest", "--net-changes"), "nothing is newer than version 3"),
         (("--from", "1", "--to", "3", "--net-changes"), "changes of versions 1 to 3, as net changes"),
     ],
 )

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 import tailer
 from tailer import api
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import ConfigError, NotATable, SchemaChanged, StorageUnavailable
+from tailer.errors import ConfigError, NotATable, SchemaChanged, StorageUnavailable, VersionAhead
 from tailer.plan import ChangePlan
 
 METADATA = ["_change_type", "_commit_version", "_commit_timestamp"]
@@ -75,6 +75,8 @@ async def test_asynchronous_iteration_gives_the_same(orders: str) -> None:
     [
         ({"start": 3}, CHANGES[7:]),
         ({"start": "latest"}, []),
+        ({"start": 4}, []),
+        ({"start": 4, "net": True}, []),
         ({"end": 0}, CHANGES[:3]),
         ({"start": datetime(2000, 1, 1, tzinfo=UTC), "end": datetime(2100, 1, 1, tzinfo=UTC)}, CHANGES),
         ({"start": "snapshot", "end": 3}, [(1, 10.0), (2, 21.0), (3, 30.0), (5, 50.0)]),
@@ -94,6 +96,13 @@ def test_options(orders: str, options: dict[str, Any], expected: Any) -> None:
         assert {row[2] for row in found} == {"insert"}
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize("net", [False, True])
+def test_nothing_new_has_the_columns_of_the_table(orders: str, net: bool) -> None:
+    assert tailer.changes(orders, start=4, net=net).to_arrow().column_names == ["id", "amount", *METADATA]
+    with pytest.raises(VersionAhead):
+        tailer.changes(orders, start=5, net=net).to_arrow()
 
 
 def test_updates_by_key(orders: str) -> None:
