@@ -214,7 +214,12 @@ def broken_promises(readme: str, folder: Path) -> list[str]:
     return broken
 
 
-PAGES: Final = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
+PAGES: Final = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "examples/README.md",
+    *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+)
 
 
 @pytest.mark.spark

@@ -168,7 +168,8 @@ class Pipeline:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         schema = self._policy.shape_schema(columns) if point.knows_columns else None
-        if point.fresh and table_id is not None and (self._start.kind is StartKind.LATEST or self._is_empty(point, last)):
+        records_start = self._start.kind is StartKind.LATEST or self._is_empty(point, last)
+        if point.fresh and records_start and table_id is not None:
             # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
             # must survive a restart.
             before = columns or pa.schema([])

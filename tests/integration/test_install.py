@@ -182,7 +182,15 @@ def test_the_wheel_has_the_code_and_nothing_else(wheel: Path) -> None:
 def test_the_sdist_has_the_sources_and_the_documentation(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "docs/README.md", "tailer/py.typed"} <= names
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "docs/README.md",
+        "examples/README.md",
+        "tailer/py.typed",
+    } <= names
     assert not [name for name in names if name.startswith(("tests", "uv.lock", ".ci"))]
 
 

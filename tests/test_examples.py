@@ -1,0 +1,295 @@
+"""Each example runs as its head comment says, and what comes out is compared with the truth.
+
+The source is the table `orders` of `tests.test_readme`, versions 0 to 3; `EVENTS` are its changes.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import parquet
+
+from tests.support.daemon.process import until
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.topics import Record, read_topic, unique_name
+from tests.support.servers.ports import free_ports
+from tests.test_readme import make_orders
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+EXAMPLES: Final = ROOT / "examples"
+TOOLS: Final = Path(sys.executable).parent
+END_S: Final = 120
+
+Event = tuple[int, str, int, float]  # version, change type, id, amount
+
+EVENTS: Final[list[Event]] = [
+    *((0, "insert", each, 10.0 * each) for each in (1, 2, 3)),
+    *((1, "insert", each, 10.0 * each) for each in (4, 5)),
+    (2, "delete", 2, 20.0),
+    (2, "insert", 2, 21.0),
+    (3, "delete", 4, 40.0),
+]
+IMAGES: Final = {(2, "delete"): "update_preimage", (2, "insert"): "update_postimage"}
+PAIRED: Final[list[Event]] = [
+    (version, IMAGES.get((version, kind), kind), each, amount) for version, kind, each, amount in EVENTS
+]
+ROWS: Final = [(1, "customer-1", 10.0), (2, "customer-2", 21.0), (3, "customer-3", 30.0), (5, "customer-5", 50.0)]
+LATER: Final[Event] = (4, "insert", 6, 60.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the table `orders` and a copy of the examples."""
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    make_orders(tmp_path)
+    return tmp_path
+
+
+def add_a_row(folder: Path) -> None:
+    """Commit `LATER`."""
+    row = pa.table({"id": [6], "customer": ["customer-6"], "amount": [60.0]})
+    write_deltalake(folder / "orders", row, mode="append")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The variables of a shell whose Python is this one."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TAILER_", "PYTHON"))}
+    return inherited | {"PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"} | variables
+
+
+def run(folder: Path, *command: str, **variables: str) -> str:
+    """Run a command that must succeed; what it printed."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=END_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def daemon(folder: Path, config: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `tailer run` beside the test; it must end well at SIGTERM, unless the test has ended it."""
+    with (folder / "daemon.log").open("ab") as said:
+        process = subprocess.Popen(
+            ["tailer", "run", config], cwd=folder, env=environment(**variables), stdout=said, stderr=said
+        )
+    try:
+        yield process
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(END_S) == 0, (folder / "daemon.log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def events_of(rows: pa.Table) -> list[Event]:
+    """The events in a table of change rows."""
+    names = ("_commit_version", "_change_type", "id", "amount")
+    return sorted(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+
+
+def test_tail_to_json_lines(folder: Path) -> None:
+    assert run(folder, "./tail_to_json_lines.sh", "orders", "all.jsonl").split() == ["2", "delete", "6", "insert"]
+    assert run(folder, "./tail_to_json_lines.sh", "orders", "new.jsonl", "2").split() == ["2", "delete", "1", "insert"]
+    for name, first in (("all", 0), ("new", 2)):
+        rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        assert events_of(pa.Table.from_pylist(rows)) == sorted(event for event in EVENTS if event[0] >= first)
+    assert not list(folder.glob("*.part"))
+
+
+def test_delta_to_delta_with_metrics(folder: Path) -> None:
+    config, address = "delta_to_delta_with_metrics.toml", f"127.0.0.1:{free_ports(1)[0]}"
+    run(folder, "tailer", "check", config)
+    target = folder / "orders_history"
+
+    def history() -> list[Event]:
+        return events_of(DeltaTable(target).to_pyarrow_table()) if target.exists() else []
+
+    with daemon(folder, config, TAILER_METRICS=address) as process:
+        until(lambda: len(history()) == len(PAIRED))
+        process.kill()
+        process.wait()
+    add_a_row(folder)
+    with daemon(folder, config, TAILER_METRICS=address):
+        until(lambda: len(history()) > len(PAIRED))
+        with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+            metrics = answer.read().decode()
+        urllib.request.urlopen(f"http://{address}/readyz").close()
+    assert history() == sorted([*PAIRED, LATER])
+    for line in (folder / config).read_text().splitlines():
+        if "lake_tailer_" in line:
+            assert f"\n{line.split()[1]}{{" in metrics
+
+
+@pytest.mark.parametrize("library", ["polars", pytest.param("pandas", marks=pytest.mark.spark_connect)])
+def test_changes_in_dataframes(folder: Path, library: str) -> None:
+    printed = run(folder, "python", "changes_in_dataframes.py", "orders", library)
+    assert printed == f"updates: [(2, 1)]\namounts: {[(each, amount) for each, _, amount in ROWS]}\n"
+
+
+class TestUpsertIntoSqlite:
+    def follow(self, folder: Path) -> tuple[list[tuple[int, str, float]], int]:
+        """Run it; the rows and the version that the database then has."""
+        run(folder, "python", "upsert_into_sqlite.py", "orders", "shop.db")
+        return self.contents(folder)
+
+    def contents(self, folder: Path) -> tuple[list[tuple[int, str, float]], int]:
+        database = sqlite3.connect(folder / "shop.db")
+        try:
+            ((version,),) = database.execute("SELECT version FROM progress")
+            return database.execute("SELECT * FROM orders ORDER BY id").fetchall(), version
+        finally:
+            database.close()
+
+    def test_rows_and_progress(self, folder: Path) -> None:
+        assert self.follow(folder) == self.follow(folder) == (ROWS, 3)
+        orders = DeltaTable(folder / "orders")
+        orders.update(updates={"id": "id + 10"}, predicate="id < 3")
+        orders.delete("id = 3")
+        add_a_row(folder)
+        after = [(5, *ROWS[3][1:]), (6, "customer-6", 60.0), (11, *ROWS[0][1:]), (12, *ROWS[1][1:])]
+        assert self.follow(folder) == self.follow(folder) == (after, 6)
+
+    def test_a_change_feed_in_which_updates_swap_keys(self, folder: Path) -> None:
+        orders = DeltaTable(folder / "orders")
+        orders.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+        assert self.follow(folder) == (ROWS, 4)
+        orders = DeltaTable(folder / "orders")
+        orders.update(updates={"id": "8 - id"}, predicate="id IN (3, 5)")
+        swapped = [*ROWS[:2], (3, *ROWS[3][1:]), (5, *ROWS[2][1:])]
+        assert self.follow(folder) == (swapped, 5)
+
+    def test_a_version_that_fails_leaves_nothing(self, folder: Path) -> None:
+        self.follow(folder)
+        DeltaTable(folder / "orders").delete("id = 1")
+        add_a_row(folder)
+        add_a_row(folder)  # the key is there already
+        with pytest.raises(AssertionError, match="UNIQUE constraint failed"):
+            self.follow(folder)
+        assert self.contents(folder) == ([*ROWS[1:], (6, "customer-6", 60.0)], 5)
+
+
+@pytest.mark.spark
+def test_spark_stream(folder: Path) -> None:
+    command = ("python", "spark_stream.py", "orders", "events", "checkpoint")
+    for wanted in (PAIRED, PAIRED, [*PAIRED, LATER]):
+        if wanted is not PAIRED:
+            add_a_row(folder)
+        printed = run(folder, *command)
+        assert events_of(parquet.read_table(folder / "events")) == sorted(wanted)
+        for kind, count in Counter(event[1] for event in wanted).items():
+            assert f"|{kind}|{count}|" in printed.replace(" ", "")
+
+
+@pytest.mark.kafka
+def test_delta_to_kafka(folder: Path, kafka: KafkaCluster) -> None:
+    config, topic = "delta_to_kafka.toml", unique_name("shop.orders")
+    settings = {
+        "TAILER_PIPELINES__ORDERS__SINK__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "TAILER_PIPELINES__ORDERS__SINK__TOPIC": topic,
+        "TAILER_PIPELINES__ORDERS__SINK__PROGRESS_TOPIC": unique_name("progress"),
+    }
+    run(folder, "tailer", "check", config, **settings)
+    log = folder / "daemon.log"
+    with daemon(folder, config, **settings) as process:
+        until(lambda: "delivered up to version 3" in log.read_text())
+        process.kill()
+        process.wait()
+    DeltaTable(folder / "orders").update(updates={"amount": "amount + 1"}, predicate="id = 1")
+    DeltaTable(folder / "orders").delete("id = 5")
+    with daemon(folder, config, **settings):
+        until(lambda: "delivered up to version 5" in log.read_text())
+    records = read_topic(kafka.bootstrap_servers, topic)
+    assert Counter(map(_operation, records)) == Counter(
+        [
+            *((each, "r", None, amount) for each, _, amount in ROWS),
+            (1, "u", 10.0, 11.0),
+            (5, "d", 50.0, None),
+            (5, "tombstone", None, None),
+        ]
+    )
+    assert len({record.partition for record in records}) > 1
+
+
+def _operation(record: Record) -> tuple[int, str, float | None, float | None]:
+    """The id, the operation, and the amount before and after it."""
+    assert record.key is not None
+    each = json.loads(record.key)["id"]
+    if record.value is None:
+        return each, "tombstone", None, None
+    value = json.loads(record.value)
+    before, after = (image and image["amount"] for image in (value["before"], value["after"]))
+    return each, value["op"], before, after
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, built and installed into a folder of its own."""
+    source, target = tmp_path_factory.mktemp("source") / "sink", tmp_path_factory.mktemp("installed")
+    shutil.copytree(EXAMPLES / "webhook_sink", source)
+    command = [str(TOOLS / "uv"), "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
+    variables = {"UV_SYSTEM_CERTS": "1", **environment(VIRTUAL_ENV=sys.prefix)}
+    if subprocess.run([*command, "--offline"], env=variables, capture_output=True, check=False).returncode:
+        subprocess.run(command, env=variables, check=True)
+    return target
+
+
+class TestWebhookSink:
+    def test_it_keeps_the_contract(self, folder: Path, installed: Path) -> None:
+        tests = run(folder / "webhook_sink", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=str(installed))
+        assert " passed" in tests
+        assert "failed" not in tests
+
+    def test_changes_arrive(self, folder: Path, installed: Path) -> None:
+        shutil.move(folder / "orders", folder / "webhook_sink" / "orders")
+        lines: list[bytes] = []
+
+        class Service(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                lines.extend(self.rfile.read(int(self.headers["Content-Length"])).splitlines())
+                self.send_response(204)
+                self.end_headers()
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+            serving = threading.Thread(target=server.serve_forever)
+            serving.start()
+            url = f"http://127.0.0.1:{server.server_port}/changes"
+            settings = {"PYTHONPATH": str(installed), "TAILER_PIPELINES__ORDERS__SINK__URL": url}
+            assert "webhook" in run(folder / "webhook_sink", "tailer", "check", "tailer.toml", **settings)
+            with daemon(folder / "webhook_sink", "tailer.toml", **settings):
+                until(lambda: len(lines) >= len(EVENTS))
+            with daemon(folder / "webhook_sink", "tailer.toml", **settings):
+                add_a_row(folder / "webhook_sink")
+                until(lambda: len(lines) > len(EVENTS))
+            server.shutdown()
+            serving.join()
+        assert events_of(pa.Table.from_pylist(list(map(json.loads, lines)))) == sorted([*EVENTS, LATER])
+
+    def test_a_wrong_option_is_named(self, folder: Path, installed: Path) -> None:
+        settings = {"PYTHONPATH": str(installed), "TAILER_PIPELINES__ORDERS__SINK__URL": "nowhere"}
+        with pytest.raises(AssertionError, match="not the only option, or no address"):
+            run(folder / "webhook_sink", "tailer", "check", "tailer.toml", **settings)
+
+
+def test_every_example_is_listed_and_tested() -> None:
+    page, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
+    for each in EXAMPLES.iterdir():
+        if each.name not in ("README.md", "__pycache__"):
+            assert f"]({each.name})" in page or f"]({each.name}/)" in page
+            assert each.stem in tests
