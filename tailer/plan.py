@@ -62,6 +62,15 @@ class Position:
     task: int = END
     row: int = END
 
+    def __str__(self) -> str:
+        """Name the position in texts for people."""
+        if self.closes_version:
+            return f"the end of version {self.version}"
+        version = f"the snapshot of version {self.version}" if self.in_snapshot else f"version {self.version}"
+        if self.opens_version:
+            return f"the beginning of {version}"
+        return f"row {self.row} of task {self.task - SNAPSHOT_TASKS * self.in_snapshot} of {version}"
+
     @classmethod
     def end(cls, version: int) -> Self:
         """Return the position that closes `version`."""

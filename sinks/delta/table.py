@@ -72,6 +72,7 @@ from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, Si
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
 from tailer.plan import END, Position
 from tailer.sink import pipeline_of
+from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 
 __all__ = ["Anchor", "TargetTable"]
 
@@ -297,7 +298,7 @@ class TargetTable:
             reason = f"{self.path} was deleted or replaced: this instance left it at {expected}, and it has no progress"
             self._reject(reason, remedy)
         if found != expected:
-            raise SinkFenced(self.name, f"progress in {self.path} is {found}, this instance left it at {expected}")
+            raise SinkFenced(self.name, f"progress in {self.path} is {found}, and was {expected or 'nothing'} before")
 
     def _check_nothing_after(self, table: DeltaTable, version: int) -> None:
         """Refuse a table that holds rows of versions after `version`."""
@@ -347,10 +348,16 @@ class TargetTable:
         raise SinkRejected(self.name, reason, remedy)
 
     def _failure(self, error: Exception) -> SinkError:
-        reason = first_line(error)
-        if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
-            return SinkRejected(self.name, f"{self.path}: {reason}", "Change the target table, or choose a new path.")
-        return SinkUnavailable(self.name, f"{self.path}: {reason}")
+        return _translated(self.name, self.path, error)
+
+
+def _translated(name: str, path: str, error: Exception) -> SinkError:
+    reason = first_line(error)
+    if "://" not in path and (obstacle := creation_obstacle(Path(path))):
+        return SinkRejected(name, f"{path}: {obstacle}", CHOOSE_ANOTHER)
+    if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
+        return SinkRejected(name, f"{path}: {reason}", "Change the target table, or choose a new path.")
+    return SinkUnavailable(name, f"{path}: {reason}")
 
 
 def _names(app_id: str) -> tuple[str, str, str]:

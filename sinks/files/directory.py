@@ -36,7 +36,7 @@ from urllib.parse import quote
 from tailer.delta.folders import table_around
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import SNAPSHOT_TASKS, Position
-from tailer.stores.folders import is_lasting
+from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle, is_lasting
 
 __all__ = ["StreamDirectory", "check_free", "directory_name", "has_streams", "place", "translated"]
 
@@ -53,6 +53,8 @@ def translated(sink: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
+        if obstacle := creation_obstacle(path):
+            raise SinkRejected(sink, f"{path}: {obstacle}", CHOOSE_ANOTHER) from error
         if is_lasting(error):
             remedy = f"Check that {path} is a directory on a local file system and that this user may write to it."
             raise SinkRejected(sink, f"{where}: {error.strerror}", remedy) from error

@@ -15,7 +15,16 @@ from typing import Final
 
 from tailer.errors import ConfigError
 
-__all__ = ["Folder", "foreign_entry", "is_lasting", "local_folder"]
+__all__ = [
+    "CHOOSE_ANOTHER",
+    "Folder",
+    "creation_obstacle",
+    "foreign_entry",
+    "is_lasting",
+    "local_folder",
+]
+
+CHOOSE_ANOTHER: Final = "Choose another path, or let this user create folders there."
 
 _HIDDEN: Final = (".", "_")
 # Entries in the root folder of a file system.
@@ -82,6 +91,23 @@ class Folder:
 def is_lasting(error: OSError | int | None) -> bool:
     """Return whether a system error, or its number, lasts until the path, a permission or the disk is changed."""
     return (error.errno if isinstance(error, OSError) else error) in _LASTING
+
+
+def creation_obstacle(path: Path) -> str | None:
+    """Explain why the missing folder `path` could not be created, and cannot be; None if it exists, or may be created.
+
+    For use after a failure: a working file system may report no room at all.
+    """
+    above = path
+    while not os.path.exists(above):  # noqa: PTH110 - Path.exists raises where a folder above cannot be entered
+        above = above.parent
+    if above == path:
+        return None
+    if not above.is_dir():
+        return f"{above} is a file, not a folder"
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"this user may not write to {above}"
+    return None if os.statvfs(above).f_blocks else f"{above} has no room for files"
 
 
 def foreign_entry(path: Path) -> str | None:

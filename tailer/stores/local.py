@@ -22,7 +22,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from anyio import sleep, to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
-from tailer.stores.folders import is_lasting
+from tailer.stores.folders import creation_obstacle, is_lasting
 from tailer.stores.wakeup import LocalWake, TimerWake, Wake
 
 __all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "OpenObject", "StoredObject", "in_thread", "stays"]
@@ -213,6 +213,8 @@ class LocalStore:
         except OSError as error:
             if isinstance(error, FileExistsError) and path.parent.is_dir():
                 raise ObjectAlreadyExists(str(path)) from None
+            if obstacle := creation_obstacle(path.parent):
+                raise StorageRefused(str(path), obstacle) from error
             raise _failure(path, error) from error
         finally:
             # An error about the object matters more than one about its temporary file.

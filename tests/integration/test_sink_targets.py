@@ -17,8 +17,9 @@ from sinks.delta.sink import DeltaSink
 from sinks.files.sink import FilesSink
 from sinks.testing.rows import numbered
 from sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
-from tailer.errors import Retry, SinkError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import Retry, SinkError, SinkFenced, SinkRejected, SinkUnavailable, StorageRefused
 from tailer.sink import Sink
+from tailer.stores.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 
@@ -78,6 +79,7 @@ async def test_a_target_that_goes_while_in_use_is_named(
         ) as raised:
             await deliver(sink, numbered(2), app_id=APP)
         assert "took over" not in str(raised.value)
+        assert "Position(" not in str(raised.value)
         assert raised.value.hint
         with pytest.raises(SinkRejected):
             await sink.progress(APP)
@@ -165,6 +167,25 @@ async def test_an_impossible_folder_is_refused_at_once(tmp_path: Path, kind: str
         assert raised.value.retry is Retry.MANUAL, name
         assert raised.value.hint
         await sink.aclose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_where_no_folder_can_be_created_the_reason_is_named(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").touch()
+    reasons = {"/proc/target": "/proc has no room for files", f"{tmp_path}/file/target": "file is a file, not a folder"}
+    for target, reason in reasons.items():
+        sink = KINDS[kind](Path(target))
+        with pytest.raises(SinkRejected, match=reason) as raised:
+            await deliver(sink, numbered(1), app_id=APP)
+        assert target in str(raised.value)
+        assert "another path" in raised.value.hint
+        await sink.aclose()
+
+
+async def test_where_no_state_table_can_be_created_the_reason_is_named() -> None:
+    store = LocalStore(Path("/proc/state"))
+    with pytest.raises(StorageRefused, match="/proc has no room for files"):
+        await store.put_if_absent("_delta_log/0.json", b"{}")
 
 
 @pytest.mark.parametrize(

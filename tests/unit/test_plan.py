@@ -94,6 +94,14 @@ def test_a_refined_task_survives_its_journeys(refinement: Refinement | None) -> 
     assert [each.refinement for each in plan.select(["v"]).with_row_ids().tasks] == [refinement, None]
 
 
+def test_positions_in_texts() -> None:
+    assert str(Position.end(3)) == "the end of version 3"
+    assert str(Position.opening(3)) == "the beginning of version 3"
+    assert str(Position(3, 2, 7)) == "row 7 of task 2 of version 3"
+    assert str(Position.opening(3, snapshot=True)) == "the beginning of the snapshot of version 3"
+    assert str(Position(3, SNAPSHOT_TASKS + 2, 7)) == "row 7 of task 2 of the snapshot of version 3"
+
+
 def test_the_size_of_a_plan() -> None:
     assert PLAN.size_bytes == 154
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.stores.folders import Folder, foreign_entry, is_lasting
+from tailer.stores.folders import Folder, creation_obstacle, foreign_entry, is_lasting
 
 
 def is_one(first: Path, second: Path) -> bool:
@@ -89,6 +89,14 @@ def test_a_file_has_no_entries(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         foreign_entry(tmp_path / "file")
+
+
+def test_why_a_folder_cannot_be_created(tmp_path: Path) -> None:
+    assert creation_obstacle(tmp_path) is None
+    assert creation_obstacle(tmp_path / "new" / "folder") is None
+    (tmp_path / "file").touch()
+    assert creation_obstacle(tmp_path / "file" / "a" / "b") == f"{tmp_path / 'file'} is a file, not a folder"
+    assert creation_obstacle(Path("/proc/a/b")) == "/proc has no room for files"
 
 
 def test_errors_that_last() -> None:

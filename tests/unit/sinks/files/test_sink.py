@@ -445,11 +445,11 @@ async def test_a_disk_that_is_full_leaves_nothing_and_may_be_tried_again(
 async def test_a_path_that_is_no_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "pipeline").touch()
     sink = FilesSink("files", tmp_path)
-    for adopt, reason in ((False, "it holds"), (True, "File exists")):
+    for adopt, reason in ((False, "it holds"), (True, "is a file, not a folder")):
         with pytest.raises(SinkRejected, match=reason) as raised:
             await deliver(FilesSink("files", tmp_path, adopt=adopt), numbered(1), app_id=APP)
         assert str(tmp_path / "pipeline") in str(raised.value)
-    with pytest.raises(SinkRejected, match="Not a directory"):
+    with pytest.raises(SinkRejected, match="is a file, not a folder"):
         await sink.progress(APP)
 
 
