@@ -34,6 +34,7 @@ from tailer.errors import (
     FileVacuumed,
     LogCorrupt,
     LogRewritten,
+    NotATable,
     ObjectNotFound,
     StorageUnavailable,
     TableReplaced,
@@ -46,9 +47,10 @@ from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
 
-__all__ = ["GAP_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
+__all__ = ["GAP_CHECK_MISSES", "GONE_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
 
 GAP_CHECK_MISSES: Final = 16
+GONE_CHECK_MISSES: Final = 4  # after which a look at one file shows whether the whole log may be gone
 PAGE_FILES: Final = 4096  # of a snapshot, in one plan
 SETTLE_S: Final = 0.1  # for a commit whose last line does not end
 REPAIR_S: Final = 1.0  # for one that is also malformed
@@ -156,7 +158,8 @@ class DeltaTableLog:
             found = await self._log.read(self._next, self._planner().plan)
             if found is None:
                 self._misses += 1
-                if self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0:
+                due = self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0
+                if due or (self._misses % GONE_CHECK_MISSES == 0 and await self._is_gone()):
                     await self._check_gap()
                 return None
             if await self._is_whole(found):
@@ -260,9 +263,22 @@ class DeltaTableLog:
             return True
         return await stays(self._store, planned.file.meta, SETTLE_S if planned.error is None else REPAIR_S)
 
+    async def _is_gone(self) -> bool:
+        """Return whether the commit before the awaited one has disappeared."""
+        if self._predecessor is None or self._managed:
+            return False
+        try:
+            await self._store.stat(self._predecessor.meta.name)
+        except ObjectNotFound:
+            return True
+        return False
+
     async def _check_gap(self) -> None:
         """Raise if the awaited version is lost."""
-        listing = await self._log.recent(CLOCK_WINDOW, self._next - 1)
+        try:
+            listing = await self._log.recent(CLOCK_WINDOW, self._next - 1)
+        except NotATable as error:
+            raise NotATable(self.uri, f"{error.reason} any more: was the table moved or deleted?") from None
         if listing.latest < self._next - 1:
             await self._check_identity()
             raise VersionAhead(self.uri, self._next - 1, listing.latest)

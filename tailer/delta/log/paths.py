@@ -21,8 +21,15 @@ def locate(path: str, root: str) -> str:
     slashes. Every other path is relative, whatever it has before a colon. A local location begins with a slash, and no
     other location does. So a file URI becomes a path, unless it names another host.
 
-    Raises `ValueError` for an impossible file name: not UTF-8 after decoding, or with a NUL in it.
+    Raises `ValueError` for an impossible file name: not UTF-8 after decoding, with a NUL in it, or of a folder.
     """
+    location = _located(path, root)
+    if location.rpartition("/")[2] in ("", ".", ".."):
+        raise ValueError("it does not name a file")
+    return location
+
+
+def _located(path: str, root: str) -> str:
     uri = _URI.match(path)
     if uri is not None and (uri[2] == "//" or _SCHEMES.fullmatch(uri[1])):
         scheme, host, name = uri[1], "", uri[3]

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 import tailer.delta.table
 from tailer.delta.log.commit_file import read_whole
 from tailer.delta.log.listing import LOG, commit_name
-from tailer.delta.table import GAP_CHECK_MISSES, DeltaTableLog
+from tailer.delta.table import GAP_CHECK_MISSES, GONE_CHECK_MISSES, DeltaTableLog
 from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
@@ -214,6 +214,24 @@ async def test_log_faults_are_noticed_while_waiting(
     change(tmp_path)
     with pytest.raises(error):
         await waiting(log)
+
+
+async def test_a_table_that_is_deleted_is_noticed_soon(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 2)
+    await following(log, 0)
+    shutil.rmtree(tmp_path / LOG)
+    for _ in range(GONE_CHECK_MISSES - 2):  # `following` missed once
+        assert await log.next_plan() is None
+    with pytest.raises(NotATable, match="any more: was the table moved or deleted"):
+        await log.next_plan()
+
+
+async def test_a_predecessor_that_was_cleaned_up_is_no_loss(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 2)
+    await following(log, 0)
+    classic(tmp_path, 1, *HEAD)
+    at(tmp_path, 1).unlink()
+    await waiting(log)
 
 
 class LaggingStore(LocalStore):
