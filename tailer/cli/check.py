@@ -13,7 +13,7 @@ __all__ = ["command"]
 
 
 @click.command("check")
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=click.Path(path_type=Path, readable=False))
 def command(config: Path) -> int:
     """Check a configuration without touching any table.
 

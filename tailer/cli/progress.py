@@ -30,7 +30,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=click.Path(path_type=Path, readable=False))
 def show(config: Path) -> None:
     """Show the progress of each pipeline of CONFIG, as its sink reports it.
 
@@ -54,7 +54,7 @@ def show(config: Path) -> None:
 
 
 @command.command("reset")
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=click.Path(path_type=Path, readable=False))
 @click.option("--pipeline", "name", help="The pipeline. Required if CONFIG has several.")
 @click.option(
     "--to",

@@ -12,7 +12,7 @@ __all__ = ["command"]
 
 
 @click.command("run")
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=click.Path(path_type=Path, readable=False))
 def command(config: Path) -> None:
     """Run the pipelines of a configuration.
 

@@ -13,6 +13,7 @@ Columns are found by field id or physical name; one that a file does not have is
 later. Partition columns come from the log, never from the file.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -314,4 +315,4 @@ def _translated(task: ChangeTask, path: str) -> Iterator[None]:
         # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
         if error.errno is None:
             raise DataCorrupt(task.table, task.version, path, str(error)) from error
-        raise (StorageRefused if is_lasting(error) else StorageUnavailable)(path, str(error)) from error
+        raise (StorageRefused if is_lasting(error) else StorageUnavailable)(path, os.strerror(error.errno)) from error

@@ -5,6 +5,7 @@ lost, late or spurious notification costs time and never a row.
 """
 
 import logging
+import os
 import re
 import threading
 from pathlib import Path
@@ -115,7 +116,10 @@ class LocalWake(TimerWake):
             for _ in news:
                 from_thread.run_sync(self.ring)
         except (OSError, RuntimeError) as error:  # the library raises RuntimeError where inotify refuses
-            _log.warning("%s: no notification of new commits (%s); polling with the timer only", self._folder, error)
+            # The library's words about a missing folder are not for users.
+            is_there = os.path.isdir(self._folder)  # noqa: PTH112 - Path.is_dir raises where it cannot look
+            reason = error if is_there else "there is no such folder"
+            _log.warning("%s: no notification of new commits (%s); polling with the timer only", self._folder, reason)
 
     def _counts(self, change: "Change", path: str) -> bool:
         # A file that was removed is no news.

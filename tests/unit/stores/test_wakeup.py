@@ -126,7 +126,7 @@ async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, capl
         with anyio.fail_after(5):
             await wake.wait(0.05)
             await wake.wait(0.05)
-    assert "polling with the timer only" in caplog.text
+    assert "there is no such folder); polling with the timer only" in caplog.text
 
 
 @pytest.mark.parametrize(
