@@ -517,7 +517,7 @@ class TestPatience:
         check(table, there)
 
     @pytest.mark.parametrize("error", [SinkFenced("s", "another"), SinkRejected("s", "no")], ids=repr)
-    async def test_there_is_none_for_what_a_person_must_look_at(self, table: Growing, error: TailerError) -> None:
+    async def test_errors_for_an_operator_are_not_retried(self, table: Growing, error: TailerError) -> None:
         """Except for the versions that were refused together with the faulty one."""
         there = Destination()
         asked = 0

@@ -136,7 +136,7 @@ def test_a_good_configuration_is_summed_up(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
 
 
-def test_everything_wrong_with_a_configuration_is_said(tmp_path: Path) -> None:
+def test_all_faults_of_a_configuration_are_reported(tmp_path: Path) -> None:
     (tmp_path / "tailer.toml").write_text("drain_s = 'x'" + GOOD + "tabel = 'x'\n[pipelines.new]\ntable = 'x'")
     done = tailer("check", "tailer.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "")

@@ -124,9 +124,7 @@ def test_the_format_can_be_forced(orders: Orders) -> None:
         (("--from", "1", "--to", "3", "--net-changes"), "changes of versions 1 to 3, as net changes"),
     ],
 )
-def test_it_says_at_once_what_it_follows_and_from_where(
-    orders: Orders, options: tuple[str, ...], announced: str
-) -> None:
+def test_the_first_line_names_the_table_and_the_start(orders: Orders, options: tuple[str, ...], announced: str) -> None:
     with background("tail", orders.path, *options) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == f"{orders.path}: {announced}\n"

@@ -255,9 +255,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "key", "reason", "remedy"), FAULTS)
-def test_a_fault_is_named_by_key_and_comes_with_a_way_on(
-    tmp_path: Path, text: str, key: str, reason: str, remedy: str
-) -> None:
+def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: str, reason: str, remedy: str) -> None:
     found = one_problem(tmp_path, text)
     assert found[0] == (key or str(tmp_path / "tailer.toml"))
     assert reason in found[1]

@@ -32,7 +32,7 @@ def test_a_wrong_option_is_named(kind: str, options: Mapping[str, Any], message:
     assert str(raised.value) == message
 
 
-def test_the_hint_says_what_there_is() -> None:
+def test_the_hint_lists_the_known_names() -> None:
     with pytest.raises(ConfigError) as raised:
         FilesSink.configure("archive", {"path": "x", "format": "csv"})
     assert raised.value.hint == "Give one of these."

@@ -49,7 +49,7 @@ def measured(name: str, pipeline: str) -> float | None:
     return metrics_registry().get_sample_value(name, {"pipeline": pipeline})
 
 
-def test_only_what_there_is_is_found(address: str) -> None:
+def test_unknown_paths_are_not_found(address: str) -> None:
     assert asked(f"{address}/metrics")[0] == 200
     assert asked(f"{address}/livez") == (200, "live\n")
     for path in ("/", "", "/health", "/metrics/", "/metricsx", "/readyz/x", "/favicon.ico"):

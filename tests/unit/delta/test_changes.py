@@ -91,7 +91,7 @@ def test_deletes_before_inserts_each_in_the_order_of_the_log() -> None:
     assert found.regime is Regime.FILES
 
 
-def test_change_files_say_it_all() -> None:
+def test_change_files_are_the_only_source_of_changes() -> None:
     found = plan(cdc("_change_data/x"), add("f"), remove("g"), cdc("y"))
     assert [(task.kind, task.uri) for task in found.tasks] == [
         (TaskKind.CDC_DELETES, "/lake/_change_data/x"),
@@ -292,7 +292,7 @@ def test_a_path_that_names_no_file_is_refused(path: str) -> None:
         plan(add(path))
 
 
-def test_a_task_stands_alone() -> None:
+def test_a_task_is_self_contained() -> None:
     (task,) = plan(add("f", inline_vector(A), size=77, partitionValues={"p": "x"}), before=state("p")).tasks
     assert task == ChangeTask(
         "t", "id", 1, 2, 0, TaskKind.INSERT, "/lake/f", 77, state().schema, (("p", "x"),), None, marked(A), "main"

@@ -53,7 +53,7 @@ def test_the_gate(reader: int, features: list[str] | None, refused: str | None) 
     assert (caught.value.feature, caught.value.version) == (refused, 1)
 
 
-def test_the_gate_stands_at_every_version() -> None:
+def test_the_protocol_is_checked_at_every_version() -> None:
     state = begin().advance(commit(1, protocol(3, ["deletionVectors"])))
     with pytest.raises(UnsupportedFeature):
         state.advance(commit(2, protocol(3, ["teleport"])))

@@ -277,7 +277,7 @@ async def test_a_folder_in_the_place_of_a_commit(tmp_path: Path) -> None:
         await log.next_plan()
 
 
-async def test_the_gate_stands_where_we_enter_and_at_each_version(tmp_path: Path) -> None:
+async def test_the_protocol_is_checked_at_the_start_and_at_each_version(tmp_path: Path) -> None:
     log = a_log(tmp_path, 2)
     write_commit(tmp_path, 2, protocol(3, ["teleport"]))
     write_commit(tmp_path, 3, protocol(1), add("f3"))

@@ -220,7 +220,7 @@ class TestStart:
         assert rows[-1]["x"] == "eight"
 
     @pytest.mark.parametrize("start", ["earliest", "latest", "snapshot", "5"])
-    async def test_a_column_that_is_not_there_is_named_and_nothing_recorded(self, table: Growing, start: str) -> None:
+    async def test_a_missing_column_is_named_and_nothing_is_recorded(self, table: Growing, start: str) -> None:
         there = Destination()
         with pytest.raises(ConfigError, match="no column 'nme'"):
             await pipeline(table, there.sink(), start, policy=Policy(("id", "nme"))).run()

@@ -75,7 +75,7 @@ def test_a_small_file_causes_no_search_for_modules(tmp_path: Path, monkeypatch: 
     assert wanted == []
 
 
-def test_the_rows_and_what_is_said_of_them(tmp_path: Path) -> None:
+def test_rows_and_their_metadata(tmp_path: Path) -> None:
     (batch,) = execute(task(numbers(tmp_path / "f", [2]), LONG))
     assert batch.rows.schema == output_schema(LONG)
     assert (batch.table_id, batch.version, batch.task) == ("id", 3, 0)
@@ -398,7 +398,7 @@ def test_a_vector_whose_file_is_gone(tmp_path: Path) -> None:
     assert caught.value.path == "/nowhere/v.bin"
 
 
-def test_a_vector_said_to_be_larger_than_its_file_is_not_made_room_for(tmp_path: Path) -> None:
+def test_no_memory_is_allocated_for_a_vector_larger_than_its_file(tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(b"\x01" + bytes(50))
     vector = DeletionVectorRef(str(tmp_path / "v"), None, 1, 2**31 - 1, 1)
     with pytest.raises(DataCorrupt, match="the file ends before"):

@@ -214,7 +214,7 @@ async def test_a_catalog_that_is_down_is_not_passed_over() -> None:
 
 
 @pytest.mark.anyio
-async def test_without_a_catalog_the_log_says_all() -> None:
+async def test_without_a_catalog_the_log_has_all_commits() -> None:
     store = await stored(*published(0, 1), name(2))
     log = PublishedLog(store)
     assert (await log.listing()).latest == (await log.recent(1)).latest == 1

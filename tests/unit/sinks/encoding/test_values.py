@@ -247,7 +247,7 @@ def test_strings_that_are_not_utf8_are_refused() -> None:
         FlatEncoder("out", rows.schema).lines(rows)
 
 
-def test_a_name_that_is_there_twice_is_refused() -> None:
+def test_a_repeated_name_is_refused() -> None:
     with pytest.raises(SinkRejected, match="column a appears twice"):
         FlatEncoder("out", pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 

@@ -222,7 +222,7 @@ async def test_a_second_instance_waits_outside(tmp_path: Path) -> None:
     await second.aclose()
 
 
-async def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, folder: Path) -> None:
+async def test_an_existing_file_is_never_replaced(tmp_path: Path, folder: Path) -> None:
     sink = FilesSink("files", tmp_path)
     async with sink.begin(APP, SCHEMA) as transaction:
         await transaction.write(numbered(1))

@@ -128,7 +128,7 @@ def test_invalid_options_are_refused_by_name(option: str, given: dict[str, Any])
         ({"client": {**SASL, "sasl.password": 3}}, ["client.sasl.password"]),
     ],
 )
-def test_all_that_is_wrong_is_said_at_once(given: dict[str, Any], expected: list[str]) -> None:
+def test_all_faults_are_reported_at_once(given: dict[str, Any], expected: list[str]) -> None:
     assert [fault.where.removeprefix("orders.") for fault in faults(given)] == expected
 
 

@@ -52,7 +52,7 @@ def versions(version_ranges: list[VersionRange]) -> list[tuple[int, int]]:
     return [(version_range.first, version_range.last) for version_range in version_ranges]
 
 
-def test_all_there_is_makes_one_span(table: HandwrittenTable) -> None:
+def test_all_versions_make_one_range(table: HandwrittenTable) -> None:
     assert cut(table) == [(0, 3)]
     assert cut(table, until=1) == [(0, 1)]
     assert cut(table, most=3) == [(0, 2), (3, 3)]
