@@ -295,8 +295,7 @@ class TargetTable:
         """Raise `SinkFenced` if progress differs from the expected one, `SinkRejected` if it is gone."""
         if found is None and expected is not None:
             remedy = "Restore the table. To deliver into a new one from the pipeline's start, run it again."
-            reason = f"{self.path} was deleted or replaced: this instance left it at {expected}, and it has no progress"
-            self._reject(reason, remedy)
+            self._reject(f"{self.path} was deleted or replaced: it was left at {expected}, and has no progress", remedy)
         if found != expected:
             raise SinkFenced(self.name, f"progress in {self.path} is {found}, and was {expected or 'nothing'} before")
 

@@ -17,10 +17,11 @@ from functools import partial
 from tailer.delta.catalog.port import CommitLog
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
 from tailer.delta.log.actions import Commit, Metadata, Protocol, scan_commit
+from tailer.delta.log.clock import CommitClock
 from tailer.delta.log.listing import LogListing, LogPath, LogSegment
 from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
-from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
+from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
 from tailer.stores.local import ObjectStore, OpenObject, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
@@ -147,6 +148,25 @@ class TableHistory:
                 if protocol is not None and metadata is not None:
                     return path.version
         return None
+
+    async def first_after_loss(self, listing: LogListing, version: int) -> int | None:
+        """Return the first version after the lost `version` that can be read from a known state; None: not yet."""
+        known = {files[0].version + more for files in listing.checkpoints for more in (0, 1)}
+        with suppress(VersionGone, LogCorrupt, VersionAhead):
+            await self.find(listing, version)
+            known.add(version + 1)
+        after_gap = await self.known_after(listing, version)
+        known |= set() if after_gap is None else {after_gap}
+        for after in sorted(known):
+            if after > version and (after > listing.latest or has_commit(listing, after)):
+                return after
+        return None
+
+    async def clock(self, listing: LogListing) -> CommitClock:
+        """Return the timestamps of the listed commits. Raises as `state` does."""
+        metadata = (await self.find(listing, listing.latest)).metadata
+        configuration = metadata.configuration if metadata is not None else {}
+        return await in_thread(CommitClock, self._store, listing, configuration)
 
     async def newest_id(self, listing: LogListing) -> str:
         """Return the table's id at the newest known version: after lost or damaged commits no version is known.

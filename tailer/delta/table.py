@@ -24,7 +24,6 @@ from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint
 from tailer.delta.checkpoints.live_files import live_files
 from tailer.delta.commit_plan import CommitPlanner, PlannedCommit
 from tailer.delta.history import TableHistory, has_commit
-from tailer.delta.log.clock import CommitClock
 from tailer.delta.log.commit_file import CommitFile, read_whole
 from tailer.delta.log.listing import COMMIT_FILE, LOG, LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
@@ -120,7 +119,7 @@ class DeltaTableLog:
                     raise VersionAhead(self.uri, start.value, listing.latest, is_start=True)
                 return StartPoint(start.value)
             case StartKind.TIMESTAMP:
-                return StartPoint(await (await self._clock(listing)).first_at_or_after(start.value))
+                return StartPoint(await (await self._history.clock(listing)).first_at_or_after(start.value))
 
     async def resolve_end(self, end: Start) -> int:
         """See `TableLog.resolve_end`. A time before the earliest commit raises `ConfigError`."""
@@ -129,7 +128,7 @@ class DeltaTableLog:
             case StartKind.VERSION:
                 return end.value
             case StartKind.TIMESTAMP:
-                return await (await self._clock(listing)).last_at_or_before(end.value)
+                return await (await self._history.clock(listing)).last_at_or_before(end.value)
             case StartKind.EARLIEST:
                 return listing.earliest
         return listing.latest
@@ -211,16 +210,9 @@ class DeltaTableLog:
         if isinstance(error, FileVacuumed | ChangesUnavailable):
             return version + 1
         if isinstance(error, VersionGone | LogCorrupt):
-            listing = await self._log.listing()
-            known = {files[0].version + more for files in listing.checkpoints for more in (0, 1)}
-            with suppress(VersionGone, LogCorrupt, VersionAhead):
-                await self._history.find(listing, version)
-                known.add(version + 1)
-            after_gap = await self._history.known_after(listing, version)
-            known |= set() if after_gap is None else {after_gap}
-            for after in sorted(known):
-                if after > version and (after > listing.latest or has_commit(listing, after)):
-                    return after
+            after = await self._history.first_after_loss(await self._log.listing(), version)
+            if after is not None:
+                return after
         raise error
 
     def make_wake(self) -> Wake:
@@ -241,11 +233,6 @@ class DeltaTableLog:
                 raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
             if is_ended or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
                 return file
-
-    async def _clock(self, listing: LogListing) -> CommitClock:
-        metadata = (await self._history.find(listing, listing.latest)).metadata
-        configuration = metadata.configuration if metadata is not None else {}
-        return await in_thread(CommitClock, self._store, listing, configuration)
 
     def _planner(self) -> CommitPlanner:
         return CommitPlanner(self.uri, self._next, self._state, self._state_is_early, self._managed, self._storage)
