@@ -84,8 +84,11 @@ class BatchSizes:
         size = self._varying[index].size_bytes
         if size is not None:
             return chunk.num_values * size
-        texts = chunk.text_bytes
-        return chunk.num_values * _OFFSET_BYTES + (chunk.num_values * chunk.size_bytes if texts is None else texts)
+        if chunk.has_prefixes:
+            texts = None  # not every writer counts them
+        else:
+            texts = chunk.text_bytes if chunk.has_dictionary else chunk.size_bytes
+        return chunk.num_values * _OFFSET_BYTES + (texts or chunk.num_values * chunk.size_bytes)
 
     def _row_bytes(self, chunks: Mapping[int, Chunk], num_rows: int, rows: int) -> int:
         """Return the most bytes a row can have by fixed-size values and by values that the row group has once.
@@ -109,7 +112,7 @@ class BatchSizes:
 
 
 def _largest(dictionary: Dictionary) -> int:
-    values = dictionary.read()
+    values = dictionary.texts()
     return dictionary.size if values is None else int(pc.max(pc.binary_length(values)).as_py())
 
 

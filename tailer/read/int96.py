@@ -53,6 +53,8 @@ class Int96:
         self._leaves = leaves
         self._options = options
         self._types = {field.name: field.type for field in file.schema_arrow}
+        paths = tuple(f"{path}." for path in leaves.values())
+        self._names = {name for name in self._types if any(path.startswith(f"{name}.") for path in paths)}
         self._reopened: dict[frozenset[int], pq.ParquetFile] = {}
 
     @classmethod
@@ -84,21 +86,18 @@ class Int96:
         """Whether it pays to look, and all values come from a dictionary in which Arrow decodes each right."""
         if chunk.num_values <= _FEW or not chunk.is_all_dictionary:
             return False
-        values = Dictionary(self._source, chunk).read(_WIDTH)
-        return values is not None and all(
-            _are_near(piece.slice(first, _CHUNK)) for piece in values.chunks for first in range(0, len(piece), _CHUNK)
-        )
+        values = Dictionary(self._source, chunk).raw()
+        return values is not None and _are_near(values)
 
     def decoded(self, batch: pa.RecordBatch, columns: Iterable[str]) -> pa.RecordBatch:
         """Return `batch` with the timestamps of `columns`, which are whole columns of the file, as such.
 
         Raises `ArrowInvalid` for a value that is no timestamp.
         """
-        wanted = set(columns)
-        arrays = [
-            _decoded(array, self._types[name]) if name in wanted else array
-            for name, array in zip(batch.schema.names, batch.columns, strict=True)
-        ]
+        arrays = batch.columns
+        for name in self._names.intersection(columns):
+            index = batch.schema.get_field_index(name)
+            arrays[index] = _decoded(arrays[index], self._types[name])
         return pa.RecordBatch.from_arrays(arrays, batch.schema.names)
 
 
@@ -138,14 +137,13 @@ def _chunk(values: pa.Array) -> pa.Array:
     return pc.add(start, pc.divide(nano, _int64(1000))).view(pa.timestamp("us"))
 
 
-def _are_near(values: pa.Array) -> bool:
-    """Whether Arrow decodes each of at most `_CHUNK` values right, none of which is null.
+def _are_near(values: bytes) -> bool:
+    """Whether Arrow, whose arithmetic is unsigned and which takes day 0 for a null, decodes each of these values right.
 
-    Its arithmetic is unsigned, and it takes day 0 for a null.
+    That is so where the nanoseconds have at most 48 bits, and the day has 17 to 24 bits: years -4533 to 41221.
     """
-    nano, day = _parts(values)
-    days = pc.min_max(day)
-    return bool(days["min"].as_py() > 0 and days["max"].as_py() <= _NEAR_DAYS and pc.min_max(nano)["min"].as_py() >= 0)
+    none = bytes(len(values) // _WIDTH)
+    return all(values[place::_WIDTH] == none for place in (6, 7, 11)) and 0 not in values[10::_WIDTH]
 
 
 def _parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:
