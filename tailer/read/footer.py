@@ -100,6 +100,7 @@ class Footer:
         self._source = source
         self._content = b""
         self._group_places: list[int] = []
+        self._group_count = 0
         self._group = -1
         self._chunks: list[Chunk] = []
 
@@ -139,7 +140,10 @@ class Footer:
         data, known = self.content, self._group_places
         if not known:
             begin = next(at for field, kind, at in fields(data, 0) if (field, kind) == (_ROW_GROUPS, _LIST))
-            known.append(list_size(data, begin)[1])
+            self._group_count, first = list_size(data, begin)
+            known.append(first)
+        if group >= self._group_count:
+            raise IndexError(group)
         while len(known) <= group:
             known.append(behind(data, known[-1], _STRUCT))
         return known[group]

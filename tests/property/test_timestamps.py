@@ -122,6 +122,15 @@ def test_more_moments_than_are_decoded_at_a_time(tmp_path: Path) -> None:
     assert found.flatten().cast(pa.int64()).to_pylist() == values
 
 
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("odd", [0, -EPOCH_DAY * DAY_US, EDGES[13], -LAST - 1, LAST], ids=str)
+def test_one_value_among_many_in_a_dictionary(tmp_path: Path, compression: str, odd: int) -> None:
+    values = [odd if row == 150 else row * 1_000_003 for row in range(300)]
+    raw = pa.array([as_spark_writes(values[row % 300]) for row in range(2000)], RAW)
+    path = int96(tmp_path / "f", pa.table({"a": raw}), compression=compression)
+    assert read(path, ZONED).cast(pa.int64()).to_pylist() == [values[row % 300] for row in range(2000)]
+
+
 NESTED: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any]]]] = {
     "field": (lambda kind: pa.struct([("n", pa.int64()), ("t", kind)]), lambda value: {"n": 1, "t": value}),
     "element": (pa.list_, lambda value: [value, None, value]),

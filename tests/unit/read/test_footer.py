@@ -1,0 +1,65 @@
+"""Column chunks as `Footer` reads them are those that Arrow knows, of any row group and column."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tailer.read.dictionary import Dictionary
+from tailer.read.footer import Footer
+from tests.support.tables.log_files import parquet
+
+ROWS = 1000
+
+
+def table() -> pa.Table:
+    texts = [f"value {row % 300}" for row in range(ROWS)]
+    lists = [[row, None] if row % 3 else None for row in range(ROWS)]
+    return pa.table({"id": range(ROWS), "text": texts, "list": pa.array(lists, pa.list_(pa.int64()))})
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("dictionary", [True, ["text"], False], ids=str)
+def test_chunks(tmp_path: Path, compression: str, dictionary: Any) -> None:
+    path = parquet(tmp_path / "f", table(), row_group_size=130, compression=compression, use_dictionary=dictionary)
+    with pa.OSFile(str(path)) as source:
+        metadata = pq.ParquetFile(source).metadata
+        footer = Footer(source)
+        for group in (0, 3, 3, 7, 1):
+            for index, chunk in footer.chunks(group, [0, 1, 2]).items():
+                known = metadata.row_group(group).column(index)
+                assert (chunk.num_values, chunk.size_bytes) == (known.num_values, known.total_uncompressed_size)
+                assert chunk.begin == (known.dictionary_page_offset or known.data_page_offset)
+                assert chunk.is_all_dictionary == chunk.has_dictionary == known.has_dictionary_page
+                assert not chunk.has_prefixes
+            texts = table()["text"].slice(group * 130, 130).to_pylist()
+            assert footer.chunks(group, [1])[1].text_bytes == sum(map(len, texts))
+
+
+def test_dictionaries(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "f", table(), row_group_size=500, compression="zstd")
+    with pa.OSFile(str(path)) as source:
+        numbers, texts = (Dictionary(source, Footer(source).chunks(1, [column])[column]) for column in (0, 1))
+        found = texts.texts()
+        assert found is not None
+        assert sorted(found.cast(pa.string()).to_pylist()) == sorted(f"value {number}" for number in range(300))
+        raw = numbers.raw()
+        assert raw is not None
+        assert memoryview(raw).cast("q").tolist() == list(range(500, ROWS))
+
+
+def test_a_chunk_without_dictionary(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "f", table(), use_dictionary=False)
+    with pa.OSFile(str(path)) as source:
+        chunk = Footer(source).chunks(0, [1])[1]
+        dictionary = Dictionary(source, chunk)
+        assert (dictionary.texts(), dictionary.raw(), dictionary.size) == (None, None, chunk.size_bytes)
+
+
+@pytest.mark.parametrize(("group", "column"), [(1, 0), (0, 3)])
+def test_a_chunk_that_is_not_there(tmp_path: Path, group: int, column: int) -> None:
+    path = parquet(tmp_path / "f", table())
+    with pa.OSFile(str(path)) as source, pytest.raises(pa.ArrowInvalid, match=f"columns of row group {group}"):
+        Footer(source).chunks(group, [column])
