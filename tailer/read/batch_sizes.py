@@ -84,10 +84,9 @@ class BatchSizes:
         size = self._varying[index].size_bytes
         if size is not None:
             return chunk.num_values * size
-        if chunk.has_prefixes:
-            texts = None  # not every writer counts them
-        else:
-            texts = chunk.text_bytes if chunk.has_dictionary else chunk.size_bytes
+        noted = chunk.text_bytes if chunk.has_dictionary else chunk.size_bytes
+        # Not every writer notes all bytes of values that are stored by prefix.
+        texts = None if chunk.has_prefixes else noted
         return chunk.num_values * _OFFSET_BYTES + (texts or chunk.num_values * chunk.size_bytes)
 
     def _row_bytes(self, chunks: Mapping[int, Chunk], num_rows: int, rows: int) -> int:

@@ -1,16 +1,16 @@
 """`execute`: a task becomes change rows. One synchronous function for worker threads, Spark executors and readers.
 
 Rows stream: a row group is read in batches of about `BATCH_BYTES`, so a file of any size passes through in bounded
-memory (invariant 7); `tailer.read.batch_sizes` finds out how many rows that may be. Row positions are counted over the
+memory (invariant 7); `tailer.read.batch_sizes` decides how many rows that may be. Row positions are counted over the
 whole file, across row groups, and selected by the task's deletion vectors; row groups in which nothing is selected are
-not read. The same task always yields the same rows in the same order (invariant 4), and a row that cannot be read as
-what the table says it is stops the task (invariant 5).
+not read. The same task always yields the same rows in the same order (invariant 4). A row that cannot be read with the
+types of the table stops the task (invariant 5).
 
-A task may be executed in parts. Which part a row group belongs to is told from the rows before it and the file's size
-alone, so whoever makes the parts need not have read the footer.
+A task may be executed in parts. The number of rows before a row group and the size of the file alone decide to which
+part it belongs, so the parts can be made without reading the footer.
 
-Columns are found by field id or physical name; one that a file does not have is null, as it was added to the table
-later. Partition columns come from the log, never from the file.
+Columns are found by field id or physical name. A column that a file lacks was added to the table later and is null.
+Partition columns come from the log, never from the file.
 """
 
 import os
@@ -85,7 +85,7 @@ def execute(
 
 
 def row_groups(task: ChangeTask) -> list[int]:
-    """Return the number of rows in each row group of the task's file. Raises as `execute` does."""
+    """Return the number of rows of each row group of the task's file. Raises as `execute` does."""
     _check_local(task)
     with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
         return _counts(task, file)
@@ -120,7 +120,7 @@ _READER: Final = {
 def _counted(
     task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, rows: range
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The batches of a row group whose rows have the positions `rows`, each with that of its first row."""
+    """Yield the batches of a row group with the positions `rows`, each with the position of its first row."""
     position = rows.start
     for batch in batches:
         yield batch, position
@@ -160,7 +160,7 @@ def _counting() -> pa.Array:
 
 
 def _stamps(task: ChangeTask, count: int) -> tuple[pa.Array, pa.Array]:
-    """The last two of the metadata columns, for as many rows as a batch may have."""
+    """Return the last two metadata columns for `count` rows."""
     timestamp = pa.scalar(task.timestamp_ms * 1000, METADATA_FIELDS[-1].type)
     return pa.repeat(_int64(task.version), count), pa.repeat(timestamp, count)
 
@@ -172,7 +172,7 @@ def _repeated(kind: ChangeType) -> pa.Array:
 
 
 class _Selection:
-    """The rows of the file that the task selects, and their change types."""
+    """The selected rows of the file, and their change types."""
 
     def __init__(self, task: ChangeTask, num_rows: int) -> None:
         self._task = task
@@ -222,7 +222,7 @@ class _Selection:
         return self._constant.slice(0, batch.num_rows)
 
     def labels(self, types: pa.Array, position: int) -> pa.Array:
-        """Return the final change types of rows with these types, the first of which is at `position`."""
+        """Return the change types to deliver for rows with `types` in the file, the first of which is at `position`."""
         if self._refinement.exactly:
             types = _replaced(types, _PLAIN)
         end = position + len(types)
@@ -253,7 +253,7 @@ class _Selection:
         return bitmap is not None and bitmap.range_cardinality(first, end) > 0
 
     def _found(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
-        """Load a result of comparing rows. A missing file of these is not an error of the table."""
+        """Load a spilled result of comparing rows. If its file is gone, that is no error of the table."""
         try:
             return self._load(ref, num_rows)
         except FileVacuumed as error:
@@ -304,7 +304,7 @@ def _read_slice(uri: str, offset: int, length: int) -> bytes:
 
 @contextmanager
 def _translated(task: ChangeTask, path: str) -> Iterator[None]:
-    """Say in our own terms what went wrong while reading `path`."""
+    """Translate errors of reading `path` into ours."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):

@@ -1,12 +1,12 @@
-"""Days that old Spark counted in another calendar, found before they come out as other days.
+"""Reject dates and timestamps that old Spark wrote in the Julian calendar (Spark: datetime rebase).
 
-Until 1582-10-04 the calendar of Spark before 3.0 was the Julian one; later Spark counts all days by today's rules, but
-writes as before where `spark.sql.parquet.datetimeRebaseModeInWrite` (or its twin for timestamps of 96 bits) is LEGACY.
-What a file has is in its key-value metadata: the version of Spark and, written with LEGACY, a key that says so. Spark
-moves such dates and timestamps when it reads them. lake-tailer does not, as the move of a timestamp depends on the time
-zone of a machine long gone: values where the two ways of counting differ stop the task. Those are dates before
-1582-10-15 and, as zones had local mean times, timestamps before 1900. Later values are the same in both, and timestamps
-without a time zone never were written so. Files of other writers, which do not name Spark, count by today's rules.
+Spark before 3.0 used the Julian calendar until 1582-10-04. Later Spark uses today's calendar for all days, but writes
+as before if `spark.sql.parquet.datetimeRebaseModeInWrite`, or its twin for timestamps of 96 bits, is LEGACY. The
+key-value metadata of a file shows its calendar: the version of Spark and, for LEGACY, a key of its own. Spark converts
+such dates and timestamps when it reads them. lake-tailer does not, because converting a timestamp depends on the time
+zone of the machine that wrote it: a value that differs between the calendars stops the task. Those are dates before
+1582-10-15 and, as zones had local mean times, timestamps before 1900. Timestamps without a time zone were always
+written in today's calendar, and so are files of other writers, which do not name Spark.
 """
 
 import re
@@ -31,7 +31,7 @@ _FIRST_SECOND: Final = -2_208_988_800  # 1900-01-01T00:00:00Z, in seconds since 
 
 
 class OldCalendar:
-    """The calendar of a file that may hold values in the Julian calendar: the first correct value of each column."""
+    """The values of a file that are the same in both calendars, for a file that may have others."""
 
     def __init__(self, task: ChangeTask, spark: str, safe_from: Mapping[str, Sequence[pa.Scalar | None]]) -> None:
         self._task = task
@@ -40,14 +40,14 @@ class OldCalendar:
 
     @classmethod
     def of(cls, file: pq.ParquetFile, task: ChangeTask) -> Self | None:
-        """Return that of a task's file; None where all of it is in today's calendar, which is almost always."""
+        """Return one for a task's file; None where all of it is in today's calendar, which is almost always."""
         said: Mapping[bytes, bytes] = file.metadata.metadata or {}
         spark = said.get(_VERSION, b"").decode(errors="replace")
         dates = _LEGACY in said or _before(spark, 3, 0)
         int96 = _LEGACY_INT96 in said or _before(spark, 3, 1)
         if not (dates or int96):
             return None
-        # The leaves of both schemas are the same, in the same order; only the file's own says which have 96 bits.
+        # The leaves of both schemas are the same, in the same order; only the file's own has timestamps of 96 bits.
         columns = (file.schema.column(index) for index in range(len(file.schema)))
         return cls(
             task,
@@ -62,9 +62,9 @@ class OldCalendar:
         )
 
     def check(self, batch: pa.RecordBatch, columns: Iterable[str]) -> None:
-        """Raise `UnsupportedFeature` where a value of `columns` of `batch` is another day than it seems.
+        """Raise `UnsupportedFeature` if a value of `columns` of `batch` differs between the calendars.
 
-        `columns` are whole columns of the file, by name; what else came with them, whole or in part, is not looked at.
+        `columns` are whole columns of the file, by name. Other columns of the batch are not checked.
         """
         for name in columns:
             for first, values in zip(self._safe_from[name], _leaves(batch.column(name)), strict=True):
@@ -77,15 +77,15 @@ class OldCalendar:
 
 
 def _before(spark: str, major: int, minor: int) -> bool:
-    """Return whether a version of Spark, as files name it, is an older one. No version is none of Spark's."""
+    """Return whether a version of Spark, as files name it, is an older one; False for a file of another writer."""
     numbers = re.match(r"(\d+)\.(\d+)", spark)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < (major, minor)
 
 
 def _first_safe(kind: pa.DataType, dates: bool, int96: bool) -> pa.Scalar | None:
-    """From which value on a column of this type means what it says; None: always.
+    """Return the first value from which on the calendars agree for a column of this type; None: they always do.
 
-    `dates`: dates and timestamps may be old, `int96`: this one holds timestamps of 96 bits, which may be old.
+    `dates`: dates and timestamps may be old. `int96`: the column has timestamps of 96 bits, which may be old.
     """
     if pa.types.is_date32(kind) and dates:
         return pa.scalar(_FIRST_DAY, pa.int32()).cast(kind)
@@ -95,7 +95,7 @@ def _first_safe(kind: pa.DataType, dates: bool, int96: bool) -> pa.Scalar | None
 
 
 def _leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """The types of `_leaves`, in the same order."""
+    """Yield the types of `_leaves`, in the same order."""
     if pa.types.is_nested(kind):
         for index in range(kind.num_fields):
             yield from _leaf_types(kind.field(index).type)
@@ -104,7 +104,7 @@ def _leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """The values of a column that are not made of others, on whatever level."""
+    """Yield the arrays without children of a column, on any level."""
     kind = array.type
     if pa.types.is_struct(kind):
         for index in range(kind.num_fields):

@@ -1,10 +1,10 @@
-"""From a Parquet file's columns to the table's: found by field id or physical name, cast where nothing can be lost.
+"""Projection of a Parquet file's columns to the table's: found by field id or physical name, cast without loss.
 
 A file may be older than the table's schema: columns it lacks are null, and values of narrower types are cast up, on
-every level of nesting (PROTOCOL.md, "Type Widening"). A column whose type in the file is not one that reads as the
-table's type stops the task (invariant 5); what reads as what is in `_reads_as`.
+every level of nesting (PROTOCOL.md, "Type Widening"). `_reads_as` knows the types of a file that can be read as a type
+of the table; any other type stops the task (invariant 5).
 
-Row ids are put together from what the file holds and from what the log says of it (PROTOCOL.md, "Row Tracking").
+Row ids come from the file, or from the log where the file has none (PROTOCOL.md, "Row Tracking").
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ __all__ = ["Projection"]
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Consecutive rows of the file: where they begin, how many they are, their columns by name."""
+    """Consecutive rows of the file: position of the first, their number, their columns by name."""
 
     position: int
     count: int
@@ -40,7 +40,7 @@ _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 
 
 class Projection:
-    """The way from batches of one file to the task's columns.
+    """Converts batches of one file to the task's columns.
 
     `columns` are the columns of the file it needs, `schema` is that of the change rows.
     Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
@@ -76,7 +76,7 @@ class Projection:
             self.columns.extend(file.names[:1])
 
     def apply(self, batch: pa.RecordBatch, position: int) -> list[pa.Array]:
-        """The task's columns for the rows of `batch`, the first of which is at `position` in the file.
+        """Return the task's columns for the rows of `batch`, the first of which is at `position` in the file.
 
         Raises `UnsupportedFeature` for values in a calendar that is not ours (`calendar`).
         """
@@ -95,7 +95,7 @@ class Projection:
         return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
 
     def _tracked(self, field: pa.Field, there: "_Fields") -> _Column:
-        """One of the columns of row tracking: what the file says of a row, else what the log says of the file."""
+        """Return a row tracking column: from the file if it has a value for the row, else from the log."""
         tracking = (None if self._task.kind in _CDC else self._task.tracking) or RowTracking()
         if field.name == ROW_ID:
             name, first = tracking.id_column, tracking.base_row_id
@@ -136,7 +136,7 @@ def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
 
 
 class _Fields:
-    """The fields of one level of a file, by what a table may know them by."""
+    """The fields of one level of a file, by field id and by name."""
 
     def __init__(self, fields: Iterable[pa.Field], corrupt: _Corrupt) -> None:
         self._corrupt = corrupt
@@ -151,7 +151,7 @@ class _Fields:
                 self._by_id.setdefault(field.metadata[FIELD_ID], []).append(field)
 
     def find(self, field: pa.Field) -> pa.Field | None:
-        """The one that is `field`: by field id where the table says so, else by physical name; None: there is none.
+        """Return the field for `field` of the table: by field id if that has one, else by physical name; None: no field.
 
         Spark resolves names without regard to case, so a file whose only match differs in case has the column. No two
         columns of a table are one in a file.
@@ -175,7 +175,7 @@ class _Fields:
 
 
 def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Corrupt) -> pa.DataType:
-    """`wanted` with the names its fields have in the file, so that a cast can match them.
+    """Return `wanted` with the names of its fields in the file, so that a cast can match them.
 
     Raises unless values of `found` read as `wanted`, on every level.
     """
@@ -205,7 +205,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a checked cast from `found` to `wanted` keeps every value what it is."""
+    """Return whether a checked cast from `found` to `wanted` preserves every value."""
     if found.equals(wanted) or pa.types.is_null(found) or pa.types.is_null(wanted):
         return True
     if pa.types.is_dictionary(found):

@@ -1,4 +1,4 @@
-"""Spill directory of the process, below the folder that `TMPDIR` names.
+"""Spill directory of the process, below the folder that `TMPDIR` names, and the folders in it.
 
 A process deletes its directory when it exits. A killed process cannot. So the next process that needs a directory
 deletes those whose lock file is not locked.
@@ -9,13 +9,16 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from tailer.errors import ScratchUnavailable
 
-__all__ = ["scratch_folder"]
+__all__ = ["SpillFolder", "scratch_folder", "translated"]
 
 _PREFIX: Final = "lake-tailer-"
 _LOCK: Final = "lock"
@@ -23,14 +26,44 @@ _lock: Final = Lock()
 _folders: Final[dict[int, Path]] = {}  # by process: a forked child has none
 
 
+class SpillFolder:
+    """A folder that is created when it is first needed, and deleted when the block is left."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def folder(self) -> Path:
+        """The folder. Raises `ScratchUnavailable` where it cannot be created."""
+        if self._folder is None:
+            self._folder = scratch_folder()
+        return self._folder
+
+
 def scratch_folder() -> Path:
     """Create an empty folder. Raises `ScratchUnavailable` where that is not possible."""
-    try:
+    with translated():
         with _lock:
             folder = _folders.get(os.getpid())
             if folder is None or folder.parent != Path(tempfile.gettempdir()) or not folder.is_dir():
                 folder = _create()
         return Path(tempfile.mkdtemp(dir=folder))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise `ScratchUnavailable` where reading or writing spilled data fails."""
+    try:
+        yield
     except OSError as error:
         raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
 

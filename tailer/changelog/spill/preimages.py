@@ -5,20 +5,15 @@ the postimage's number within the version. A batch of postimages has consecutive
 run. Both images of an update have the position of the postimage and come in one batch.
 """
 
-import shutil
-import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.errors import ScratchUnavailable
+from tailer.changelog.spill.directory import SpillFolder, translated
 from tailer.events import ChangeBatch
 from tailer.read.row_bitmaps import Bitmaps, positions_of, span
 
@@ -39,22 +34,19 @@ class _Run:
 
         The file is mapped only while they are in use, because mapped pages count as memory.
         """
-        try:
-            with pa.memory_map(self.path) as source:
-                rows = pa.ipc.open_file(source).get_batch(0)
-        except OSError as error:
-            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        with translated(), pa.memory_map(self.path) as source:
+            rows = pa.ipc.open_file(source).get_batch(0)
         ranks = rows[_RANK]
         start, stop = (bisect_left(range(len(ranks)), rank, key=lambda at: ranks[at].as_py()) for rank in (first, end))
         return rows.slice(start, stop - start)
 
 
-class SpilledPreimages:
+class SpilledPreimages(SpillFolder):
     """Stores preimages until the block is left. Raises `ScratchUnavailable` where they cannot be written or read."""
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
+        super().__init__()
         self._run_bytes = run_bytes
-        self._folder: Path | None = None
         self._runs: list[_Run] = []
         self._postimages: Bitmaps = {}
         self._before: dict[int, int] = {}
@@ -62,16 +54,6 @@ class SpilledPreimages:
 
     def __bool__(self) -> bool:
         return bool(self._runs)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._runs.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep(self, rows: Iterable[pa.RecordBatch], ranks: Iterator[pa.RecordBatch], postimages: Bitmaps) -> None:
         """Store all preimages, in any order, each with its rank; `postimages`: their positions, by task index."""
@@ -129,15 +111,10 @@ class SpilledPreimages:
         rows = pa.concat_batches(batches)
         self._row_bytes = max(self._row_bytes, rows.nbytes // len(rows))
         rows = rows.take(pc.sort_indices(rows[_RANK]))
-        try:
-            if self._folder is None:
-                self._folder = scratch_folder()
-            path = str(self._folder / f"{len(self._runs)}.arrow")
-            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
-                writer.write_batch(rows)
-            self._runs.append(_Run(path))
-        except OSError as error:
-            raise ScratchUnavailable(tempfile.gettempdir(), error.strerror or str(error)) from error
+        path = str(self.folder / f"{len(self._runs)}.arrow")
+        with translated(), pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_batch(rows)
+        self._runs.append(_Run(path))
 
 
 class _Ranks:

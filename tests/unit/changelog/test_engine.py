@@ -199,7 +199,7 @@ async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
     """Preimages are written while the result that orders them is still being read."""
     engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.changelog.spill.preimages.scratch_folder", lambda: Path("/nowhere"))
+        patch.setattr("tailer.changelog.spill.preimages.SpilledPreimages.folder", Path("/nowhere"))
         with pytest.raises(StorageUnavailable):
             await run(engine, plan)
     assert len(await run(engine, plan)) == 100 + 2 * 195
