@@ -151,7 +151,7 @@ class _Fields:
                 self._by_id.setdefault(field.metadata[FIELD_ID], []).append(field)
 
     def find(self, field: pa.Field) -> pa.Field | None:
-        """Return the field for `field` of the table: by field id if that has one, else by physical name; None: no field.
+        """Return the field for `field` of the table: by field id if that has one, else by physical name; None: none.
 
         Spark resolves names without regard to case, so a file whose only match differs in case has the column. No two
         columns of a table are one in a file.
