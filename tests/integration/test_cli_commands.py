@@ -141,7 +141,8 @@ def test_all_faults_of_a_configuration_are_reported(tmp_path: Path) -> None:
     done = tailer("check", "tailer.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.splitlines() == [
-        "failed tailer.toml: drain_s: must be a finite number",
+        "failed tailer.toml: drain_s: must be a finite number of at least 0",
+        "       hint: Write it without quotes.",
         f"ok     pipeline orders: {tmp_path}/orders to delta {tmp_path}/copy, from version 3, columns id",
         "failed pipeline files",
         "       tailer.toml: pipelines.files.tabel: no such option",
