@@ -75,7 +75,8 @@ class Unrecorded:
     "end",
     metavar="PLACE",
     shell_complete=places(StartKind.LATEST),
-    help="End: latest, a version or a timestamp. Without it, tail follows the table.",
+    help="End: latest, a timestamp, or a version, which is awaited if it does not exist yet. Without it, tail follows "
+    "the table.",
 )
 @click.option(
     "--format",

@@ -7,9 +7,9 @@ that::
     query = changes.writeStream.foreachBatch(append_once("/data/orders_changes", "orders"))
     query.option("checkpointLocation", "/data/checkpoints/orders").start()
 
-`append_once` every change row, once: a repeated batch is left out `merge_by_key` a copy of the table, kept up to date
-row by row: repeating a batch changes nothing `kafka_records` rows for Spark's own Kafka sink, which may send a batch
-twice
+- `append_once`: every change row, once; a repeated batch is left out.
+- `merge_by_key`: a copy of the table, kept up to date row by row; repeating a batch changes nothing.
+- `kafka_records`: rows for Spark's own Kafka sink, which may send a batch twice.
 
 The daemon (`tailer run`) needs no query, delivers to Kafka exactly once, and follows schema changes by itself.
 """
