@@ -26,7 +26,7 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/tailer demo
 
-# Tiers of tests; tests/tiers.py says which test is in which, tests/README.md how long each takes.
+# Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
