@@ -35,6 +35,8 @@ __all__ = ["command"]
 
 # Ctrl-C ends it at once, but after the line that is being written, if possible.
 DRAIN_S: Final = 0.5
+# How users of `tail` write what a pipeline calls by another name.
+_OPTIONS: Final = {"start": "--from", "columns": "--columns", "key": "--key"}
 
 
 class Unrecorded:
@@ -244,5 +246,7 @@ async def _run(work: Drainable, display: Display) -> None:
     async with display.shown():
         failures = await run_all({"tail": work}, DRAIN_S)
     for error in failures.values():
+        if isinstance(error, ConfigError):
+            error.where = _OPTIONS.get(error.where, error.where)
         # The reader of the pipe has gone, which is a normal end for `tail | head`.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error

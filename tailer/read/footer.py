@@ -59,22 +59,22 @@ class Chunk:
 
     @property
     def begin(self) -> int:
-        """The place of its first page in the file."""
+        """The offset of its first page in the file."""
         return signed(self._data, self._found.get(_DICTIONARY_PAGE) or self._found[_DATA_PAGE])
 
     @property
     def has_prefixes(self) -> bool:
-        """Whether values may be stored by what they have in common with the one before."""
+        """Return whether values may be stored by what they have in common with the one before."""
         return _DELTA_BYTE_ARRAY in self._encodings()
 
     @property
     def has_dictionary(self) -> bool:
-        """Whether values may refer to a dictionary."""
+        """Return whether values may refer to a dictionary."""
         return not _REFERRING.isdisjoint(self._encodings())
 
     @property
     def is_all_dictionary(self) -> bool:
-        """Whether all values refer to a dictionary."""
+        """Return whether all values refer to a dictionary."""
         if _PAGE_ENCODINGS not in self._found:
             return self.has_dictionary and self._encodings() <= _REFERRING | _LEVELS
         count, at = list_size(self._data, self._found[_PAGE_ENCODINGS])

@@ -83,7 +83,7 @@ class Int96:
         return self._reopened[fixed]
 
     def _is_near(self, chunk: Chunk) -> bool:
-        """Whether it pays to look, and all values come from a dictionary in which Arrow decodes each right."""
+        """Return whether it pays to look, and all values come from a dictionary in which Arrow decodes each right."""
         if chunk.num_values <= _FEW or not chunk.is_all_dictionary:
             return False
         values = Dictionary(self._source, chunk).raw()
@@ -138,7 +138,7 @@ def _chunk(values: pa.Array) -> pa.Array:
 
 
 def _are_near(values: bytes) -> bool:
-    """Whether Arrow, whose arithmetic is unsigned and which takes day 0 for a null, decodes each of these values right.
+    """Return whether Arrow decodes each of these values right: its arithmetic is unsigned, and day 0 is a null to it.
 
     That is so where the nanoseconds have at most 48 bits, and the day has 17 to 24 bits: years -4533 to 41221.
     """
