@@ -188,7 +188,7 @@ class TestUpsertIntoSqlite:
 @pytest.mark.spark
 def test_spark_stream(folder: Path) -> None:
     command = ("python", "spark_stream.py", "orders", "events", "checkpoint")
-    for wanted in (PAIRED, PAIRED, [*PAIRED, LATER]):
+    for wanted in (PAIRED, [*PAIRED, LATER]):
         if wanted is not PAIRED:
             add_a_row(folder)
         printed = run(folder, *command)
