@@ -158,7 +158,7 @@ class KafkaTransaction:
         key = key_form(self._options, schema)
         if self._key not in {None, key}:
             reason = (
-                f"the key is made of other things ({key}) than that of what {self._options.topic} has ({self._key}): "
+                f"message keys would be {key}, and those in {self._options.topic} are {self._key}: "
                 "keys would move to other partitions, and the order of a key's messages would be lost"
             )
             remedy = (

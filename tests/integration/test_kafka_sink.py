@@ -268,16 +268,16 @@ def test_a_key_of_another_type_stops_the_stream(kafka: KafkaCluster) -> None:
     wide = pa.schema([pa.field("id", pa.decimal128(20, 0)), *list(SCHEMA)[1:]])
     change = SchemaChange("table", 2, 1_000, SCHEMA, wide, ("column id was widened",))
     place = Place(kafka, key=["id"], partitions=2)
-    with pytest.raises(SinkRejected, match="made of other things") as raised:
+    with pytest.raises(SinkRejected, match="message keys would be") as raised:
         place.run(delivering(numbered(1), change))
     assert "progress reset" in raised.value.hint
     assert place.values() == []
     place.run(delivering(numbered(1)))
     rows = numbered(3).rows.set_column(0, "id", pa.array(range(3), pa.decimal128(20, 0)))
     other = ChangeBatch("table", 3, 0, rows, numbered(3).row_index)
-    with pytest.raises(SinkRejected, match="made of other things"):
+    with pytest.raises(SinkRejected, match="message keys would be"):
         place.run(delivering(other))  # as after a gap
-    with pytest.raises(SinkRejected, match="made of other things"):
+    with pytest.raises(SinkRejected, match="message keys would be"):
         place.run(delivering(numbered(3)), decimal="number")
     place.run(lambda sink: sink.reset(up_to(APP, 2)), delivering(other))
     assert sorted(len(str(value["id"])) for value in place.values()) == [1] * 3 + [7] * 3

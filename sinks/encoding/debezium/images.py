@@ -128,7 +128,7 @@ class Images:
         if kinds.null_count:
             other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
             reason = f"the format has no operation for rows of change type {other}"
-            raise SinkRejected(self._sink, reason, "Use format flat without a key, which passes such rows on.")
+            raise SinkRejected(self._sink, reason, 'Set envelope = "flat" without a key: it passes such rows on.')
         keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
         if not has_images(kinds):
             return PairedRows(batch, kinds, None, keys), None

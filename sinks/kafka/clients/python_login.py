@@ -85,7 +85,7 @@ def _ask(broker: socket.socket, kind: tuple[int, int], body: bytes) -> bytes:
     broker.sendall(struct.pack(">i", len(request)) + request)
     (size,) = struct.unpack(">i", _read(broker, 4))
     if not 4 <= size <= _LARGEST:
-        raise ValueError("answers, but not like a broker")
+        raise ValueError("the answer is not in Kafka's protocol: is this the port of a broker?")
     return _read(broker, size)[4:]
 
 
@@ -94,7 +94,7 @@ def _read(broker: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = broker.recv(size - len(data))
         if not more:
-            raise ConnectionError("hangs up")
+            raise ConnectionError("the connection was closed before the answer")
         data += more
     return data
 
