@@ -16,6 +16,7 @@ from tailer.config.tables import open_table
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.policy import Policy
+from tailer.pipeline.sink_writer import Limits
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.table_log import TableLog
@@ -47,6 +48,11 @@ class PipelineSettings:
         """The folder the sink writes, where it has one."""
         path = self.sink_options.get("path")
         return Path(path) if isinstance(path, str) else None
+
+    @property
+    def limits(self) -> Limits:
+        """The size of its transactions, and how long it waits."""
+        return Limits(poll_interval_s=self.poll_interval_s)
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""

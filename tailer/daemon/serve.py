@@ -28,7 +28,6 @@ from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
@@ -221,7 +220,7 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: 
     if sink.distributes:
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
-    limits = Limits(poll_interval_s=settings.poll_interval_s)
+    limits = settings.limits
     if _is_written_by_spark(settings):
         from tailer.spark.write.append_delivery import append_pipeline  # noqa: PLC0415 - PySpark is an extra
 

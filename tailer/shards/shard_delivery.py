@@ -84,7 +84,7 @@ def sharded_pipeline(
         reason = f"is {policy.on_data_loss}, and shards would each continue from another version"
         raise ConfigError(f"{name}.on_data_loss", reason, 'Leave it out, or set write = "driver".')
     make_sink(settings)
-    limits = limits or Limits(poll_interval_s=settings.poll_interval_s)
+    limits = limits or settings.limits
     retries = Retries(name, limits.retry_for_s, status)
     delivery = ShardDelivery(settings, table, runner, retries)
     watch = VacuumWatch(name)

@@ -25,7 +25,6 @@ from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, Retry, SinkFenced, TailerError
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import ChangePlan, Position
 from tailer.progress.lookup import find_progress
@@ -136,7 +135,7 @@ async def _attempt(work: ShardWork, report: ShardReport) -> None:
             settings.start,
             Start(StartKind.VERSION, work.until),
             settings.policy,
-            Limits(poll_interval_s=settings.poll_interval_s),
+            settings.limits,
             status=status,
         )
         await pipeline.run()

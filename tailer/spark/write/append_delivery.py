@@ -93,7 +93,7 @@ def append_pipeline(
     if not isinstance(sink, Appendable):
         reason = f"is a {settings.sink_kind} sink, to which Spark's Delta writer cannot append"
         raise ConfigError(f"{name}.sink", reason, 'Set write = "driver".')
-    limits = limits or Limits(poll_interval_s=settings.poll_interval_s)
+    limits = limits or settings.limits
     retries = Retries(name, limits.retry_for_s, status or PipelineStatus(name, counts_rows=False))
     rows = RowDelivery(name, table, sink, engine, policy, limits, retries)
     delivery = AppendDelivery(settings, table, sink, session, rows, limits, range_versions, retries)
