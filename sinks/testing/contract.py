@@ -1,4 +1,4 @@
-"""`SinkTests`: the promises of a sink (`sinks`, "Writing one"), each as a test."""
+"""`SinkTests`: the promises of a sink (`sinks`, "Writing a sink"), each as a test."""
 
 from contextlib import suppress
 
@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from sinks.testing.announcements import AnnouncementTests, change, wider
 from sinks.testing.faults import Fault, FaultySink, every_fault
+from sinks.testing.progress import ProgressTests
 from sinks.testing.rows import DELTA_TYPES, change_batch, numbered
 from sinks.testing.snapshots import SnapshotTests
 from sinks.testing.suite import APP, OTHER, SCHEMA, Item, attempt, deliver, up_to
@@ -22,7 +23,7 @@ __all__ = ["SinkTests"]
 LAST = 6  # the last version a run with faults delivers
 
 
-class SinkTests(AnnouncementTests, SnapshotTests):
+class SinkTests(AnnouncementTests, ProgressTests, SnapshotTests):
     """The tests that every sink must pass; `sinks.testing` explains how to use them."""
 
     async def test_there_is_no_progress_at_first(self) -> None:
@@ -162,37 +163,6 @@ class SinkTests(AnnouncementTests, SnapshotTests):
         await self.assert_delivered(numbered(1))
         await self.assert_delivered(numbered(8), numbered(9), app_id=OTHER)
 
-    async def test_reset_goes_forward_and_keeps_rows(self) -> None:
-        async with self.opened() as sink:
-            await deliver(sink, numbered(1))
-            await sink.reset(up_to(APP, 7))
-            assert await sink.progress(APP) == up_to(APP, 7)
-        await self.assert_delivered(numbered(1))
-        async with self.opened() as sink:
-            assert await sink.progress(APP) == up_to(APP, 7)
-            await deliver(sink, numbered(8))
-        await self.assert_progress(up_to(APP, 8))
-        await self.assert_delivered(numbered(1), numbered(8))
-
-    async def test_reset_may_come_first(self) -> None:
-        async with self.opened() as sink:
-            await sink.reset(up_to(APP, 4))
-            await deliver(sink, numbered(5))
-        await self.assert_progress(up_to(APP, 5))
-        await self.assert_delivered(numbered(5))
-
-    async def test_reset_goes_back_or_is_refused(self) -> None:
-        async with self.opened() as sink:
-            await deliver(sink, numbered(1))
-            await deliver(sink, numbered(2))
-            try:
-                await sink.reset(up_to(APP, 1))
-            except SinkRejected:
-                await self.assert_progress(up_to(APP, 2))
-            else:
-                await self.assert_progress(up_to(APP, 1))
-        await self.assert_delivered(numbered(1), numbered(2))
-
     async def test_two_writers_at_once_deliver_once(self) -> None:
         async with self.opened() as first, self.opened() as second:
             outcomes = [await first.progress(APP), await second.progress(APP)]
@@ -218,37 +188,6 @@ class SinkTests(AnnouncementTests, SnapshotTests):
             assert not await attempt(old, numbered(1), numbered(2))
         await self.assert_progress(up_to(APP, 1))
         await self.assert_delivered(numbered(1))
-
-    async def test_it_is_known_whether_a_pipeline_has_delivered(self) -> None:
-        """`orders` is the pipeline of `APP` and `OTHER`; progress of pipelines with similar names does not count."""
-        others = ("order", "orders2", "orders/eu")
-        async with self.opened() as sink:
-            assert not await sink.has_delivered("orders")
-            await deliver(sink, numbered(1), app_id="orders2/5f0c")
-            await sink.reset(up_to("order/5f0c", 3))
-            async with sink.begin(APP, SCHEMA) as transaction:
-                await transaction.write(numbered(1))
-            assert not await sink.has_delivered("orders")
-            assert [await sink.has_delivered(name) for name in others] == [True, True, False]
-            await deliver(sink, numbered(1))
-            assert await sink.has_delivered("orders")
-            await deliver(sink, numbered(1), app_id=OTHER)
-            async with self.opened() as second:
-                assert await second.has_delivered("orders")
-        await self.assert_has_delivered("orders")
-
-    async def test_a_reset_counts_as_delivered(self) -> None:
-        async with self.opened() as sink:
-            await sink.reset(up_to(OTHER, 4))
-            assert await sink.has_delivered("orders")
-            await self.assert_has_delivered("orders")
-            await sink.reset(up_to(OTHER, -1))
-        await self.assert_has_delivered("orders")
-
-    async def test_a_commit_without_rows_counts_as_delivered(self) -> None:
-        async with self.opened() as sink, sink.begin(APP, SCHEMA) as transaction:
-            await transaction.commit(up_to(APP, 0))
-        await self.assert_has_delivered("orders")
 
     async def test_a_position_inside_a_version(self) -> None:
         part, rest = numbered(1).slice(0, 2), numbered(1).slice(2, 1)
