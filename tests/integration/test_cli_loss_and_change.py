@@ -158,6 +158,7 @@ def test_fail_on_a_change_of_schema_then_evolve(table: HandwrittenTable) -> None
     assert delivered(folder) == [("insert", 1), ("insert", 1), ("schema_change", 2), ("insert", 2)]
 
 
+@pytest.mark.long
 def test_progress_of_a_table_that_became_another(table: HandwrittenTable) -> None:
     folder = table.path.parent
     config = configured(folder)

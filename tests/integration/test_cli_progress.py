@@ -92,6 +92,7 @@ def test_going_forward_leaves_versions_out(orders: Orders) -> None:
     assert orders.copied_to(orders.path.parent / "copy") == orders.changes[-1:]
 
 
+@pytest.mark.long
 def test_going_back_delivers_again(orders: Orders) -> None:
     config = configured(orders, TWO)
     run_until(config, lambda: set(shown(config).values()) == {("2", "2", "0")})

@@ -99,7 +99,6 @@ def test_a_table_without_our_columns_is_not_appended_to(
     assert DeltaTable(other).version() == 2
 
 
-@pytest.mark.smoke
 def test_a_copy_is_kept_by_key(source: Path, tmp_path: Path, spark: SparkSession) -> None:
     target = tmp_path / "target"
     each = merge_by_key(str(target), ["k"])
