@@ -202,9 +202,12 @@ class Changes:
             if self.net:
                 assert end is not None, "checked by changes"
                 versions = range((await table.resolve(start)).version, await table.resolve_end(end) + 1)
-                if versions or end.kind is not StartKind.LATEST:
-                    start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
-                    engine = await self._net_engine(table, versions)
+                if not versions and end.kind is StartKind.LATEST:
+                    columns = self.policy.shape_schema(await table.seek(versions.start))
+                    schemas.extend([] if columns is None else [output_schema(columns)])
+                    return
+                start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
+                engine = await self._net_engine(table, versions)
             wake = table.make_wake() if end is None else TimerWake()
             async with engine as running:
                 await row_pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()

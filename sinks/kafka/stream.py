@@ -81,7 +81,8 @@ class Stream:
             # The hidden records may be our own: taking over shows them.
             self.discard()
             if found is None or found.position is None:
-                self._end_former_transaction()
+                if not is_layout(self.app_id):
+                    self._end_former_transaction()
                 raise self._hidden()
         self._seen, self._asked, self._has_moved = found, True, False
         return None if found is None else found.position

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError, TableReplaced, TailerError
 from tailer.pipeline.data_loss import DataLoss
-from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.delivery import AnnouncesGaps, Delivery, ResumePoint, Session, VersionRange
+from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.plan import ChangePlan, Regime
@@ -105,6 +105,7 @@ class Pipeline:
             last = await self._table.resolve_end(self._until) if self._until is not None else None
             try:
                 done = await self._deliver_all(session, last)
+                await session.commit()
             except TailerError as error:
                 if session.narrow(error):
                     return False
@@ -112,7 +113,6 @@ class Pipeline:
                 if isinstance(error, LogError | ChangeError):
                     self._loss.note(error, table_id, nothing_lost)
                 raise
-            await session.commit()
         return done
 
     async def _deliver_all(self, session: Session, last: int | None) -> bool:
@@ -164,7 +164,9 @@ class Pipeline:
         table_id = self._table.state_id
         if table_id is not None:
             await self._check_lineage(session.table_id, table_id, point.version)
-        if point.knows_columns and columns is None and point.version > 0:
+        # A delivery that announces nothing needs the columns before only to refuse a change of them.
+        needs = isinstance(session, AnnouncesGaps) or self._policy.on_schema_change is OnSchemaChange.FAIL
+        if needs and point.knows_columns and columns is None and point.version > 0:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         schema = self._policy.shape_schema(columns) if point.knows_columns else None

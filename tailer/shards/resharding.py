@@ -24,7 +24,7 @@ from typing import Final
 import pyarrow as pa
 from anyio import CancelScope
 
-from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
+from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of, check_new, find_progress, set_position
@@ -302,7 +302,12 @@ class UndividedSink(LayoutSink):
     async def progress(self, app_id: str) -> Progress | None:
         """See `Sink.progress`. Also raises as `Layout.settle` does."""
         if not self._settled:
-            await self._layout.settle(0, self._start)
+            try:
+                await self._layout.settle(0, self._start)
+            except SinkUnavailable:
+                # The stream itself may be what makes progress unreadable, and the sink mends that when asked for it.
+                await super().progress(app_id)
+                raise
             self._settled = True
         return await super().progress(app_id)
 

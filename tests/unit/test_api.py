@@ -22,6 +22,7 @@ from tailer import api
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, NotATable, SchemaChanged, StorageUnavailable, VersionAhead
 from tailer.plan import ChangePlan
+from tailer.start import Start
 
 METADATA = ["_change_type", "_commit_version", "_commit_timestamp"]
 
@@ -103,6 +104,20 @@ def test_nothing_new_has_the_columns_of_the_table(orders: str, net: bool) -> Non
     assert tailer.changes(orders, start=4, net=net).to_arrow().column_names == ["id", "amount", *METADATA]
     with pytest.raises(VersionAhead):
         tailer.changes(orders, start=5, net=net).to_arrow()
+
+
+def test_an_empty_range_of_net_changes_stays_empty(orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that comes while the range is resolved is not delivered as it is."""
+    resolve_end = DeltaTableLog.resolve_end
+
+    async def resolve_then_commit(self: DeltaTableLog, end: Start) -> int:
+        found = await resolve_end(self, end)
+        more = pa.table({"id": [9], "amount": [9.0]})
+        await to_thread.run_sync(lambda: write_deltalake(orders, more, mode="append"))
+        return found
+
+    monkeypatch.setattr(DeltaTableLog, "resolve_end", resolve_then_commit)
+    assert tailer.changes(orders, start=4, net=True).to_arrow().num_rows == 0
 
 
 def test_updates_by_key(orders: str) -> None:

@@ -131,7 +131,8 @@ class AppendDelivery:
         """See `Delivery.session`."""
         self._checked = spark = await to_thread.run_sync(self._ready)
         progress = await find_progress(self.settings.name, self.table, table_id, self.sink)
-        if progress is not None and not await self.sink.has_delivered(self.settings.name):
+        whole = progress is not None and progress.position.closes_version
+        if progress is not None and whole and not await self.sink.has_delivered(self.settings.name):
             # Spark's first commit does not record it.
             await self.sink.reset(progress)
         yield AppendSession(self, spark, table_id, progress)
@@ -174,7 +175,7 @@ class AppendSession:
     async def snapshot(self, version: int, after: Position | None) -> bool:
         """See `Session.snapshot`. It cannot be stopped, but for one that the driver has begun."""
         if self.resume is not None:
-            return await self._finish_snapshot(version, after)
+            return await self._finish_snapshot(version)
         async with aclosing(self._table.snapshot_plans(version)) as pages:
             versions = VersionRange.of([self._policy.shape(page) async for page in pages])
         await self._append_range(versions)
@@ -215,11 +216,14 @@ class AppendSession:
         """See `Session.salvage`. Nothing is ever open."""
         return True
 
-    async def _finish_snapshot(self, version: int, after: Position | None) -> bool:
-        """Deliver the rest of a snapshot that takes several commits."""
+    async def _finish_snapshot(self, version: int) -> bool:
+        """Deliver the rest of a snapshot that takes several commits, after the progress that their writer has read."""
         async with self._delivery.rows.session(self._latest_id) as rows:
+            at = rows.resume
+            if at is None or not at.snapshot or at.version != version:
+                raise SinkUnavailable(self.sink.name, f"another instance finished the snapshot of version {version}")
             try:
-                finished = await rows.snapshot(version, after)
+                finished = await rows.snapshot(version, at.after)
             except TailerError as error:
                 await rows.salvage(error)
                 raise

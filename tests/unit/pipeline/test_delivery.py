@@ -7,13 +7,15 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 import pytest
+from anyio import to_thread
+from deltalake import DeltaTable, write_deltalake
 
 from sinks.memory import MemorySink
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import ConfigError, FileVacuumed, SinkRejected, TailerError
+from tailer.errors import ChangesUnavailable, ConfigError, FileVacuumed, SinkRejected, TailerError
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.pipeline.retry import Retries
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, Position
 from tailer.start import Start
@@ -141,3 +143,24 @@ async def test_another_table_is_not_continued(log: DeltaTableLog) -> None:
     with pytest.raises(TailerError, match="another"):
         await pipeline(log, delivery).run()
     assert "begin" not in " ".join(delivery.calls)
+
+
+async def test_unknown_columns_stop_only_those_who_must_know_them(tmp_path: Path) -> None:
+    """The log begins with a checkpoint of version 2, which adds a column, and the sink is at version 1."""
+    path = tmp_path / "t"
+
+    def write() -> None:
+        for columns in ({"id": [1]}, {"id": [2]}, {"id": [3], "x": ["a"]}):
+            write_deltalake(path, pa.table(columns), mode="append", schema_mode="merge")
+        DeltaTable(path).create_checkpoint()
+        for version in (0, 1):
+            (path / "_delta_log" / f"{version:020d}.json").unlink()
+
+    await to_thread.run_sync(write)
+    log = DeltaTableLog(LocalStore(path))
+    resume = ResumePoint.following(Position.end(1))
+    delivery = Scripted(log, resume)
+    await pipeline(log, delivery).run()
+    assert delivery.calls == ["session", "begin 2 None 2", "deliver 2 to 2", "commit"]
+    with pytest.raises(ChangesUnavailable, match="no longer has the schema before it"):
+        await pipeline(log, Scripted(log, resume), policy=Policy(on_schema_change=OnSchemaChange.FAIL)).run()

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,15 @@ import pytest
 from anyio import to_thread
 
 import tailer.engine.local
+from sinks.memory import MemorySink
 from sinks.testing import FaultySink
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead, VersionGone
+from tailer.errors import ConfigError, SinkRejected, TableReplaced, TailerError, VersionAhead, VersionGone
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.plan import Position
-from tailer.sink import Progress
+from tailer.sink import Progress, SinkTransaction
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import Wake
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
@@ -509,3 +512,40 @@ class TestRefusals:
             await pipeline(table, there.sink(), start, "latest").run()
             assert {each for _, each in there.delivered("p/another")} == set(range(1, 15))
         assert there.delivered(APP) == []
+
+
+class Refusing:
+    """A transaction that is refused when it is committed with the row 50."""
+
+    def __init__(self, inner: SinkTransaction) -> None:
+        self._inner = inner
+        self._refused = False
+        self.announce = inner.announce
+
+    async def write(self, batch: ChangeBatch) -> None:
+        self._refused |= 50 in batch.rows["id"].to_pylist()
+        await self._inner.write(batch)
+
+    async def commit(self, progress: Progress) -> None:
+        if self._refused:
+            raise SinkRejected("memory", "row 50", "Change it.")
+        await self._inner.commit(progress)
+
+
+class RefusesAtCommit(MemorySink):
+    """A sink that refuses the row 50 only when it is committed."""
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
+        async with super().begin(app_id, schema) as transaction:
+            yield Refusing(transaction)
+
+
+@pytest.mark.parametrize("until", ["latest", None])
+async def test_versions_before_one_that_is_refused_at_the_commit_are_delivered(
+    table: Growing, until: str | None
+) -> None:
+    there = Destination()
+    with anyio.fail_after(10), pytest.raises(SinkRejected, match="row 50"):
+        await pipeline(table, RefusesAtCommit("memory", there), until=until).run()
+    assert there.delivered() == table.rows(last=4)
