@@ -59,7 +59,7 @@ class BatchSizes:
         """Yield the rows of a row group. `file`: the file, opened in whatever way."""
         footer = self._metadata.row_group(group)
         most = min(_average_rows(footer), max(footer.num_rows, 1), max(BATCH_BYTES // max(self._fixed_bytes, 1), 1))
-        is_small = most * footer.total_byte_size <= BATCH_BYTES
+        is_small = 0 < footer.total_byte_size <= BATCH_BYTES // most
         if not self._varying or (is_small and not self._has_lists):
             yield from self._batches(file, group, most)
             return
@@ -79,15 +79,18 @@ class BatchSizes:
         yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=self._columns, use_threads=False)
 
     def _group_bytes(self, item: tuple[int, Chunk]) -> int:
-        """Return the most bytes that a chunk decodes to."""
+        """Return the most bytes that a chunk decodes to; where its numbers cannot be right, more than are few."""
         index, chunk = item
+        if chunk.num_values < 0 or chunk.size_bytes <= 0:
+            return _GROUP_BYTES + 1
         size = self._varying[index].size_bytes
         if size is not None:
             return chunk.num_values * size
         noted = chunk.text_bytes if chunk.has_dictionary else chunk.size_bytes
         # Not every writer notes all bytes of values that are stored by prefix.
         texts = None if chunk.has_prefixes else noted
-        return chunk.num_values * _OFFSET_BYTES + (texts or chunk.num_values * chunk.size_bytes)
+        most = texts if texts is not None and texts > 0 else chunk.num_values * chunk.size_bytes
+        return chunk.num_values * _OFFSET_BYTES + most
 
     def _row_bytes(self, chunks: Mapping[int, Chunk], num_rows: int, rows: int) -> int:
         """Return the most bytes a row can have by fixed-size values and by values that the row group has once.
@@ -96,23 +99,21 @@ class BatchSizes:
         """
         total, dictionaries = self._fixed_bytes, []
         for index, chunk in chunks.items():
-            in_row = -(-chunk.num_values // max(num_rows, 1))
+            in_row = -(-max(chunk.num_values, 0) // max(num_rows, 1))
             size = self._varying[index].size_bytes
             if size is not None:
                 total += size * in_row
             elif chunk.has_prefixes:
                 total += _PREFIXED_BYTES * in_row
             elif chunk.has_dictionary:
-                dictionaries.append((Dictionary(self._source, chunk), in_row))
-        for dictionary, in_row in sorted(dictionaries, key=lambda found: found[0].size * found[1]):
-            is_small = (total + dictionary.size * in_row) * rows <= BATCH_BYTES // 2
-            total += (dictionary.size if is_small else _largest(dictionary)) * in_row
+                dictionary = Dictionary(self._source, chunk)
+                size = BATCH_BYTES if dictionary.size is None else dictionary.size
+                dictionaries.append((size * in_row, in_row, dictionary))
+        for size, in_row, dictionary in sorted(dictionaries, key=lambda found: found[0]):
+            is_small = (total + size) * rows <= BATCH_BYTES // 2
+            values = None if is_small else dictionary.texts()
+            total += size if values is None else int(pc.max(pc.binary_length(values)).as_py() or 0) * in_row
         return total
-
-
-def _largest(dictionary: Dictionary) -> int:
-    values = dictionary.texts()
-    return dictionary.size if values is None else int(pc.max(pc.binary_length(values)).as_py())
 
 
 def _average_rows(footer: pq.RowGroupMetaData) -> int:

@@ -5,92 +5,81 @@ the texts of a chunk have.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 import pyarrow as pa
 
-from tailer.read.thrift import behind, fields, list_size, places, signed
+from tailer.read.thrift import I32, I64, LIST, STRUCT, behind, fields, list_size, places, signed
 
-__all__ = ["Chunk", "Footer"]
+__all__ = ["REFERRING", "Chunk", "Footer"]
 
 _ROW_GROUPS: Final = 4  # numbers of fields: of the footer,
 _COLUMNS: Final = 1  # of a row group,
 _META_DATA: Final = 3  # of a column chunk,
-_ENCODINGS, _CODEC, _NUM_VALUES, _SIZE = 2, 4, 5, 6  # and of its metadata
-_DATA_PAGE, _DICTIONARY_PAGE, _PAGE_ENCODINGS, _SIZES = 9, 11, 13, 16
-_LIST, _STRUCT, _I32 = 9, 12, 5
-_PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 3, 4, 7, 8
-_REFERRING: Final = frozenset([_PLAIN_DICTIONARY, _RLE_DICTIONARY])
-_LEVELS: Final = frozenset([_RLE, _BIT_PACKED])
-_KINDS_OF_DATA_PAGES: Final = frozenset([0, 3])
+_ENCODINGS, _CODEC = 2 << 4 | LIST, 4 << 4 | I32  # and with their types: of its metadata
+_NUM_VALUES, _SIZE, _STORED = 5 << 4 | I64, 6 << 4 | I64, 7 << 4 | I64
+_DATA_PAGE, _DICTIONARY_PAGE, _SIZES = 9 << 4 | I64, 11 << 4 | I64, 16 << 4 | STRUCT
+_TEXT_BYTES: Final = 1 << 4 | I64
+_DELTA_BYTE_ARRAY: Final = 7
+REFERRING: Final = frozenset([2, 8])  # the encodings of values that refer to a dictionary
 
 
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """One column of a row group. Properties raise `LookupError` for what the footer lacks."""
+    """One column of a row group, as the footer has it: any number may be wrong.
 
-    __slots__ = ("_data", "_found")
+    `num_values`: with nulls. `size_bytes`, `stored_bytes`: of its pages before and after compression. `text_bytes`: of
+    its texts when decoded; None where the writer did not say. `begin`: the place of its first page in the file.
+    """
 
-    def __init__(self, data: bytes, found: dict[int, int]) -> None:
-        self._data = data
-        self._found = found
+    num_values: int
+    size_bytes: int
+    stored_bytes: int
+    text_bytes: int | None
+    codec: int
+    begin: int
+    encodings: frozenset[int]
 
-    @property
-    def num_values(self) -> int:
-        """The number of values, nulls included."""
-        return signed(self._data, self._found[_NUM_VALUES])
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its pages before compression."""
-        return signed(self._data, self._found[_SIZE])
-
-    @property
-    def text_bytes(self) -> int | None:
-        """The bytes of its texts when decoded; None where the writer did not say."""
-        if _SIZES not in self._found:
-            return None
-        sizes = places(self._data, self._found[_SIZES])[0]
-        return signed(self._data, sizes[1]) if 1 in sizes else None
-
-    @property
-    def codec(self) -> int:
-        """The number of its compression."""
-        return signed(self._data, self._found[_CODEC])
-
-    @property
-    def begin(self) -> int:
-        """The offset of its first page in the file."""
-        return signed(self._data, self._found.get(_DICTIONARY_PAGE) or self._found[_DATA_PAGE])
+    @classmethod
+    def at(cls, data: bytes, found: dict[int, int]) -> Self:
+        """Return the chunk with values at these places. Raises as the functions of `tailer.read.thrift` do."""
+        text_bytes = None
+        if _SIZES in found:
+            sizes = places(data, found[_SIZES])[0]
+            text_bytes = signed(data, sizes[_TEXT_BYTES]) if _TEXT_BYTES in sizes else None
+        begin = signed(data, found[_DATA_PAGE])
+        dictionary = signed(data, found[_DICTIONARY_PAGE]) if _DICTIONARY_PAGE in found else 0
+        if 0 < dictionary < begin:  # as Arrow has it
+            begin = dictionary
+        return cls(
+            num_values=signed(data, found[_NUM_VALUES]),
+            size_bytes=signed(data, found[_SIZE]),
+            stored_bytes=signed(data, found[_STORED]),
+            text_bytes=text_bytes,
+            codec=signed(data, found[_CODEC]),
+            begin=begin,
+            encodings=_encodings(data, found[_ENCODINGS]),
+        )
 
     @property
     def has_prefixes(self) -> bool:
         """Return whether values may be stored by what they have in common with the one before."""
-        return _DELTA_BYTE_ARRAY in self._encodings()
+        return _DELTA_BYTE_ARRAY in self.encodings
 
     @property
     def has_dictionary(self) -> bool:
         """Return whether values may refer to a dictionary."""
-        return not _REFERRING.isdisjoint(self._encodings())
+        return not REFERRING.isdisjoint(self.encodings)
 
-    @property
-    def is_all_dictionary(self) -> bool:
-        """Return whether all values refer to a dictionary."""
-        if _PAGE_ENCODINGS not in self._found:
-            return self.has_dictionary and self._encodings() <= _REFERRING | _LEVELS
-        count, at = list_size(self._data, self._found[_PAGE_ENCODINGS])
-        for _ in range(count):
-            page, at = places(self._data, at)
-            if signed(self._data, page[1]) in _KINDS_OF_DATA_PAGES and signed(self._data, page[2]) not in _REFERRING:
-                return False
-        return self.has_dictionary
 
-    def _encodings(self) -> set[int]:
-        count, at = list_size(self._data, self._found[_ENCODINGS])
-        found = set()
-        for _ in range(count):
-            found.add(signed(self._data, at))
-            at = behind(self._data, at, _I32)
-        return found
+def _encodings(data: bytes, at: int) -> frozenset[int]:
+    count, at = list_size(data, at)
+    found = set()
+    for _ in range(count):
+        found.add(signed(data, at))
+        at = behind(data, at, I32)
+    return frozenset(found)
 
 
 class Footer:
@@ -102,7 +91,7 @@ class Footer:
         self._group_places: list[int] = []
         self._group_count = 0
         self._group = -1
-        self._chunks: list[Chunk] = []
+        self._chunks: list[dict[int, int]] = []
 
     @property
     def content(self) -> bytes:
@@ -123,27 +112,27 @@ class Footer:
         try:
             if group != self._group:
                 self._chunks, self._group = list(self._parsed(group)), group
-            return {column: self._chunks[column] for column in columns}
-        except (LookupError, StopIteration, ValueError) as error:
+            return {column: Chunk.at(self.content, self._chunks[column]) for column in columns}
+        except (LookupError, StopIteration, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
 
-    def _parsed(self, group: int) -> Iterator[Chunk]:
+    def _parsed(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content
         begin = self._place(group)
-        count, at = next(list_size(data, at) for field, _, at in fields(data, begin) if field == _COLUMNS)
+        count, at = next(list_size(data, at) for *field, at in fields(data, begin) if field == [_COLUMNS, LIST])
         for _ in range(count):
             found, at = places(data, at, _META_DATA)
-            yield Chunk(data, found)
+            yield found
 
     def _place(self, group: int) -> int:
         """Return the place of a row group, and remember those before it: they are read in order."""
         data, known = self.content, self._group_places
         if not known:
-            begin = next(at for field, kind, at in fields(data, 0) if (field, kind) == (_ROW_GROUPS, _LIST))
+            begin = next(at for field, kind, at in fields(data, 0) if (field, kind) == (_ROW_GROUPS, LIST))
             self._group_count, first = list_size(data, begin)
             known.append(first)
         if group >= self._group_count:
             raise IndexError(group)
         while len(known) <= group:
-            known.append(behind(data, known[-1], _STRUCT))
+            known.append(behind(data, known[-1], STRUCT))
         return known[group]

@@ -2,9 +2,10 @@
 
 Such a value is the nanoseconds of the day and the number of the day in the Julian count, both signed. Arrow takes them
 for unsigned ones and its result wraps around: a moment before -4713-11-24, or one that Spark's own addition wrapped,
-would come out as another moment that looks sound. A column chunk whose values all come from a dictionary is decoded by
-Arrow if no value of the dictionary wraps. For any other chunk the footer is changed in memory before Arrow sees it: the
-columns are fixed-size binary of 12 bytes there, whose encodings are the same, and are decoded here.
+would come out as another moment that looks sound. A column chunk is decoded by Arrow if the headers of its pages show
+that all values come from a dictionary, and no value of the dictionary wraps. For any other chunk the footer is changed
+in memory before Arrow sees it: the columns are fixed-size binary of 12 bytes there, whose encodings are the same, and
+are decoded here.
 """
 
 import struct
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tailer.read.dictionary import Dictionary
 from tailer.read.footer import Chunk, Footer
-from tailer.read.thrift import behind, fields, list_size
+from tailer.read.thrift import I32, LIST, STRUCT, behind, fields, list_size
 
 __all__ = ["Int96"]
 
@@ -31,9 +32,9 @@ _EPOCH_DAY: Final = 2_440_588  # 1970-01-01 in the Julian count
 
 _NEAR_DAYS: Final = 100_000_000  # no sum overflows within as many days of either sign
 
+_NOT_UNDERSTOOD: Final = "the footer of a file with timestamps of 96 bits is not understood"
 _MAGIC: Final = b"PAR1"
 _SCHEMA: Final = 2  # the number of the field that is a list of the file's columns
-_I32, _LIST, _STRUCT = 5, 9, 12
 _TYPE: Final = 0x15  # the header of an i32 that is the first field of a column, or the next one: type and length
 _INT96, _FIXED, _FIXED_WIDTH = 2 * 3, 2 * 7, 2 * _WIDTH  # as zigzag numbers
 
@@ -55,7 +56,8 @@ class Int96:
         self._types = {field.name: field.type for field in file.schema_arrow}
         paths = tuple(f"{path}." for path in leaves.values())
         self._names = {name for name in self._types if any(path.startswith(f"{name}.") for path in paths)}
-        self._reopened: dict[frozenset[int], pq.ParquetFile] = {}
+        self._reopened: pq.ParquetFile | None = None
+        self._fixed: frozenset[int] = frozenset()  # the leaves that are fixed-size binary there
 
     @classmethod
     def of(cls, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, **options: Any) -> Self | None:
@@ -75,18 +77,26 @@ class Int96:
         fixed = frozenset(index for index, chunk in chunks.items() if not self._is_near(chunk))
         if not fixed:
             return self._file
-        if fixed not in self._reopened:
-            footer = _with_fixed_size(self._footer.content, fixed)
-            whole = b"".join([_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC])
-            metadata = pq.read_metadata(pa.BufferReader(whole))
-            self._reopened[fixed] = pq.ParquetFile(self._source, metadata=metadata, **self._options)
-        return self._reopened[fixed]
+        if self._reopened is None or not fixed <= self._fixed:
+            # An open file holds a whole footer, so there are never many: the second one does for all row groups.
+            self._fixed = fixed if self._reopened is None else frozenset(self._leaves)
+            self._reopened = self._with_fixed_size()
+        return self._reopened
+
+    def _with_fixed_size(self) -> pq.ParquetFile:
+        footer = _with_fixed_size(self._footer.content, self._fixed)
+        whole = b"".join([_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+        metadata = pq.read_metadata(pa.BufferReader(whole))
+        if any(metadata.schema.column(leaf).physical_type == "INT96" for leaf in self._fixed):
+            raise pa.ArrowInvalid(_NOT_UNDERSTOOD)
+        return pq.ParquetFile(self._source, metadata=metadata, **self._options)
 
     def _is_near(self, chunk: Chunk) -> bool:
         """Return whether it pays to look, and all values come from a dictionary in which Arrow decodes each right."""
-        if chunk.num_values <= _FEW or not chunk.is_all_dictionary:
+        if chunk.num_values <= _FEW or not chunk.has_dictionary:
             return False
-        values = Dictionary(self._source, chunk).raw()
+        dictionary = Dictionary(self._source, chunk)
+        values = dictionary.raw(_WIDTH) if dictionary.has_all(chunk.num_values) else None
         return values is not None and _are_near(values)
 
     def decoded(self, batch: pa.RecordBatch, columns: Iterable[str]) -> pa.RecordBatch:
@@ -195,12 +205,12 @@ def _with_fixed_size(footer: bytes, leaves: Container[int]) -> bytes:
     """
     try:
         return _changed(footer, leaves)
-    except (IndexError, StopIteration, ValueError) as error:
-        raise pa.ArrowInvalid("the footer of a file with timestamps of 96 bits is not understood") from error
+    except (IndexError, StopIteration, ValueError, RecursionError) as error:
+        raise pa.ArrowInvalid(_NOT_UNDERSTOOD) from error
 
 
 def _changed(footer: bytes, leaves: Container[int]) -> bytes:
-    schema = next(at for field, kind, at in fields(footer, 0) if (field, kind) == (_SCHEMA, _LIST))
+    schema = next(at for field, kind, at in fields(footer, 0) if (field, kind) == (_SCHEMA, LIST))
     count, at = list_size(footer, schema)
     changed, copied, leaf = bytearray(), 0, -1
     for _ in range(count):
@@ -212,9 +222,9 @@ def _changed(footer: bytes, leaves: Container[int]) -> bytes:
                 if footer[at + 1] != _INT96 or not (following == _TYPE or following >> 4 > 1):
                     raise ValueError(following)
                 if following == _TYPE:  # it has a length already, which says nothing
-                    copied = behind(footer, at + 3, _I32)
+                    copied = behind(footer, at + 3, I32)
                 else:
                     changed.append(following - 0x10)
                     copied = at + 3
-        at = behind(footer, at, _STRUCT)
+        at = behind(footer, at, STRUCT)
     return bytes(changed + footer[copied:])

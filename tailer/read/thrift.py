@@ -1,25 +1,28 @@
 """Just enough of Thrift's compact protocol to find fields in Parquet's footers and page headers, and to write some.
 
-Functions raise `IndexError` or `ValueError` for bytes that are no such structure. A footer has dozens of fields for
-each column, so those that skip values call as little as possible.
+Functions raise `IndexError`, `ValueError` or `RecursionError` for bytes that are no such structure. A footer has dozens
+of fields for each column, so those that skip values call as little as possible.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-__all__ = ["behind", "fields", "list_size", "number", "places", "signed", "zigzag"]
+__all__ = ["I32", "I64", "LIST", "STRUCT", "behind", "fields", "list_size", "number", "places", "signed", "zigzag"]
 
-_STOP, _I16, _I64, _BINARY, _STRUCT = 0, 4, 6, 8, 12
+_STOP, _I16, I32, I64, _BINARY, LIST, STRUCT = 0, 4, 5, 6, 8, 9, 12
+_WIDTHS: Final = {1: 1, 2: 1, 3: 1, 7: 8}  # bytes of an element of a list, where all have as many
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:
     """Return the variable-length number at a place, not zigzag-decoded, and the place behind it."""
     value = shift = 0
-    while True:
+    while shift < 70:
         byte = data[at]
         value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
-        if byte < 128:
+        if byte < 128 and value < 2**64:
             return value, at
+    raise ValueError(value)
 
 
 def signed(data: bytes, at: int) -> int:
@@ -51,15 +54,15 @@ def fields(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
         if header >> 4:
             field, at = field + (header >> 4), at + 1
         else:
-            encoded, at = number(data, at + 1)
-            field = encoded >> 1
+            field, at = _field_number(data, at + 1)
         yield field, header & 15, at
         at = behind(data, at, header & 15)
 
 
-def places(data: bytes, at: int, inner: int = 0) -> tuple[dict[int, int], int]:
-    """Return the places of the values of the struct at a place, by field number, and the place behind the struct.
+def places(data: bytes, at: int, inner: int = -1) -> tuple[dict[int, int], int]:
+    """Return the places of the values of the struct at a place, and the place behind the struct.
 
+    Their keys: sixteen times the number of the field, plus its type. Readers skip a field of another type than theirs.
     If field `inner` is a struct, the places of its values are returned instead.
     """
     found: dict[int, int] = {}
@@ -68,14 +71,18 @@ def places(data: bytes, at: int, inner: int = 0) -> tuple[dict[int, int], int]:
         at += 1
         field += header >> 4
         if header < 16:
-            encoded, at = number(data, at)
-            field = encoded >> 1
+            field, at = _field_number(data, at)
         kind = header & 15
-        if field == inner and kind == _STRUCT:
+        if field == inner and kind == STRUCT:
+            if result is not found:
+                raise ValueError(field)
             result, at = places(data, at)
             continue
-        found[field] = at
-        if _I16 <= kind <= _I64:
+        key = field << 4 | kind
+        if key in found:
+            raise ValueError(field)
+        found[key] = at
+        if _I16 <= kind <= I64:
             while data[at] > 127:
                 at += 1
             at += 1
@@ -84,16 +91,23 @@ def places(data: bytes, at: int, inner: int = 0) -> tuple[dict[int, int], int]:
     return result, at + 1
 
 
+def _field_number(data: bytes, at: int) -> tuple[int, int]:
+    encoded, at = number(data, at)
+    if encoded & 1 or encoded > 65535:
+        raise ValueError(encoded)
+    return encoded >> 1, at
+
+
 def behind(data: bytes, at: int, kind: int) -> int:
     """Return the place behind a value of a type."""
-    if kind == _STRUCT:
+    if kind == STRUCT:
         return _behind_struct(data, at)
-    if kind in (9, 10):
+    if kind in (LIST, 10):
         return _behind_list(data, at)
     if kind == _BINARY:
         size, at = number(data, at)
         return at + size
-    if _I16 <= kind <= _I64:
+    if _I16 <= kind <= I64:
         return number(data, at)[1]
     if kind in (1, 2):  # true and false are in the header
         return at
@@ -108,7 +122,7 @@ def _behind_struct(data: bytes, at: int) -> int:
         if header < 16:  # the number of the field follows
             at = number(data, at)[1]
         kind = header & 15
-        if _I16 <= kind <= _I64:
+        if _I16 <= kind <= I64:
             while data[at] > 127:
                 at += 1
             at += 1
@@ -122,11 +136,16 @@ def _behind_struct(data: bytes, at: int) -> int:
 def _behind_list(data: bytes, at: int) -> int:
     kind = data[at] & 15
     size, at = list_size(data, at)
+    if kind in _WIDTHS:
+        at += size * _WIDTHS[kind]
+        if at > len(data):
+            raise IndexError(at)
+        return at
     for _ in range(size):
-        if _I16 <= kind <= _I64:
+        if _I16 <= kind <= I64:
             while data[at] > 127:
                 at += 1
             at += 1
         else:
-            at = at + 1 if kind in (1, 2) else behind(data, at, kind)
+            at = behind(data, at, kind)
     return at

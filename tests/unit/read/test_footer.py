@@ -32,7 +32,9 @@ def test_chunks(tmp_path: Path, compression: str, dictionary: Any) -> None:
                 known = metadata.row_group(group).column(index)
                 assert (chunk.num_values, chunk.size_bytes) == (known.num_values, known.total_uncompressed_size)
                 assert chunk.begin == (known.dictionary_page_offset or known.data_page_offset)
-                assert chunk.is_all_dictionary == chunk.has_dictionary == known.has_dictionary_page
+                assert chunk.stored_bytes == known.total_compressed_size
+                dictionary = Dictionary(source, chunk)
+                assert dictionary.has_all(chunk.num_values) == chunk.has_dictionary == known.has_dictionary_page
                 assert not chunk.has_prefixes
             texts = table()["text"].slice(group * 130, 130).to_pylist()
             assert footer.chunks(group, [1])[1].text_bytes == sum(map(len, texts))
@@ -45,7 +47,7 @@ def test_dictionaries(tmp_path: Path) -> None:
         found = texts.texts()
         assert found is not None
         assert sorted(found.cast(pa.string()).to_pylist()) == sorted(f"value {number}" for number in range(300))
-        raw = numbers.raw()
+        raw = numbers.raw(8)
         assert raw is not None
         assert memoryview(raw).cast("q").tolist() == list(range(500, ROWS))
 
@@ -55,7 +57,7 @@ def test_a_chunk_without_dictionary(tmp_path: Path) -> None:
     with pa.OSFile(str(path)) as source:
         chunk = Footer(source).chunks(0, [1])[1]
         dictionary = Dictionary(source, chunk)
-        assert (dictionary.texts(), dictionary.raw(), dictionary.size) == (None, None, chunk.size_bytes)
+        assert (dictionary.texts(), dictionary.raw(8), dictionary.size) == (None, None, chunk.size_bytes)
 
 
 @pytest.mark.parametrize(("group", "column"), [(1, 0), (0, 3)])
