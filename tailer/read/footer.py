@@ -73,6 +73,14 @@ class Chunk:
         return not REFERRING.isdisjoint(self.encodings)
 
 
+def _list_place(data: bytes, begin: int, wanted: int) -> int:
+    """Return the place of a field, which is a list, of the struct at a place."""
+    for field, kind, at in fields(data, begin):
+        if (field, kind) == (wanted, LIST):
+            return at
+    raise LookupError(wanted)
+
+
 def _encodings(data: bytes, at: int) -> frozenset[int]:
     count, at = list_size(data, at)
     found = set()
@@ -113,13 +121,13 @@ class Footer:
             if group != self._group:
                 self._chunks, self._group = list(self._parsed(group)), group
             return {column: Chunk.at(self.content, self._chunks[column]) for column in columns}
-        except (LookupError, StopIteration, ValueError, RecursionError) as error:
+        except (LookupError, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
 
     def _parsed(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content
         begin = self._place(group)
-        count, at = next(list_size(data, at) for *field, at in fields(data, begin) if field == [_COLUMNS, LIST])
+        count, at = list_size(data, _list_place(data, begin, _COLUMNS))
         for _ in range(count):
             found, at = places(data, at, _META_DATA)
             yield found
@@ -128,8 +136,7 @@ class Footer:
         """Return the place of a row group, and remember those before it: they are read in order."""
         data, known = self.content, self._group_places
         if not known:
-            begin = next(at for field, kind, at in fields(data, 0) if (field, kind) == (_ROW_GROUPS, LIST))
-            self._group_count, first = list_size(data, begin)
+            self._group_count, first = list_size(data, _list_place(data, 0, _ROW_GROUPS))
             known.append(first)
         if group >= self._group_count:
             raise IndexError(group)
