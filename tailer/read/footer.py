@@ -82,7 +82,7 @@ def _list_place(data: bytes, begin: int, wanted: int) -> int:
 
 
 def _encodings(data: bytes, at: int) -> frozenset[int]:
-    count, at = list_size(data, at)
+    count, at = list_size(data, at, I32)
     found = set()
     for _ in range(count):
         found.add(signed(data, at))
@@ -127,7 +127,7 @@ class Footer:
     def _parsed(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content
         begin = self._place(group)
-        count, at = list_size(data, _list_place(data, begin, _COLUMNS))
+        count, at = list_size(data, _list_place(data, begin, _COLUMNS), STRUCT)
         for _ in range(count):
             found, at = places(data, at, _META_DATA)
             yield found
@@ -136,7 +136,7 @@ class Footer:
         """Return the place of a row group, and remember those before it: they are read in order."""
         data, known = self.content, self._group_places
         if not known:
-            self._group_count, first = list_size(data, _list_place(data, 0, _ROW_GROUPS))
+            self._group_count, first = list_size(data, _list_place(data, 0, _ROW_GROUPS), STRUCT)
             known.append(first)
         if group >= self._group_count:
             raise IndexError(group)

@@ -211,7 +211,7 @@ def _with_fixed_size(footer: bytes, leaves: Container[int]) -> bytes:
 
 def _changed(footer: bytes, leaves: Container[int]) -> bytes:
     schema = next(at for field, kind, at in fields(footer, 0) if (field, kind) == (_SCHEMA, LIST))
-    count, at = list_size(footer, schema)
+    count, at = list_size(footer, schema, STRUCT)
     changed, copied, leaf = bytearray(), 0, -1
     for _ in range(count):
         if footer[at] == _TYPE:  # a column with children has no type

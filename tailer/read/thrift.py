@@ -41,10 +41,15 @@ def zigzag(value: int) -> bytes:
     return bytes(encoded)
 
 
-def list_size(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number of elements of the list whose header is at a place, and where they begin."""
-    size = data[at] >> 4
-    return (size, at + 1) if size < 15 else number(data, at + 1)
+def list_size(data: bytes, at: int, kind: int | None = None) -> tuple[int, int]:
+    """Return the number of elements of the list whose header is at a place, and where they begin.
+
+    Readers take elements for those of the type that they expect: with `kind`, another one raises `ValueError`.
+    """
+    header = data[at]
+    if kind is not None and header >> 4 and header & 15 != kind:
+        raise ValueError(header)
+    return (header >> 4, at + 1) if header < 240 else number(data, at + 1)
 
 
 def fields(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:

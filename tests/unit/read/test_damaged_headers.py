@@ -12,7 +12,7 @@ import pytest
 from tailer.errors import DataCorrupt
 from tailer.read.batch_sizes import BATCH_BYTES
 from tailer.read.execute import execute
-from tailer.read.thrift import LIST, STRUCT, behind, number, places, zigzag
+from tailer.read.thrift import I32, LIST, STRUCT, behind, list_size, number, places, zigzag
 from tests.support.tables.log_files import parquet, task
 
 RAW, KIND = pa.binary(12), pa.timestamp("us", "UTC")
@@ -227,3 +227,11 @@ def test_fields_by_number_and_type() -> None:
     assert places(b"\x15\2\6\2\4\0", 0) == ({1 << 4 | 5: 1, 1 << 4 | 6: 4}, 6)
     with pytest.raises(ValueError, match="1"):
         places(b"\x15\2\5\2\4\0", 0)
+
+
+def test_the_elements_of_a_list() -> None:
+    assert list_size(b"\x25\2\4", 0, I32) == (2, 1)
+    assert list_size(b"\xf5\x10", 0, I32) == (16, 2)
+    assert list_size(b"\0", 0, I32) == (0, 1)
+    with pytest.raises(ValueError, match="38"):
+        list_size(b"\x26\2\4", 0, I32)
