@@ -3,7 +3,8 @@
 The configuration file, its sinks and the options of the data source for Spark are read here. A struct may have dotted
 or camel-case names for its fields (`rename`), tables for options (fields that are structs), and bounds for numbers
 (`msgspec.Meta`). Its class variables, if any: `refused` maps names that are not options to a reason and a next step,
-`missing` maps required options to the next step where they are missing.
+`missing` maps required options to the next step where they are missing, `remedies` maps options to the next step where
+their value is of the wrong type.
 """
 
 import re
@@ -15,11 +16,13 @@ import msgspec
 
 from tailer.errors import ConfigError, did_you_mean
 
-__all__ = ["described", "faults_of", "option_names", "read_options"]
+__all__ = ["described", "faults_of", "from_texts", "option_names", "read_options"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 _WORDS: Final[Mapping[Any, str]] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_BOOLEANS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_WHOLE: Final = re.compile(r"[0-9]{1,19}")
 
 
 def read_options(
@@ -44,10 +47,10 @@ def read_options(
     raise found[0] if len(found) == 1 else ExceptionGroup(f"options of {name}", found)
 
 
-def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, lax: bool = False) -> Iterator[ConfigError]:
+def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, texts: bool = False) -> Iterator[ConfigError]:
     """Yield an error for each option that is unknown, missing or of the wrong type; `where` is its name.
 
-    `lax`: texts are read as the number or the boolean that is wanted.
+    `texts`: users can only write texts, and `options` are `from_texts`.
     """
     fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}
     unknown = [_unknown(name, shape) for name in sorted(options.keys() - fields.keys())]
@@ -58,10 +61,24 @@ def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, lax: b
                 remedies: Mapping[str, str] = getattr(shape, "missing", {})
                 yield ConfigError(name, "is missing", remedies.get(name, f"The options are: {', '.join(fields)}."))
         elif (table := _table(field.type)) is not None and isinstance(options[name], Mapping):
-            for fault in faults_of(options[name], table, lax=lax):
+            for fault in faults_of(options[name], table, texts=texts):
                 yield ConfigError(f"{name}.{fault.where}", fault.reason, fault.remedy)
-        elif not _fits(options[name], field.type, lax=lax):
-            yield ConfigError(name, f"must be {described(field.type)}", _example(name, options[name], field.type))
+        elif not _fits(options[name], field.type):
+            next_steps: Mapping[str, str] = getattr(shape, "remedies", {})
+            remedy = next_steps.get(name) or _example(name, options[name], field.type, texts=texts)
+            yield ConfigError(name, f"must be {described(field.type)}", remedy)
+
+
+def from_texts(texts: Mapping[str, str], shape: type[msgspec.Struct]) -> dict[str, str | int | bool]:
+    """Return options with the booleans and whole numbers that `shape` wants; a text that is neither stays a text."""
+    kinds = {field.encode_name: _kinds(field.type) for field in msgspec.structs.fields(shape)}
+    values: dict[str, str | int | bool] = dict(texts)
+    for name, text in texts.items():
+        if bool in kinds.get(name, ()) and text.lower() in _BOOLEANS:
+            values[name] = _BOOLEANS[text.lower()]
+        elif int in kinds.get(name, ()) and _WHOLE.fullmatch(text):
+            values[name] = int(text)
+    return values
 
 
 def option_names(shape: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -113,15 +130,15 @@ def _unknown(name: str, shape: type[msgspec.Struct]) -> ConfigError:
     )
 
 
-def _fits(value: Any, kind: Any, *, lax: bool) -> bool:
+def _fits(value: Any, kind: Any) -> bool:
     try:
-        msgspec.convert(value, kind, strict=not lax)
+        msgspec.convert(value, kind)
     except msgspec.ValidationError:
         return False
     return True
 
 
-def _example(name: str, value: Any, kind: Any) -> str:
+def _example(name: str, value: Any, kind: Any, *, texts: bool) -> str:
     """Return the next step for a value of the wrong type."""
     wanted = {kind, *get_args(kind)}
     examples = [meta.examples[0] for each in wanted for meta in _metas(each) if meta.examples]
@@ -131,10 +148,17 @@ def _example(name: str, value: Any, kind: Any) -> str:
         return f"Add a table that ends with .{name}]."
     if examples:
         return f"Give a value such as {examples[0]}."
-    if isinstance(value, str):
+    if isinstance(value, str) and not texts:
         is_choice = any(get_origin(each) is Literal or isinstance(each, EnumType) for each in wanted)
         return "Give one of these." if is_choice else "Write it without quotes."
+    if {int, float} & _kinds(kind):
+        return "Give such a number."
     return "Write it in quotes." if str in wanted else "Give one of these."
+
+
+def _kinds(kind: Any) -> set[Any]:
+    """Return the types of a union, without their bounds."""
+    return {get_args(each)[0] if get_origin(each) is Annotated else each for each in (kind, *get_args(kind))}
 
 
 def _metas(kind: Any) -> list[msgspec.Meta]:

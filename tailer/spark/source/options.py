@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.options import faults_of, option_names
+from tailer.config.options import faults_of, from_texts, option_names
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
 from tailer.spark.source.admission import Budget
@@ -185,10 +185,11 @@ def _given(options: Mapping[str, str]) -> _Given:
             raise ConfigError("path", "must be one table", "Read several tables one by one, and union them.")
         named = {name: text for name, text in named.items() if name.lower() != "paths"} | {"path": paths[0].strip()}
     texts = {name: text.lower() if name in _WORDS else text for name, text in named.items()}
-    for fault in faults_of(texts, _Given, lax=True):
+    values = from_texts(texts, _Given)
+    for fault in faults_of(values, _Given, texts=True):
         reason = f"is {texts[fault.where]!r}, but {fault.reason}" if fault.where in _NAMES.values() else fault.reason
         raise ConfigError(fault.where, reason, fault.remedy)
-    return msgspec.convert(texts, _Given, strict=False)
+    return msgspec.convert(values, _Given)
 
 
 def _path(text: str) -> Path:

@@ -210,6 +210,29 @@ def test_refusals_name_the_option_and_a_remedy(given: dict[str, str], where: str
     assert remedy
 
 
+@pytest.mark.parametrize("text", ["null", "None", "", "1", "0", "yes", "t", "1.0"])
+def test_only_true_and_false_are_booleans(text: str) -> None:
+    for option in ("snapshot", "netChanges", "computeUpdates", "rowIds"):
+        assert refused(**{option: text}) == (option, f"is {text!r}, but must be true or false", "Give one of these.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["null", "None", "", "0", "-1", "+1", "1.0", "1e3", "1_000", "0x10", "NaN", "٣", "true", str(2**63), "9" * 99],
+)
+def test_only_digits_are_counts(text: str) -> None:
+    for option in ("maxFilesPerTrigger", "maxRowsPerTrigger"):
+        reason = f"is {text!r}, but must be a whole number above 0"
+        assert refused(**{option: text}) == (option, reason, "Give a value such as 1000.")
+
+
+def test_counts_and_booleans_in_any_case() -> None:
+    assert options(maxFilesPerTrigger=" 007 ").budget == Budget(max_files=7)
+    assert options(maxRowsPerTrigger=2**63 - 1).budget == Budget(max_rows=2**63 - 1)
+    assert options(netChanges="False", snapshot="fALSE").snapshot is False
+    assert options(key="null", columns="null", netChanges="TRUE").columns == ("null",)
+
+
 def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
     assert refused(startingVersoin=1)[2] == "Did you mean 'startingVersion'?"
     assert refused(maxFilesPerTriger=1)[2] == "Did you mean 'maxFilesPerTrigger'?"
