@@ -15,6 +15,7 @@ from sinks.encoding.messages import BYTES, Messages
 from sinks.kafka.clients.port import Connection, Producer, ProducerFactory
 from sinks.kafka.clients.python_cluster import Cluster
 from sinks.kafka.clients.python_producer import PythonProducer
+from sinks.kafka.clients.settings import CONFLUENT_ONLY
 from sinks.kafka.options import Options, connection_of, settings_of
 from sinks.kafka.progress import Entry, decode, encode
 from sinks.kafka.topics import TopicState, check, check_present, wanted
@@ -152,7 +153,16 @@ def producer_factory(name: str, options: Options) -> ProducerFactory:
         from sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
     except ImportError as error:
         if options.library == "auto":
+            _check_without_confluent(name, options, error)
             return PythonProducer
         remedy = how_to_install("kafka-fast")
         raise ConfigError(f"{name}.library", f"confluent-kafka cannot be loaded: {error}", remedy) from error
     return ConfluentProducer
+
+
+def _check_without_confluent(name: str, options: Options, error: ImportError) -> None:
+    """Raise `ConfigError` for a setting that kafka-python lacks: the options accept it if confluent-kafka is found."""
+    for setting in sorted(CONFLUENT_ONLY & settings_of(options).settings.keys()):
+        reason = f"is a setting that only confluent-kafka has, which cannot be loaded: {error}"
+        remedy = "Leave it out, or install confluent-kafka again."
+        raise ConfigError(f"{name}.client.{setting}", reason, remedy) from error

@@ -32,6 +32,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for field in msgspec.structs.fields(ClientSettings)
     }
 
+    remedies: ClassVar = {
+        "client": 'The library is chosen by library, such as library = "confluent-kafka"; its settings go in a table '
+        "that ends with .client]."
+    }
+
     bootstrap_servers: str | list[str]  # host:port of some brokers
     topic: str = ""  # the topic for rows; by default the pipeline's name
     key: list[str] = []  # the columns of message keys; empty: messages have no keys
@@ -270,15 +275,22 @@ def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
     }
     for option, (value, least, most) in limits.items():
         if not least <= value <= most:
-            yield ConfigError(f"{name}.{option}", f"is {value:g}", f"Give a number from {least:g} to {most:g}.")
+            yield ConfigError(f"{name}.{option}", f"is {value}", f"Give a number from {least:g} to {most:g}.")
 
 
 def _check_client(name: str, options: Options) -> Iterator[ConfigError]:
     """Check the settings that depend on options of the sink."""
-    most = settings_of(options).delivery_timeout_ms // 10
-    if (options.client.linger_ms or 0) > most:
-        reason = f"is {options.client.linger_ms}, too long for the transaction's time limit"
-        yield ConfigError(f"{name}.client.linger.ms", reason, f"Give at most {most}, or raise transaction_timeout_s.")
+    client = options.client
+    if client.linger_ms is not None and 1 <= options.transaction_timeout_s <= _LARGEST_TIMEOUT_S:
+        most = settings_of(options).delivery_timeout_ms // 10
+        if client.linger_ms > most:
+            reason = f"is {client.linger_ms}, too long for the transaction's time limit"
+            remedy = f"Give at most {most}, or raise transaction_timeout_s."
+            yield ConfigError(f"{name}.client.linger.ms", reason, remedy)
+    first_ms, longest_ms = client.reconnect_backoff_ms, client.reconnect_backoff_max_ms
+    if first_ms is not None and longest_ms is not None and longest_ms < first_ms:
+        remedy = f"Give at least {first_ms}, or leave it out."
+        yield ConfigError(f"{name}.client.reconnect.backoff.max.ms", "is less than reconnect.backoff.ms", remedy)
     secrets = {
         "ssl_key_password_file": options.client.ssl_key_password,
         "sasl_password_file": options.client.sasl_password,

@@ -18,6 +18,7 @@ from sinks.encoding.messages import Messages
 from sinks.kafka.clients.answers import UNAUTHENTICATED, UNKNOWN_TOPIC, error_of
 from sinks.kafka.clients.port import Connection, ProducerSettings
 from sinks.kafka.clients.security import Tokens, protocol_of, tls_context
+from sinks.kafka.clients.settings import reconnect_waits
 from sinks.kafka.rows import rows
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 
@@ -243,11 +244,11 @@ def _client(connection: Connection, settings: ProducerSettings, transactional_id
         "queue.buffering.max.kbytes": max(settings.in_flight_bytes, 2 * settings.request_bytes) // 1024,
         "allow.auto.create.topics": False,
         "topic.metadata.propagation.max.ms": _TOPIC_MS,
-        "reconnect.backoff.max.ms": 2_000,
         "retry.backoff.ms": 20,
         "error_cb": trouble.report,
     }
     config |= _connection_config(connection) | dict(connection.settings) | dict(settings.settings)
+    config |= reconnect_waits(connection.settings)
     try:
         return Client(config, logger=_client_log)
     except KafkaException as error:

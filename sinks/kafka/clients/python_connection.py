@@ -13,7 +13,7 @@ from sinks.kafka.clients.answers import OLDEST_BROKER, error_of, too_old
 from sinks.kafka.clients.port import Connection, Settings
 from sinks.kafka.clients.python_login import probe_login
 from sinks.kafka.clients.security import Tokens, protocol_of, tls_context
-from sinks.kafka.clients.settings import PYTHON_NAMES
+from sinks.kafka.clients.settings import PYTHON_NAMES, reconnect_waits
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 
 __all__ = ["CLIENT_ERRORS", "arguments_of", "connected", "error_for", "translated"]
@@ -31,7 +31,6 @@ if _client_log.level == logging.NOTSET:
 _TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
 
 _CONNECT_MS: Final = 15_000
-_RECONNECT_MS: Final = 2_000
 _TOKENS: Final = "sasl_oauth_token_provider"
 _CODE: Final = re.compile(r"\[Error (\d+)\]")
 
@@ -66,8 +65,7 @@ def arguments_of(connection: Connection) -> dict[str, Any]:
         "client_id": connection.client_id,
         "security_protocol": protocol_of(connection),
         "bootstrap_timeout_ms": _CONNECT_MS,
-        "reconnect_backoff_max_ms": _RECONNECT_MS,
-        **translated(connection.settings),
+        **translated({**connection.settings, **reconnect_waits(connection.settings)}),
     }
     sasl = connection.sasl
     if connection.tls is not None:

@@ -17,13 +17,19 @@ __all__ = [
     "Compression",
     "Mechanism",
     "passed_on",
+    "reconnect_waits",
     "spelled",
 ]
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 Compression = Literal["none", "lz4", "gzip", "zstd", "snappy"]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+# The bounds are librdkafka's, in milliseconds, bytes or a count; kafka-python has none.
+Lifetime = Annotated[int, msgspec.Meta(ge=0, le=86_400_000)]
+Reconnect = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
+Retry = Annotated[int, msgspec.Meta(ge=1, le=300_000)]
+Linger = Annotated[int, msgspec.Meta(ge=0, le=900_000)]
+SocketBuffer = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
 
 _ALWAYS: Final = ("is set by the sink: delivering exactly once depends on it", "Leave it out.")
 _READS: Final = ("is for consumers: the sink reads its progress with settings of its own", "Leave it out.")
@@ -55,6 +61,7 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "sasl.jaas.config": _LOGIN,
     "sasl.client.callback.handler.class": _LOGIN,
     "sasl.login.callback.handler.class": _LOGIN,
+    "queue.buffering.backpressure.threshold": ("must be 1 for an idempotent producer", "Leave it out."),
     "plugin.library.paths": _CLIENTS,
     "interceptor.classes": _CLIENTS,
     **dict.fromkeys(("ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.type"), _TRUST),
@@ -110,32 +117,35 @@ class ClientSettings(
     # how addresses of brokers are looked up
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] | None = None
     # close connections after this time without use
-    connections_max_idle_ms: Annotated[int, msgspec.Meta(ge=60_000)] | None = None
-    metadata_max_age_ms: Count | None = None  # refresh what is known of topics after this time
-    reconnect_backoff_ms: Count | None = None  # wait before connecting again
-    reconnect_backoff_max_ms: Count | None = None  # the longest such wait
-    retry_backoff_ms: Count | None = None  # wait before sending again
-    socket_send_buffer_bytes: Count | None = None  # of each socket
-    socket_receive_buffer_bytes: Count | None = None  # of each socket
+    connections_max_idle_ms: Annotated[int, msgspec.Meta(ge=60_000, le=2**31 - 1)] | None = None
+    # refresh what is known of topics after this time
+    metadata_max_age_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
+    reconnect_backoff_ms: Reconnect | None = None  # wait before connecting again
+    reconnect_backoff_max_ms: Reconnect | None = None  # the longest such wait
+    retry_backoff_ms: Retry | None = None  # wait before sending again
+    socket_send_buffer_bytes: SocketBuffer | None = None  # of each socket
+    socket_receive_buffer_bytes: SocketBuffer | None = None  # of each socket
 
     compression_type: Compression = "lz4"  # of batches of messages
-    linger_ms: Count | None = None  # wait for more messages before a batch is sent
-    batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None  # the most bytes of a batch
+    linger_ms: Linger | None = None  # wait for more messages before a batch is sent
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None  # the most bytes of a batch
 
     # (confluent-kafka) the most messages of a batch
-    batch_num_messages: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    batch_num_messages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     broker_address_family: Literal["any", "v4", "v6"] | None = None  # (confluent-kafka) of IP addresses
-    broker_address_ttl: Count | None = None  # (confluent-kafka) keep resolved addresses for this many milliseconds
-    compression_level: int | None = None  # (confluent-kafka) of the codec
-    queue_buffering_backpressure_threshold: Count | None = None  # (confluent-kafka) requests in a broker's queue
-    retry_backoff_max_ms: Count | None = None  # (confluent-kafka) the longest wait before sending again
-    socket_connection_setup_timeout_ms: Count | None = None  # (confluent-kafka) to connect
+    broker_address_ttl: Lifetime | None = None  # (confluent-kafka) keep resolved addresses for this many milliseconds
+    compression_level: Annotated[int, msgspec.Meta(ge=-1, le=12)] | None = None  # (confluent-kafka) of the codec
+    retry_backoff_max_ms: Retry | None = None  # (confluent-kafka) the longest wait before sending again
+    # (confluent-kafka) the longest time to connect
+    socket_connection_setup_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=2**31 - 1)] | None = None
     socket_keepalive_enable: bool | None = None  # (confluent-kafka) TCP keepalive
-    socket_max_fails: Count | None = None  # (confluent-kafka) disconnect after this many failed requests
+    # (confluent-kafka) disconnect after this many failed requests
+    socket_max_fails: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     socket_nagle_disable: bool | None = None  # (confluent-kafka) TCP_NODELAY
     # (confluent-kafka) stay at a partition, for messages without a key
-    sticky_partitioning_linger_ms: Count | None = None
-    topic_metadata_refresh_interval_ms: int | None = None  # (confluent-kafka) refresh what is known of topics
+    sticky_partitioning_linger_ms: Linger | None = None
+    # (confluent-kafka) refresh what is known of topics; -1: never
+    topic_metadata_refresh_interval_ms: Annotated[int, msgspec.Meta(ge=-1, le=3_600_000)] | None = None
 
     def __repr__(self) -> str:
         """Return the names of the settings that are given, without values: some are secrets."""
@@ -160,11 +170,13 @@ OF_PRODUCERS: Final = frozenset({"linger.ms", "batch.size"})
 CONFLUENT_ONLY: Final = frozenset(
     {
         *("batch.num.messages", "broker.address.family", "broker.address.ttl", "compression.level"),
-        *("queue.buffering.backpressure.threshold", "retry.backoff.max.ms", "socket.connection.setup.timeout.ms"),
-        *("socket.keepalive.enable", "socket.max.fails", "socket.nagle.disable", "sticky.partitioning.linger.ms"),
-        "topic.metadata.refresh.interval.ms",
+        *("retry.backoff.max.ms", "socket.connection.setup.timeout.ms", "socket.keepalive.enable", "socket.max.fails"),
+        *("socket.nagle.disable", "sticky.partitioning.linger.ms", "topic.metadata.refresh.interval.ms"),
     }
 )
+
+_FIRST_RECONNECT_MS: Final = 100  # librdkafka's default
+_LONGEST_RECONNECT_MS: Final = 2_000
 
 # Other names of settings, in Kafka's documentation or in librdkafka's.
 _ALIASES: Final[Mapping[str, str]] = {
@@ -202,6 +214,16 @@ def passed_on(settings: ClientSettings, *, to_producers: bool) -> dict[str, Any]
     producers = OF_PRODUCERS | CONFLUENT_ONLY
     wanted = producers if to_producers else PYTHON_NAMES.keys() - producers
     return {name: value for name, value in msgspec.to_builtins(settings).items() if name in wanted}
+
+
+def reconnect_waits(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the waits before connecting again. One that is not given fits the other: the first must not be longer."""
+    first, longest = "reconnect.backoff.ms", "reconnect.backoff.max.ms"
+    waits = {longest: max(_LONGEST_RECONNECT_MS, settings.get(first, 0))}
+    waits |= {name: settings[name] for name in (first, longest) if name in settings}
+    if waits[longest] < _FIRST_RECONNECT_MS:
+        waits.setdefault(first, waits[longest])
+    return waits
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -381,7 +381,7 @@ def test_the_environment_overrides_settings_of_a_client(tmp_path: Path, monkeypa
     monkeypatch.setenv(f"{prefix}__LINGER_MS", "soon")
     (problem,) = examine(path).problems
     assert problem.error.where == f"environment {prefix}__LINGER_MS"
-    assert problem.error.reason == "must be a whole number of at least 0"
+    assert problem.error.reason == "must be a whole number from 0 to 900000"
 
 
 @pytest.mark.parametrize("option", ["compute_updates", "row_ids", "skip_unchanged"])

@@ -1,17 +1,27 @@
 """The options of the `kafka` sink: refusals before any I/O, and that secrets are not shown."""
 
 import logging
+import math
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from sinks.kafka.clients.port import OAuth, Sasl, Tls
 from sinks.kafka.clients.python_connection import arguments_of
-from sinks.kafka.clients.settings import CONFLUENT_ONLY, OF_PRODUCERS, PYTHON_NAMES, ClientSettings
+from sinks.kafka.clients.python_producer import PythonProducer
+from sinks.kafka.clients.settings import (
+    CONFLUENT_ONLY,
+    OF_PRODUCERS,
+    PYTHON_NAMES,
+    ClientSettings,
+    reconnect_waits,
+)
+from sinks.kafka.link import producer_factory
 from sinks.kafka.options import Options, connection_of, read, settings_of
 from sinks.kafka.sink import KafkaSink
 from tailer.errors import ConfigError, SinkRejected
@@ -19,6 +29,7 @@ from tailer.errors import ConfigError, SinkRejected
 SERVERS = {"bootstrap_servers": "one:9092, two:9092"}
 USER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ada"}
 SASL = {**USER, "sasl.password": "hush"}
+FIXED: Final = {"transactional.id": "orders", "enable.idempotence": True}
 OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 
 
@@ -70,6 +81,9 @@ def test_little_is_needed() -> None:
         ("partitions", {"partitions": 0}),
         ("max_record_bytes", {"max_record_bytes": 10}),
         ("transaction_timeout_s", {"transaction_timeout_s": 901}),
+        ("transaction_timeout_s", {"transaction_timeout_s": math.nan}),
+        ("transaction_timeout_s", {"transaction_timeout_s": math.inf}),
+        ("partitions", {"partitions": 10**400}),
         ("client.ssl.ca.location", {"client": {"ssl.ca.location": "ca.pem"}}),
         ("client.ssl.certificate.location", {"client": {**SASL, "ssl.certificate.location": "mine.pem"}}),
         ("sasl_password_file", {"client": SASL, "sasl_password_file": "secret"}),
@@ -120,6 +134,8 @@ def test_invalid_options_are_refused_by_name(option: str, given: dict[str, Any])
             ["client.sasl.username", "client.sasl.password"],
         ),
         ({"client": {"acks": 1, "linger.ms": -1}, "partitions": 0}, ["client.acks", "client.linger.ms", "partitions"]),
+        ({"transaction_timeout_s": -5}, ["transaction_timeout_s"]),
+        ({"transaction_timeout_s": math.nan, "client": {"linger.ms": 5000}}, ["transaction_timeout_s"]),
         # A fault that only follows from another one is not reported.
         ({"key": "id", "tombstones": True}, ["key"]),
         ({"large_records": "dead_letter", "dead_letter_topic": 3}, ["dead_letter_topic"]),
@@ -211,6 +227,7 @@ def test_settings_are_passed_on_however_they_are_spelled(table: dict[str, Any]) 
         ("bootstrap.servers", "the sink's option bootstrap_servers"),
         ("group.id", "is for consumers"),
         ("isolation.level", "is for consumers"),
+        ("queue.buffering.backpressure.threshold", "must be 1 for an idempotent producer"),
         ("sasl.jaas.config", "is for clients in Java"),
         ("ssl.truststore.location", "is for clients in Java"),
     ],
@@ -221,6 +238,12 @@ def test_what_the_sink_sets_itself_is_refused_with_the_reason(setting: str, said
         assert (fault.where, said in fault.reason) == (f"orders.client.{setting}", True)
         assert fault.hint
         assert "hush" not in f"{fault}{fault.hint}"
+
+
+def test_the_former_option_for_the_library_gets_a_hint() -> None:
+    (fault,) = faults({"client": "confluent-kafka"})
+    assert (fault.where, fault.reason) == ("orders.client", "must be a table")
+    assert fault.hint.startswith('The library is chosen by library, such as library = "confluent-kafka"')
 
 
 def test_an_unknown_setting_gets_a_suggestion() -> None:
@@ -237,7 +260,6 @@ def test_both_clients_know_the_settings() -> None:
         "socket.nagle.disable": True,
         "connections.max.idle.ms": 60_000,
         "socket.connection.setup.timeout.ms": 2000,
-        "reconnect.backoff.max.ms": 1000,
     }
     names = {field.encode_name for field in msgspec.structs.fields(ClientSettings)}
     others = {
@@ -247,11 +269,62 @@ def test_both_clients_know_the_settings() -> None:
     quiet = logging.getLogger(__name__)
     quiet.setLevel(logging.CRITICAL)
     for name in {*PYTHON_NAMES, *others}:
-        Producer({name: values.get(name, 5)}, logger=quiet)
+        setting = {name: values.get(name, 5)}
+        Producer({**FIXED, **setting, **reconnect_waits(setting)}, logger=quiet)
     of_connections = {argument for name, argument in PYTHON_NAMES.items() if name not in OF_PRODUCERS}
     assert of_connections <= KafkaProducer.DEFAULT_CONFIG.keys() & KafkaConsumer.DEFAULT_CONFIG.keys()
     assert of_connections <= KafkaAdminClient.DEFAULT_CONFIG.keys()
     assert set(PYTHON_NAMES.values()) <= KafkaProducer.DEFAULT_CONFIG.keys()
+
+
+def test_numbers_have_the_bounds_of_the_client() -> None:
+    quiet = logging.getLogger(__name__)
+    quiet.setLevel(logging.CRITICAL)
+    bounds = {
+        field.encode_name: meta
+        for field in msgspec.structs.fields(ClientSettings)
+        for kind in get_args(field.type)
+        for meta in getattr(kind, "__metadata__", ())
+    }
+    assert len(bounds) == 17
+    for name, meta in bounds.items():
+        for sound in {meta.ge, meta.le}:
+            waits = reconnect_waits({name: sound})
+            Producer({"message.timeout.ms": 2**31 - 1, name: sound, **waits}, logger=quiet)
+        for wrong in (meta.ge - 1, meta.le + 1, 2**32 + meta.ge):
+            (fault,) = faults({"client": {name: wrong}})
+            assert (fault.where, fault.hint) == (f"orders.client.{name}", "Give such a number.")
+        if name != "connections.max.idle.ms":  # its lower bound is the sink's own
+            with pytest.raises(KafkaException):
+                Producer({name: meta.ge - 1}, logger=quiet)
+        if meta.le < 2**31 - 1:
+            with pytest.raises(KafkaException):
+                Producer({name: meta.le + 1}, logger=quiet)
+
+
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [
+        ({}, {"reconnect.backoff.max.ms": 2000}),
+        ({"reconnect.backoff.ms": 5000}, {"reconnect.backoff.ms": 5000, "reconnect.backoff.max.ms": 5000}),
+        ({"reconnect.backoff.max.ms": 50}, {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 50}),
+        ({"reconnect.backoff.max.ms": 9000}, {"reconnect.backoff.max.ms": 9000}),
+    ],
+)
+def test_the_waits_before_connecting_again_fit_together(given: dict[str, int], waits: dict[str, int]) -> None:
+    connection = connection_of("orders", of(client=given))
+    assert reconnect_waits(connection.settings) == waits
+    arguments = arguments_of(connection)
+    assert {name: arguments[PYTHON_NAMES[name]] for name in waits} == waits
+    (fault,) = faults({"client": {"reconnect.backoff.ms": 9, "reconnect.backoff.max.ms": 8}})
+    assert (fault.where, fault.hint) == ("orders.client.reconnect.backoff.max.ms", "Give at least 9, or leave it out.")
+
+
+def test_a_setting_that_only_an_unusable_library_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sinks.kafka.clients.confluent_producer", None)
+    assert producer_factory("orders", of()) is PythonProducer
+    with pytest.raises(ConfigError, match=r"orders\.client\.batch\.num\.messages: .* cannot be loaded"):
+        producer_factory("orders", of(client={"batch.num.messages": 9}))
 
 
 def test_messages_time_out_before_their_transaction() -> None:
