@@ -97,9 +97,15 @@ class KindTable:
         return cls(table["kind"], {name: value for name, value in table.items() if name != "kind"})
 
 
-class PipelineShape(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}
-):
+class _Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the file. Its values are not shown, because some are secrets."""
+
+    def __repr__(self) -> str:
+        """Return the name of the class alone."""
+        return f"{type(self).__name__}(...)"
+
+
+class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}):
     """A pipeline's table."""
 
     missing: ClassVar = MISSING
@@ -135,7 +141,7 @@ class PipelineShape(
         return None if self.catalog_table is None else KindTable.of(self.catalog_table)
 
 
-class SparkShape(msgspec.Struct, frozen=True, kw_only=True):
+class SparkShape(_Shape, frozen=True, kw_only=True):
     """The table [spark], its settings not checked yet."""
 
     master: str | None = None  # a cluster's address, or local[N]; the default is local[*]
@@ -143,7 +149,7 @@ class SparkShape(msgspec.Struct, frozen=True, kw_only=True):
     conf: dict[str, Any] = {}  # any of Spark's settings
 
 
-class FileShape(msgspec.Struct, frozen=True, kw_only=True):
+class FileShape(_Shape, frozen=True, kw_only=True):
     """The whole file; its pipelines and its table [spark] are not checked yet."""
 
     state_table: str | None = None  # the folder that keeps progress for sinks that cannot, such as stdout
@@ -190,7 +196,11 @@ def read_file(path: Path) -> Reading:
     pipelines = document.get("pipelines")
     reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
     reading.problems += _misspelled_variables()
-    document = _merge(document, _overrides(reading.names, reading.problems))
+    try:
+        document = _merge(document, _overrides(reading.names, reading.problems))
+    except ConfigError as error:
+        reading.problems.append(Problem((), error))
+        return reading
     reading.file, reading.unsound = _validate(FileShape, path, (), document, reading.problems)
     if reading.file is not None:
         reading.spark, _ = _validate(SparkShape, path, ("spark",), reading.file.spark, reading.problems)
@@ -245,7 +255,10 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
 
 
 def _variables() -> dict[str, Any]:
-    """Return the variables of the environment that are keys of the file, in its shape and in lower case."""
+    """Return the variables of the environment that are keys of the file, in its shape and in lower case.
+
+    Raises `ConfigError` for one that is not UTF-8.
+    """
     values: dict[str, Any] = {}
     known = option_names(FileShape)
     # A table comes before its keys, which are longer names.
@@ -259,8 +272,15 @@ def _variables() -> dict[str, Any]:
                 table[name] = {}
             table = table[name]
         text = os.environ[variable]
+        if not _is_utf8(text):
+            raise ConfigError(f"environment {variable}", "is not UTF-8 text", "Set it again, in UTF-8.")
         table[last] = _as_json(text) if tables or last in _JSON_AT_THE_TOP else text
     return values
+
+
+def _is_utf8(text: str) -> bool:
+    # In texts of the environment, a lone surrogate stands for a byte that could not be decoded.
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _as_json(text: str) -> object:

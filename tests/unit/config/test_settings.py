@@ -1,5 +1,6 @@
 """The configuration: valid values, precedence, and that every fault is named with its key and a next step."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tailer.config.file import read_file
 from tailer.config.pipelines import Settings
 from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.settings import examine, load
@@ -354,6 +356,26 @@ security.protocol = "SASL_SSL"
 "sasl.password" = "placeholder"
 "ssl.ca.location" = "ca.pem"
 """
+
+
+@pytest.mark.parametrize("key", ["PIPELINES__ORDERS__SINK__CLIENT__SASL_PASSWORD", "STATE_TABLE", "PIPELINES"])
+def test_a_variable_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv(f"TAILER_{key}", os.fsdecode(b"hush\xff"))
+    (problem,) = examine(written(tmp_path, CLIENT)).problems
+    assert str(problem.error) == f"environment TAILER_{key}: is not UTF-8 text"
+    assert problem.error.remedy
+
+
+def test_secrets_are_not_shown_in_what_was_read(tmp_path: Path) -> None:
+    conf = '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "hush"\n'
+    catalog = '[pipelines.orders.catalog]\ntoken = "hush"\n'
+    path = written(tmp_path, CLIENT.replace("placeholder", "hush") + catalog + conf)
+    reading = read_file(path)
+    assert path.read_text().count("hush") == 3
+    assert "hush" not in repr(reading)
+    assert reading.file is not None
+    assert reading.spark is not None
+    assert "hush" not in f"{reading.file!r}{reading.spark!r}{reading.pipelines['orders']!r}"
 
 
 def test_the_environment_overrides_settings_of_a_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
