@@ -20,6 +20,7 @@ from tailer.errors import ConfigError, SinkRejected, how_to_install
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 
 _OVERHEAD = 16 * 2**10  # of a batch, and of a message's own fields
+_LARGEST_REQUEST = 1_000_000_000  # librdkafka's bound
 _LARGEST_TIMEOUT_S = 900
 AVRO_NEEDS = ("fastavro", "httpx2")
 
@@ -33,7 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     }
 
     remedies: ClassVar = {
-        "client": 'The library is chosen by library, such as library = "confluent-kafka"; its settings go in a table '
+        "client": 'Choose the client with library, such as library = "confluent-kafka"; its settings go in a table '
         "that ends with .client]."
     }
 
@@ -266,7 +267,7 @@ def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
     limits: dict[str, tuple[float, float, float]] = {
         "partitions": (options.partitions, 1, 100_000),
         "replication_factor": (options.replication_factor or 1, 1, 32),
-        "max_record_bytes": (options.max_record_bytes, 1024, 2**30),
+        "max_record_bytes": (options.max_record_bytes, 1024, _LARGEST_REQUEST - _OVERHEAD),
         "transaction_rows": (options.transaction_rows, 1, 10_000_000),
         "transaction_bytes": (options.transaction_bytes, 1, 2**32),
         "transaction_timeout_s": (options.transaction_timeout_s, 1, _LARGEST_TIMEOUT_S),
@@ -275,7 +276,7 @@ def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
     }
     for option, (value, least, most) in limits.items():
         if not least <= value <= most:
-            yield ConfigError(f"{name}.{option}", f"is {value}", f"Give a number from {least:g} to {most:g}.")
+            yield ConfigError(f"{name}.{option}", f"is {value}", f"Give a number from {least} to {most}.")
 
 
 def _check_client(name: str, options: Options) -> Iterator[ConfigError]:

@@ -146,6 +146,8 @@ def _example(name: str, value: Any, kind: Any, *, texts: bool) -> str:
         return f'Give a list, such as {name} = ["a"].'
     if _table(kind) is not None:
         return f"Add a table that ends with .{name}]."
+    if any(get_origin(each) is dict for each in wanted):
+        return "Make it a table in the file, or a JSON object in the environment."
     if examples:
         return f"Give a value such as {examples[0]}."
     if isinstance(value, str) and not texts:

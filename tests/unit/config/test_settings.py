@@ -234,7 +234,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("[pipelines.a]\ntable='x'\nsink={kind='stdout'}", "pipelines.a.sink", "no state_table", "Add state_table"),
     ("a = b", "", "is not TOML", "quotes"),
     ("engine = 'duckdb'" + PIPELINE, "engine", "must be 'local', 'spark' or 'auto'", ""),
-    ("spark = 3" + PIPELINE, "spark", "must be a table", ""),
+    ("spark = 3" + PIPELINE, "spark", "must be a table", "Make it a table in the file"),
     (PIPELINE + "[spark]\nmasters = 'local'", "spark.masters", "no such option", "'master'"),
     (PIPELINE + "[spark]\nmaster = ' '", "spark.master", "is empty", "Leave it out"),
     (PIPELINE + "[spark]\nmaster = 'local'\nremote = 'sc://host'", "spark.remote", "excludes master", "Keep one"),

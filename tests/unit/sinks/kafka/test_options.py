@@ -80,6 +80,7 @@ def test_little_is_needed() -> None:
         ("registry_url", {"registry_url": "http://127.0.0.1:8081"}),
         ("partitions", {"partitions": 0}),
         ("max_record_bytes", {"max_record_bytes": 10}),
+        ("max_record_bytes", {"max_record_bytes": 2**30}),
         ("transaction_timeout_s", {"transaction_timeout_s": 901}),
         ("transaction_timeout_s", {"transaction_timeout_s": math.nan}),
         ("transaction_timeout_s", {"transaction_timeout_s": math.inf}),
@@ -243,7 +244,7 @@ def test_what_the_sink_sets_itself_is_refused_with_the_reason(setting: str, said
 def test_the_former_option_for_the_library_gets_a_hint() -> None:
     (fault,) = faults({"client": "confluent-kafka"})
     assert (fault.where, fault.reason) == ("orders.client", "must be a table")
-    assert fault.hint.startswith('The library is chosen by library, such as library = "confluent-kafka"')
+    assert fault.hint.startswith('Choose the client with library, such as library = "confluent-kafka"')
 
 
 def test_an_unknown_setting_gets_a_suggestion() -> None:
@@ -325,6 +326,13 @@ def test_a_setting_that_only_an_unusable_library_has_is_refused(monkeypatch: pyt
     assert producer_factory("orders", of()) is PythonProducer
     with pytest.raises(ConfigError, match=r"orders\.client\.batch\.num\.messages: .* cannot be loaded"):
         producer_factory("orders", of(client={"batch.num.messages": 9}))
+
+
+def test_the_client_takes_the_largest_messages() -> None:
+    settings = settings_of(of(max_record_bytes=999_983_616))
+    assert settings.request_bytes == 10**9
+    assert faults({"max_record_bytes": 999_983_617})[0].hint == "Give a number from 1024 to 999983616."
+    Producer({"message.max.bytes": settings.request_bytes})
 
 
 def test_messages_time_out_before_their_transaction() -> None:
