@@ -345,9 +345,14 @@ def _check_sasl(name: str, options: Options) -> Iterator[ConfigError]:
         if value and not wanted:
             mechanism = "OAUTHBEARER" if "oauthbearer" in option else "PLAIN or SCRAM"
             yield ConfigError(f"{name}.{option}", "is of no use", f'It goes with "sasl.mechanism" {mechanism}.')
+    endpoint = client.sasl_oauthbearer_token_endpoint_url
+    if oauth and endpoint and not _is_address(endpoint):
+        remedy = "Give an address such as https://login.example.com/token, without a user in it."
+        option = "client.sasl.oauthbearer.token.endpoint.url"
+        yield ConfigError(f"{name}.{option}", "is not the address of a server that gives tokens", remedy)
 
 
-def _is_registry(url: str) -> bool:
+def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:  # brackets without an address
@@ -361,7 +366,7 @@ def _check_registry(name: str, options: Options) -> Iterator[ConfigError]:
         if given and getattr(options, option) is not None and not options.registries:
             yield ConfigError(f"{name}.{option}", "is of no use without a registry", "Add registry_url.")
     for url in options.registries:
-        if not _is_registry(url):
+        if not _is_address(url):
             remedy = "Give an address such as http://registry:8081, and a user as registry_username."
             yield ConfigError(f"{name}.registry_url", "is not the address of a registry", remedy)
     password = options.registry_password or options.registry_password_file

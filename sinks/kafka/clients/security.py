@@ -3,10 +3,11 @@
 import ssl
 import time
 from base64 import b64encode
-from typing import Final
+from http.client import HTTPException
+from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote_plus, urlencode
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 import msgspec
 
@@ -18,6 +19,13 @@ __all__ = ["Tokens", "protocol_of", "tls_context"]
 _TOKEN_TIMEOUT_S: Final = 10.0
 _LARGEST_ANSWER: Final = 2**20
 _DEFAULT_LIFE_S: Final = 300.0
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses to follow a redirect, which would take the client's secret to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class _Token(msgspec.Struct):
@@ -90,12 +98,13 @@ class Tokens:
         headers = {"Authorization": f"Basic {b64encode(login).decode()}", "Accept": "application/json"}
         request = Request(oauth.token_endpoint, urlencode(form).encode(), headers)
         try:
-            with urlopen(request, timeout=_TOKEN_TIMEOUT_S, context=self._context) as answer:
+            opener = build_opener(_NoRedirects, HTTPSHandler(context=self._context))
+            with opener.open(request, timeout=_TOKEN_TIMEOUT_S) as answer:
                 return msgspec.json.decode(answer.read(_LARGEST_ANSWER), type=_Token)
         except HTTPError as error:
             error.close()
             raise self._refused(error.code) from None
-        except (URLError, OSError) as error:
+        except (URLError, HTTPException, OSError) as error:
             reason = f"{oauth.token_endpoint} does not answer: {getattr(error, 'reason', error)}"
             raise SinkUnavailable(self._sink, reason) from None
         except (msgspec.DecodeError, ValueError):

@@ -99,6 +99,17 @@ def test_little_is_needed() -> None:
             "client.sasl.oauthbearer.token.endpoint.url",
             {"client": {**OAUTH, "sasl.oauthbearer.client.id": "a"}, "sasl_oauthbearer_client_secret_file": "b"},
         ),
+        (
+            "client.sasl.oauthbearer.token.endpoint.url",
+            {
+                "client": {
+                    **OAUTH,
+                    "sasl.oauthbearer.client.id": "a",
+                    "sasl.oauthbearer.token.endpoint.url": "http://ada:hush@one/token",
+                },
+                "sasl_oauthbearer_client_secret_file": "b",
+            },
+        ),
         ("registry_url", {"encoding": "avro", "registry_url": "http://ada:hush@one:8081"}),
         ("registry_url", {"encoding": "avro", "registry_url": "one:8081"}),
         ("registry_username", {"encoding": "avro", "registry_url": "http://one:8081", "registry_username": "ada"}),
