@@ -30,9 +30,9 @@ KILLS: Final = 9
 DEADLINE_S: Final = 60.0
 SMALL_TRANSACTIONS: Final = f"""
 from functools import partial
-import tailer.daemon.serve
+import tailer.config.pipelines
 from tailer.__main__ import main
-tailer.daemon.serve.Limits = partial(tailer.daemon.serve.Limits, max_rows={ROWS_TOGETHER})
+tailer.config.pipelines.Limits = partial(tailer.config.pipelines.Limits, max_rows={ROWS_TOGETHER})
 main()
 """
 
