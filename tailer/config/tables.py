@@ -4,7 +4,8 @@ from pathlib import Path
 
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.table import DeltaTableLog
-from tailer.stores.local import LocalStore, ObjectStore
+from tailer.stores.local import LocalStore
+from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
 __all__ = ["open_store", "open_table"]

@@ -9,7 +9,7 @@ from tailer.delta.log.commit_file import CommitContent, CommitFile
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, LogCorrupt
 from tailer.plan import ChangePlan
-from tailer.stores.local import ObjectMeta, OpenObject
+from tailer.stores.port import ObjectMeta, OpenObject
 
 __all__ = ["CommitPlanner", "PlannedCommit"]
 

@@ -22,7 +22,7 @@ from tailer.delta.log.listing import LogListing, LogPath, LogSegment
 from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
-from tailer.stores.local import ObjectStore, OpenObject, in_thread
+from tailer.stores.port import ObjectStore, OpenObject, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
 

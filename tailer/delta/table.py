@@ -43,7 +43,7 @@ from tailer.errors import (
 )
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.local import ObjectStore, in_thread, stays
+from tailer.stores.port import ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
 
 __all__ = ["GAP_CHECK_MISSES", "GONE_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]

@@ -19,7 +19,7 @@ from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum
 from tailer.delta.log.actions import Commit, Metadata, Protocol, Txn, parse_commit
 from tailer.delta.log.listing import LOG, commit_name
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable
-from tailer.stores.local import ObjectStore, StoredObject, in_thread
+from tailer.stores.port import ObjectStore, StoredObject, in_thread
 
 __all__ = ["Action", "checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
 

@@ -58,7 +58,7 @@ from tailer.errors import (
 from tailer.plan import END, Position
 from tailer.progress.delta_commit import now_ms, read_commit, write_checkpoint, write_commit
 from tailer.sink import Progress, pipeline_of
-from tailer.stores.local import ObjectStore, OpenObject
+from tailer.stores.port import ObjectStore, OpenObject
 
 __all__ = ["CHECKPOINT_EVERY", "StateTable"]
 

@@ -1,120 +1,24 @@
-"""The `ObjectStore` port with eight methods; a local directory and an in-memory store as implementations.
-
-Log reading is asynchronous at this port. `read` fetches an object and decodes it in one worker thread, so parsing never
-blocks the event loop. Names are `/`-separated and relative to the store's root. `list` is in lexicographic order, as in
-object stores, so zero-padded versions come in numeric order.
-
-Commits use `put_if_absent`: it writes an object completely or not at all, and raises `ObjectAlreadyExists` where the
-object exists.
-"""
+"""A local directory as an `ObjectStore`."""
 
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from io import BytesIO
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import TypeVar
 
-from anyio import sleep, to_thread
+from anyio import to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
 from tailer.stores.folders import creation_obstacle, is_lasting
-from tailer.stores.wakeup import LocalWake, TimerWake, Wake
+from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
+from tailer.stores.wakeup import LocalWake, Wake
 
-__all__ = ["LocalStore", "MemoryStore", "ObjectMeta", "ObjectStore", "OpenObject", "StoredObject", "in_thread", "stays"]
+__all__ = ["LocalStore"]
 
 T = TypeVar("T")
-
-
-async def in_thread(work: Callable[..., T], *args: object) -> T:
-    """Run blocking or long work in a worker thread. It cannot be cancelled once started, because it may be writing."""
-    return await to_thread.run_sync(work, *args)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectMeta:
-    """An object's name, size and time of last modification (milliseconds since 1970)."""
-
-    name: str
-    size_bytes: int
-    modified_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """An object's content."""
-
-    meta: ObjectMeta
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class OpenObject:
-    """An object open for reading, as a seekable file at its start. `meta`: as of opening."""
-
-    meta: ObjectMeta
-    file: BinaryIO
-
-
-# In a class with a method named `list` the built-in is shadowed.
-Objects = list[ObjectMeta]
-
-
-class ObjectStore(Protocol):
-    """A flat space of named objects below one root."""
-
-    @property
-    def uri(self) -> str:
-        """The root in tasks and messages, without a trailing slash."""
-        ...
-
-    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
-        """Fetch an object and decode it in a worker thread.
-
-        Raises `ObjectNotFound`, `StorageUnavailable`. Every method raises `StorageRefused` where an operator must act.
-        """
-        ...
-
-    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        """Call `work` with an open object in a worker thread: for objects too large for memory.
-
-        Raises `ObjectNotFound`, `StorageUnavailable`.
-        """
-        ...
-
-    async def stat(self, name: str) -> ObjectMeta:
-        """Return an object's metadata. Raises `ObjectNotFound`, `StorageUnavailable`."""
-        ...
-
-    async def list(self, prefix: str, start_after: str = "") -> Objects:
-        """List objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
-
-        A missing folder counts as empty.
-        """
-        ...
-
-    async def put_if_absent(self, name: str, data: bytes) -> None:
-        """Create an object, durably. Raises `ObjectAlreadyExists`."""
-        ...
-
-    async def put(self, name: str, data: bytes) -> None:
-        """Create or replace an object atomically: readers see the old or the new content."""
-        ...
-
-    async def delete(self, name: str) -> None:
-        """Delete an object. A missing object is not an error."""
-        ...
-
-    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
-        """Make a wake-up for new objects directly below the folder `prefix` with one of these `names`; no I/O.
-
-        A store that cannot notify returns a `TimerWake`.
-        """
-        ...
 
 
 class LocalStore:
@@ -222,18 +126,6 @@ class LocalStore:
                 part.unlink()
 
 
-async def stays(store: ObjectStore, meta: ObjectMeta, for_s: float) -> bool:
-    """Wait `for_s` seconds and return whether the object's size and time still equal `meta`.
-
-    Raises `StorageUnavailable`.
-    """
-    await sleep(for_s)
-    try:
-        return await store.stat(meta.name) == meta
-    except ObjectNotFound:
-        return False
-
-
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
     """Translate system errors about `path` into storage errors."""
@@ -256,48 +148,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-class MemoryStore:
-    """Objects in a dictionary, for tests; the simplest implementation of the port."""
-
-    def __init__(self, uri: str = "memory:") -> None:
-        self.uri = uri
-        self.objects: dict[str, StoredObject] = {}
-
-    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
-        """See `ObjectStore.read`."""
-        if name not in self.objects:
-            raise ObjectNotFound(f"{self.uri}/{name}")
-        return await to_thread.run_sync(decode, self.objects[name])
-
-    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        """See `ObjectStore.scan`."""
-        return await self.read(name, lambda stored: work(OpenObject(stored.meta, BytesIO(stored.data))))
-
-    async def stat(self, name: str) -> ObjectMeta:
-        """See `ObjectStore.stat`."""
-        return await self.read(name, lambda stored: stored.meta)
-
-    async def list(self, prefix: str, start_after: str = "") -> Objects:
-        """See `ObjectStore.list`."""
-        names = sorted(name for name in self.objects if name.rpartition("/")[0] == prefix and name > start_after)
-        return [self.objects[name].meta for name in names]
-
-    async def put_if_absent(self, name: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`."""
-        if name in self.objects:
-            raise ObjectAlreadyExists(f"{self.uri}/{name}")
-        await self.put(name, data)
-
-    async def put(self, name: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
-        self.objects[name] = StoredObject(ObjectMeta(name, len(data), time.time_ns() // 1_000_000), data)
-
-    async def delete(self, name: str) -> None:
-        """See `ObjectStore.delete`."""
-        self.objects.pop(name, None)
-
-    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
-        """See `ObjectStore.make_wake`."""
-        return TimerWake()

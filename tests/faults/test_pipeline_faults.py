@@ -38,7 +38,8 @@ from tailer.plan import ChangeTask, Position
 from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
 from tailer.sink import Demands, Progress, Sink, SinkTransaction
-from tailer.stores.local import LocalStore, StoredObject
+from tailer.stores.local import LocalStore
+from tailer.stores.port import StoredObject
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, deliver_to_files, pipeline
 
 pytestmark = pytest.mark.anyio

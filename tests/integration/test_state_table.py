@@ -35,7 +35,9 @@ from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.progress.delta_commit import write_commit
 from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress
-from tailer.stores.local import LocalStore, MemoryStore, ObjectStore
+from tailer.stores.local import LocalStore
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectStore
 from tests.integration.state_writer import following
 
 APP = "pipeline/3f2a"

@@ -35,7 +35,7 @@ from tailer.delta.log.paths import locate
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import LogCorrupt, TailerError
 from tailer.plan import DeletionVectorRef
-from tailer.stores.local import MemoryStore
+from tailer.stores.memory import MemoryStore
 from tests.support.tables.golden import golden_delta
 from tests.support.tables.log_files import (
     add,

@@ -25,7 +25,8 @@ from tailer.pipeline.sink_writer import Limits
 from tailer.plan import Position
 from tailer.sink import Progress, Sink
 from tailer.start import Start
-from tailer.stores.local import LocalStore, ObjectStore
+from tailer.stores.local import LocalStore
+from tailer.stores.port import ObjectStore
 from tailer.stores.wakeup import TimerWake, Wake
 from tests.support.tables.handwritten import HandwrittenTable
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 from tailer.delta.log.listing import LOG, LogFileKind, LogListing, LogPath, commit_name, list_log, list_recent
 from tailer.errors import ObjectNotFound, VersionGone
-from tailer.stores.local import ObjectStore, OpenObject
+from tailer.stores.port import ObjectStore, OpenObject
 
 __all__ = ["CommitCatalog", "CommitLog", "PublishedLog", "RatifiedCommits", "RatifiedLog", "StagedCommit", "merge"]
 

@@ -21,7 +21,7 @@ import msgspec
 
 from tailer.delta.catalog.port import RatifiedCommits, StagedCommit
 from tailer.errors import ConfigError, StorageUnavailable, TableReplaced
-from tailer.stores.local import in_thread
+from tailer.stores.port import in_thread
 
 __all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
 

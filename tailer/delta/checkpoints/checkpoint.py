@@ -32,7 +32,7 @@ from tailer.delta.log.actions import (
 )
 from tailer.delta.log.listing import LOG, LogFileKind, LogListing, LogSegment
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
-from tailer.stores.local import ObjectStore, OpenObject
+from tailer.stores.port import ObjectStore, OpenObject
 
 __all__ = ["from_sound_checkpoint", "listed_before", "read_adds", "read_state"]
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from tailer.errors import ObjectNotFound
-from tailer.stores.local import ObjectStore, StoredObject
+from tailer.stores.port import ObjectStore, StoredObject
 
 __all__ = ["LAST_CHECKPOINT", "json_checksum", "parse_last_checkpoint", "read_last_checkpoint"]
 

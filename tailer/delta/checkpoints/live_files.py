@@ -21,7 +21,7 @@ from tailer.delta.log.actions import AddFile, CdcFile, DeletionVector, FileActio
 from tailer.delta.log.listing import LogPath, LogSegment
 from tailer.delta.log.paths import locate
 from tailer.errors import LogCorrupt
-from tailer.stores.local import ObjectStore, OpenObject, in_thread
+from tailer.stores.port import ObjectStore, OpenObject, in_thread
 
 __all__ = ["LiveFiles", "live_files"]
 

@@ -14,7 +14,7 @@ from typing import Final
 from tailer.delta.log.actions import scan_commit
 from tailer.delta.log.listing import LogListing, LogPath
 from tailer.errors import ConfigError, LogCorrupt
-from tailer.stores.local import ObjectStore, OpenObject
+from tailer.stores.port import ObjectStore, OpenObject
 
 __all__ = ["CommitClock"]
 

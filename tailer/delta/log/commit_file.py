@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import BinaryIO, Final
 
-from tailer.stores.local import ObjectMeta, ObjectStore, OpenObject
+from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject
 
 __all__ = ["CommitContent", "CommitFile", "read_whole"]
 

@@ -24,7 +24,7 @@ from typing import Final, Self
 
 from tailer.delta.checkpoints.hint import read_last_checkpoint
 from tailer.errors import NotATable, VersionAhead, VersionGone
-from tailer.stores.local import ObjectMeta, ObjectStore, in_thread
+from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 
 __all__ = [
     "COMMIT_FILE",

@@ -9,7 +9,7 @@ import msgspec
 from tailer.delta.log.actions import MALFORMED, Commit, Metadata, Protocol
 from tailer.delta.log.listing import LOG
 from tailer.errors import ObjectNotFound
-from tailer.stores.local import ObjectStore, StoredObject
+from tailer.stores.port import ObjectStore, StoredObject
 
 __all__ = ["VersionChecksum", "read_checksum"]
 

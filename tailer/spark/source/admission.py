@@ -25,7 +25,7 @@ from tailer.schema.changes import describe_changes
 from tailer.spark.source.plan_cache import Place, PlanCache, Step, View
 from tailer.spark.splits import FileSlice, NetChangesSplit, Split, diff_splits, file_slices, file_splits
 from tailer.start import StartPoint
-from tailer.stores.local import in_thread
+from tailer.stores.port import in_thread
 from tailer.table_log import TableLog
 
 __all__ = ["Admission", "Budget"]

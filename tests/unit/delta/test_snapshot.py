@@ -14,7 +14,8 @@ from tailer.delta.log.clock import CommitClock
 from tailer.delta.log.listing import LogListing, commit_name
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import ConfigError, LogCorrupt, UnsupportedFeature, VersionGone
-from tailer.stores.local import MemoryStore, ObjectMeta, StoredObject
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectMeta, StoredObject
 from tests.support.tables.log_files import commit_info, metadata, protocol, schema_string
 
 

@@ -32,7 +32,8 @@ from tailer.errors import (
 )
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.local import LocalStore, Objects, OpenObject, StoredObject
+from tailer.stores.local import LocalStore
+from tailer.stores.port import Objects, OpenObject, StoredObject
 from tests.support.tables.log_files import (
     add,
     cdc,

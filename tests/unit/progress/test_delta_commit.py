@@ -16,7 +16,9 @@ from tailer.delta.log.actions import Metadata, Protocol, Txn
 from tailer.delta.log.listing import LogListing, commit_name
 from tailer.errors import LogCorrupt, ObjectAlreadyExists, StorageUnavailable
 from tailer.progress.delta_commit import checkpoint_name, read_commit, write_checkpoint, write_commit
-from tailer.stores.local import LocalStore, MemoryStore, ObjectStore
+from tailer.stores.local import LocalStore
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectStore
 
 TXN = {"txn": {"appId": "a", "version": 7, "lastUpdated": 1}}
 OTHER = {"txn": {"appId": "a", "version": 8, "lastUpdated": 1}}

@@ -20,7 +20,9 @@ from tailer.errors import (
     StorageUnavailable,
     TailerError,
 )
-from tailer.stores.local import LocalStore, MemoryStore, ObjectStore, StoredObject
+from tailer.stores.local import LocalStore
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectStore, StoredObject
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,8 @@ import pytest
 from tailer.delta.catalog.port import CommitCatalog, PublishedLog, RatifiedCommits, RatifiedLog, StagedCommit, merge
 from tailer.delta.log.listing import LogListing, commit_name
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionGone
-from tailer.stores.local import MemoryStore, ObjectMeta, OpenObject, StoredObject
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectMeta, OpenObject, StoredObject
 
 UUID = "016ae953-37a9-438e-8683-9a9a4a79a395"
 

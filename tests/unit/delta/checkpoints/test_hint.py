@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum, parse_last_checkpoint, read_last_checkpoint
-from tailer.stores.local import MemoryStore
+from tailer.stores.memory import MemoryStore
 from tests.support.tables.golden import golden_delta
 
 

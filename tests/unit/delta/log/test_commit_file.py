@@ -15,7 +15,8 @@ from tailer.delta.table import DeltaTableLog
 from tailer.errors import CommitIncomplete, LogCorrupt, LogRewritten, TailerError
 from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
-from tailer.stores.local import LocalStore, ObjectMeta, OpenObject
+from tailer.stores.local import LocalStore
+from tailer.stores.port import ObjectMeta, OpenObject
 from tests.support.streams import Destination, Growing, become, pipeline
 
 pytestmark = pytest.mark.anyio

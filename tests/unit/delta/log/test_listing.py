@@ -19,7 +19,8 @@ from tailer.delta.log.listing import (
     list_recent,
 )
 from tailer.errors import NotATable, VersionAhead, VersionGone
-from tailer.stores.local import MemoryStore, ObjectMeta, Objects, StoredObject
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectMeta, Objects, StoredObject
 
 T = TypeVar("T")
 

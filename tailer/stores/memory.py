@@ -1,0 +1,62 @@
+"""An `ObjectStore` in memory, for tests; the simplest implementation of the port."""
+
+import re
+import time
+from collections.abc import Callable
+from io import BytesIO
+from typing import TypeVar
+
+from anyio import to_thread
+
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound
+from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
+from tailer.stores.wakeup import TimerWake, Wake
+
+__all__ = ["MemoryStore"]
+
+T = TypeVar("T")
+
+
+class MemoryStore:
+    """Objects in a dictionary."""
+
+    def __init__(self, uri: str = "memory:") -> None:
+        self.uri = uri
+        self.objects: dict[str, StoredObject] = {}
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """See `ObjectStore.read`."""
+        if name not in self.objects:
+            raise ObjectNotFound(f"{self.uri}/{name}")
+        return await to_thread.run_sync(decode, self.objects[name])
+
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """See `ObjectStore.scan`."""
+        return await self.read(name, lambda stored: work(OpenObject(stored.meta, BytesIO(stored.data))))
+
+    async def stat(self, name: str) -> ObjectMeta:
+        """See `ObjectStore.stat`."""
+        return await self.read(name, lambda stored: stored.meta)
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """See `ObjectStore.list`."""
+        names = sorted(name for name in self.objects if name.rpartition("/")[0] == prefix and name > start_after)
+        return [self.objects[name].meta for name in names]
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`."""
+        if name in self.objects:
+            raise ObjectAlreadyExists(f"{self.uri}/{name}")
+        await self.put(name, data)
+
+    async def put(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        self.objects[name] = StoredObject(ObjectMeta(name, len(data), time.time_ns() // 1_000_000), data)
+
+    async def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        self.objects.pop(name, None)
+
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """See `ObjectStore.make_wake`."""
+        return TimerWake()

@@ -1,0 +1,122 @@
+"""The `ObjectStore` port, with eight methods.
+
+Log reading is asynchronous at this port. `read` fetches an object and decodes it in one worker thread, so parsing never
+blocks the event loop. Names are `/`-separated and relative to the store's root. `list` is in lexicographic order, as in
+object stores, so zero-padded versions come in numeric order.
+
+Commits use `put_if_absent`: it writes an object completely or not at all, and raises `ObjectAlreadyExists` where the
+object exists.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol, TypeVar
+
+from anyio import sleep, to_thread
+
+from tailer.errors import ObjectNotFound
+from tailer.stores.wakeup import Wake
+
+__all__ = ["ObjectMeta", "ObjectStore", "Objects", "OpenObject", "StoredObject", "in_thread", "stays"]
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[..., T], *args: object) -> T:
+    """Run blocking or long work in a worker thread. It cannot be cancelled once started, because it may be writing."""
+    return await to_thread.run_sync(work, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """An object's name, size and time of last modification (milliseconds since 1970)."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object's content."""
+
+    meta: ObjectMeta
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenObject:
+    """An object open for reading, as a seekable file at its start. `meta`: as of opening."""
+
+    meta: ObjectMeta
+    file: BinaryIO
+
+
+# In a class with a method named `list` the built-in is shadowed.
+Objects = list[ObjectMeta]
+
+
+class ObjectStore(Protocol):
+    """A flat space of named objects below one root."""
+
+    @property
+    def uri(self) -> str:
+        """The root in tasks and messages, without a trailing slash."""
+        ...
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """Fetch an object and decode it in a worker thread.
+
+        Raises `ObjectNotFound`, `StorageUnavailable`. Every method raises `StorageRefused` where an operator must act.
+        """
+        ...
+
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """Call `work` with an open object in a worker thread: for objects too large for memory.
+
+        Raises `ObjectNotFound`, `StorageUnavailable`.
+        """
+        ...
+
+    async def stat(self, name: str) -> ObjectMeta:
+        """Return an object's metadata. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        ...
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """List objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
+
+        A missing folder counts as empty.
+        """
+        ...
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """Create an object, durably. Raises `ObjectAlreadyExists`."""
+        ...
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Create or replace an object atomically: readers see the old or the new content."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete an object. A missing object is not an error."""
+        ...
+
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """Make a wake-up for new objects directly below the folder `prefix` with one of these `names`; no I/O.
+
+        A store that cannot notify returns a `TimerWake`.
+        """
+        ...
+
+
+async def stays(store: ObjectStore, meta: ObjectMeta, for_s: float) -> bool:
+    """Wait `for_s` seconds and return whether the object's size and time still equal `meta`.
+
+    Raises `StorageUnavailable`.
+    """
+    await sleep(for_s)
+    try:
+        return await store.stat(meta.name) == meta
+    except ObjectNotFound:
+        return False
