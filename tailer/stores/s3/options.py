@@ -1,0 +1,28 @@
+"""The options of a store with the S3 protocol: where it is and how to log in, without any secret.
+
+Keys, tokens and everything else that is secret come from where AWS's own tools look for them: AWS_ACCESS_KEY_ID and its
+siblings, shared profiles, a web identity, the instance or the container. So options may be sent to executors and shown.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["S3Options"]
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """How to reach the buckets below a prefix. None: as AWS's own tools would.
+
+    `endpoint`: a URL. `path_style`: whether buckets are named in the path of a request, not in its host.
+    `profile`: a name in AWS's shared configuration. `role_arn`: a role to assume with the credentials found.
+    `anonymous`: send requests unsigned. `requester_pays`: agree to pay for requests.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    profile: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
+    anonymous: bool = False
+    requester_pays: bool = False
