@@ -32,7 +32,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Demands, Progress, SinkTransaction
 from tailer.start import Start, StartKind
-from tailer.stores.folders import local_folder
+from tailer.stores.location import parse_location
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
 
@@ -61,18 +61,20 @@ def changes(
     key: Iterable[str] = (),
     skip_unchanged: bool = False,
     net: bool = False,
+    allowed_roots: Iterable[str | os.PathLike[str]] = (),
 ) -> "Changes":
-    """Return the changes of the Delta table in the folder `table`, from `start` to `end`, both included; no I/O yet.
+    """Return the changes of the Delta table at `table`, from `start` to `end`, both included; no I/O yet.
 
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
-    deletes before inserts. `start`: also `snapshot`, all rows as inserts and then the changes after them. `end`: None
-    follows the table without an end. `columns`: the ones to read; all by default. `row_ids`: add `_row_id` and
-    `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
-    `net`: only the net change of each row between `start` and `end`.
+    deletes before inserts. `table`: its folder, or `s3://BUCKET/FOLDER`. `start`: also `snapshot`, all rows as inserts
+    and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read; all by
+    default. `row_ids`: add `_row_id` and `_row_commit_version`. `carryovers`, `compute_updates`, `key`,
+    `skip_unchanged`: as in a pipeline's configuration. `net`: only the net change of each row in that range.
+    `allowed_roots`: folders outside of the table that its files may be in.
 
     Raises `ConfigError` for options that do not go together.
     """
-    folder = local_folder(os.fspath(table), Path.cwd(), "table")
+    location = parse_location(os.fspath(table), Path.cwd(), "table")
     try:
         choice = Carryovers(carryovers)
     except ValueError:
@@ -82,7 +84,8 @@ def changes(
     until = None if end is None else _place(end, "end")
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
         raise ConfigError("end", f"{end!r} is not an end point", "Give 'latest', a version or a moment; None follows.")
-    wanted = Changes(folder, _place(start, "start"), until, policy, rules, net)
+    roots = tuple(parse_location(os.fspath(root), Path.cwd(), "allowed_roots") for root in allowed_roots)
+    wanted = Changes(location, _place(start, "start"), until, policy, rules, net, roots)
     _check(wanted)
     return wanted
 
@@ -129,12 +132,13 @@ class Changes:
     Iterating raises `TailerError`: its text names what is wrong, its `hint` the next step.
     """
 
-    folder: Path
+    location: str
     start: Start
     end: Start | None
     policy: Policy
     rules: PairingRules
     net: bool = False
+    allowed_roots: tuple[str, ...] = ()
 
     def __iter__(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches in commit order."""
@@ -162,7 +166,7 @@ class Changes:
             return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
-            raise SchemaChanged(str(self.folder), last, f"its rows do not fit into one table: {error}") from error
+            raise SchemaChanged(self.location, last, f"its rows do not fit into one table: {error}") from error
 
     def to_pandas(self) -> "pd.DataFrame":
         """Read everything into a pandas DataFrame with Arrow types. Needs pandas; raises as `to_arrow` does."""
@@ -193,7 +197,7 @@ class Changes:
 
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
-            table = open_table(self.folder)
+            table = open_table(self.location, allowed_roots=self.allowed_roots)
             sink = _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(

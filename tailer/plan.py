@@ -3,7 +3,7 @@
 Planning is cheap, deterministic and reads no rows (invariant 4: the same version always yields the same plan). A
 `ChangeTask` names one file, the rows of it that changed, and the kind of change. It holds everything that
 `tailer.read.execute.execute` needs, so it may be pickled to another process or sent as JSON. It yields the same rows
-wherever it runs. Tasks contain no secrets: they refer to storage options by name.
+wherever it runs. Tasks contain no secrets: how to reach a store is not part of them.
 
 `Position` orders all delivered rows. Tasks of a snapshot are numbered from `SNAPSHOT_TASKS` on, so that a position
 distinguishes a snapshot of version v from the changes of version v. A position also identifies the rules by which a
@@ -187,7 +187,6 @@ class ChangeTask:
     partition_values: tuple[tuple[str, str | None], ...] = ()
     include: DeletionVectorRef | None = None
     exclude: DeletionVectorRef | None = None
-    storage: str | None = None
     tracking: RowTracking | None = None
     refinement: Refinement | None = None
     compared: pa.Schema | None = None
@@ -207,7 +206,6 @@ class ChangeTask:
             "partition_values": dict(self.partition_values),
             "include": asdict(self.include) if self.include is not None else None,
             "exclude": asdict(self.exclude) if self.exclude is not None else None,
-            "storage": self.storage,
             "tracking": asdict(self.tracking) if self.tracking is not None else None,
             "refinement": asdict(self.refinement) if self.refinement is not None else None,
             "compared": _schema_to_text(self.compared) if self.compared is not None else None,

@@ -20,13 +20,18 @@ from sinks.files import sink as files
 from sinks.kafka import options as kafka
 from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
-from tailer.config.file import FileShape, PipelineShape, SparkShape
+from tailer.config.file import FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.errors import TailerError
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 
 SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ("The file", "Keys at the top of the file.", FileShape),
+    (
+        "[stores.NAME]",
+        "One table for each store that needs options. Keys and tokens come from the places where AWS's own tools look.",
+        StoreShape,
+    ),
     ("[pipelines.NAME]", "One table for each pipeline; the name is part of its progress, so keep it.", PipelineShape),
     ('[pipelines.NAME.sink], kind = "kafka"', "See [kafka.md](kafka.md).", kafka.Options),
     (

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.cli.completion import folders
+from tailer.cli.roots import allow_root, locations
 from tailer.config.tables import open_table
 from tailer.errors import VersionAhead, VersionGone
 from tailer.plan import ChangePlan, ChangeTask
-from tailer.stores.folders import local_folder
+from tailer.stores.location import parse_location
 
 __all__ = ["command"]
 
@@ -22,21 +23,23 @@ __all__ = ["command"]
 @click.command("plan")
 @click.argument("table", shell_complete=folders)
 @click.argument("version", type=click.IntRange(min=0))
-def command(table: str, version: int) -> None:
+@allow_root
+def command(table: str, version: int, allowed_roots: tuple[str, ...]) -> None:
     """Print what one version changed, as a plan in JSON.
 
-    TABLE is the folder that contains _delta_log. `ChangePlan.from_json` reads the JSON; its schemas are in
-    Arrow's serialized form. On a terminal a readable summary follows.
+    TABLE is the folder that contains _delta_log, or its s3:// URI. `ChangePlan.from_json` reads the JSON; its
+    schemas are in Arrow's serialized form. On a terminal a readable summary follows.
     """
-    plan = anyio.run(_plan, local_folder(table, Path.cwd(), "TABLE"), version)
+    roots = locations(allowed_roots)
+    plan = anyio.run(_plan, parse_location(table, Path.cwd(), "TABLE"), version, roots)
     terminal = sys.stdout.isatty()
     click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if terminal else None))
     if terminal:
         _summarise(plan)
 
 
-async def _plan(folder: Path, version: int) -> ChangePlan:
-    log = open_table(folder)
+async def _plan(location: str, version: int, allowed_roots: tuple[str, ...]) -> ChangePlan:
+    log = open_table(location, allowed_roots=allowed_roots)
     latest = await log.latest()
     if version > latest:
         raise VersionAhead(log.uri, version, latest)

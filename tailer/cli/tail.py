@@ -16,6 +16,7 @@ from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
+from tailer.cli.roots import allow_root, locations
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import open_table
 from tailer.daemon.serve import Drainable, log_to_stderr, run_all
@@ -28,7 +29,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
 from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.folders import local_folder
+from tailer.stores.location import parse_location
 from tailer.table_log import TableLog
 
 __all__ = ["command"]
@@ -101,6 +102,7 @@ class Unrecorded:
 )
 @click.option("--skip-unchanged", is_flag=True, help="Leave out updates that change nothing.")
 @click.option("--net-changes", "net", is_flag=True, help="Show the net change of each row from --from to --to.")
+@allow_root
 def command(
     table: str,
     start: str,
@@ -113,19 +115,19 @@ def command(
     key: str | None,
     skip_unchanged: bool,
     net: bool,
+    allowed_roots: tuple[str, ...],
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder that contains _delta_log. Without --to the table is followed, like `tail -f`, until Ctrl-C.
-    A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard error names the first version and,
-    on a terminal, the current step.
+    TABLE is the folder that contains _delta_log, or its s3:// URI. Without --to the table is followed, like
+    `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard error
+    names the first version and, on a terminal, the current step.
     """
     policy = Policy(_names("--columns", columns), row_ids)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
-    look = _Look(
-        local_folder(table, Path.cwd(), "TABLE"), Start.parse(start, "--from"), _until(end), form, policy, rules
-    )
+    location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
+    look = _Look(location, Start.parse(start, "--from"), _until(end), form, policy, rules, roots)
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
@@ -138,12 +140,17 @@ def command(
 class _Look:
     """The arguments of `tail`, checked."""
 
-    folder: Path
+    location: str
     begin: Start
     until: Start | None
     form: str | None
     policy: Policy
     rules: PairingRules
+    allowed_roots: tuple[str, ...]
+
+    def open_table(self) -> TableLog:
+        """Open the log of the table; no I/O."""
+        return open_table(self.location, allowed_roots=self.allowed_roots)
 
 
 def _until(text: str | None) -> Start | None:
@@ -193,7 +200,7 @@ async def _follow(look: _Look) -> None:
     display = Display()
     engine = ChangelogEngine(LocalEngine(), look.rules, ChangelogReport("tail").note)
     shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
-    log = FollowedLog(open_table(look.folder), display)
+    log = FollowedLog(look.open_table(), display)
     await _run(_pipeline(look, log, look.begin, look.until, shown), display)
 
 
@@ -211,7 +218,7 @@ class _NetChanges:
         self._scope = anyio.CancelScope()
 
     async def run(self) -> None:
-        look, display, log = self._look, self._display, open_table(self._look.folder)
+        look, display, log = self._look, self._display, self._look.open_table()
         assert look.until is not None, "checked before"
         with self._scope:
             display.busy("reading the log")
@@ -229,7 +236,7 @@ class _NetChanges:
             async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
                 shown = ShownEngine(engine, display, lambda _plan: False)
-                await _pipeline(look, open_table(look.folder), begin, until, shown).run()
+                await _pipeline(look, look.open_table(), begin, until, shown).run()
 
     def stop(self) -> None:
         self._scope.cancel()

@@ -35,22 +35,27 @@ __all__ = [
     "Problem",
     "Reading",
     "SparkShape",
+    "StoreShape",
     "place",
     "read_file",
 ]
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
-_JSON_AT_THE_TOP: Final = frozenset({"drain_s", "spark", "pipelines"})
+_JSON_AT_THE_TOP: Final = frozenset({"drain_s", "spark", "stores", "pipelines"})
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
     "kind": 'Add the kind of the sink, for example kind = "delta".',
     "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
+    "prefix": 'Add the buckets or folders it is for, for example prefix = "s3://lake".',
 }
 
+_SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
+_SECRETS_REMEDY: Final = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or name a `profile`."
+
 # For keys that have no default.
-STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}}
+STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}, "prefix": "unsound"}
 
 Key = tuple[str, ...]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -110,9 +115,10 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    table: str  # the folder that contains _delta_log
+    table: str  # the folder that contains _delta_log, or its s3:// URI
     # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
     start: str = "earliest"
+    allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
     columns: list[str] = []  # the columns to deliver, in this order; empty: all
     row_ids: bool = False  # add _row_id and _row_commit_version, where the table tracks rows
     carryovers: Carryovers = Carryovers.DROP  # what to do with rows that a rewritten file holds unchanged
@@ -149,14 +155,32 @@ class SparkShape(_Shape, frozen=True, kw_only=True):
     conf: dict[str, Any] = {}  # any of Spark's settings
 
 
+class StoreShape(_Shape, frozen=True, kw_only=True):
+    """The table of a store."""
+
+    missing: ClassVar = MISSING
+    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY))
+
+    prefix: str  # the tables it applies to: all below s3://BUCKET or s3://BUCKET/FOLDER; the longest prefix wins
+    endpoint: str | None = None  # URL of the server; default: AWS_ENDPOINT_URL, the profile's, or AWS
+    region: str | None = None  # default: AWS_REGION, or the profile's
+    path_style: bool | None = None  # name the bucket in the path; default: if the endpoint is not AWS's
+    profile: str | None = None  # of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
+    role_arn: str | None = None  # a role to assume with the credentials found
+    external_id: str | None = None  # what the role's policy asks for
+    anonymous: bool = False  # send requests unsigned, to public buckets
+    requester_pays: bool = False  # agree to pay for requests to buckets that ask for it
+
+
 class FileShape(_Shape, frozen=True, kw_only=True):
-    """The whole file; its pipelines and its table [spark] are not checked yet."""
+    """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
 
     state_table: str | None = None  # the folder that keeps progress for sinks that cannot, such as stdout
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics and health checks on
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
     spark: dict[str, Any] = {}  # the table [spark]
+    stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own
     pipelines: dict[str, Any] = {}  # a table [pipelines.NAME] for each pipeline
 
 
@@ -180,6 +204,7 @@ class Reading:
     names: tuple[str, ...] = ()
     file: FileShape | None = None
     spark: SparkShape | None = None
+    stores: dict[str, StoreShape] = field(default_factory=dict)
     pipelines: dict[str, PipelineTable] = field(default_factory=dict)
     unsound: frozenset[str] = frozenset()
     problems: list[Problem] = field(default_factory=list)
@@ -204,6 +229,10 @@ def read_file(path: Path) -> Reading:
     reading.file, reading.unsound = _validate(FileShape, path, (), document, reading.problems)
     if reading.file is not None:
         reading.spark, _ = _validate(SparkShape, path, ("spark",), reading.file.spark, reading.problems)
+        for name, table in reading.file.stores.items():
+            store, unsound = _validate(StoreShape, path, ("stores", name), table, reading.problems)
+            if store is not None and not unsound:
+                reading.stores[name] = store
     tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
     for name, table in tables.items() if isinstance(tables, dict) else ():
         if isinstance(table, dict) and "start" in table:

@@ -19,6 +19,7 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.sink_writer import Limits
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
+from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
 __all__ = ["PipelineSettings", "Settings", "configure_catalog"]
@@ -28,11 +29,12 @@ __all__ = ["PipelineSettings", "Settings", "configure_catalog"]
 class PipelineSettings:
     """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
 
-    `shards`: into how many streams the rows are divided where executors write them to a sink that `distributes`.
+    `table`: its location. `shards`: into how many streams the rows are divided where executors write them to a sink
+    that `distributes`.
     """
 
     name: str
-    table: Path
+    table: str
     start: Start
     policy: Policy
     pairing: PairingRules
@@ -42,6 +44,8 @@ class PipelineSettings:
     catalog_options: Mapping[str, Any] | None = field(default=None, repr=False)
     write: Writers = Writers.DRIVER
     shards: int = DEFAULT_SHARDS
+    stores: Stores = field(default_factory=Stores)
+    allowed_roots: tuple[str, ...] = ()
 
     @property
     def target(self) -> Path | None:
@@ -61,7 +65,7 @@ class PipelineSettings:
     def open_table(self) -> TableLog:
         """The log of the table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        return open_table(self.table, catalog)
+        return open_table(self.table, self.stores, catalog, self.allowed_roots)
 
 
 @dataclass(frozen=True, slots=True)

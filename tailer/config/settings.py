@@ -15,8 +15,12 @@
     [spark.conf]                  # any of Spark's settings
     "spark.executor.memory" = "4g"
 
+    [stores.lake]                 # only for stores with options of their own; all are in configuration.md
+    prefix = "s3://lake"          # the tables it applies to
+    endpoint = "http://127.0.0.1:9000"
+
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
-    table = "/data/orders"        # the folder that contains _delta_log
+    table = "/data/orders"        # the folder that contains _delta_log, or its s3:// URI
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all
@@ -77,12 +81,15 @@ from tailer.config.pipelines import PipelineSettings, Settings, configure_catalo
 from tailer.config.placement import EngineKind
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
+from tailer.config.stores import configured_stores
 from tailer.delta.folders import holds_table, table_around
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import Folder, foreign_entry, local_folder
+from tailer.stores.location import is_local, parse_location
+from tailer.stores.stores import Stores
 
 __all__ = ["Findings", "examine", "load"]
 
@@ -143,7 +150,8 @@ class _Checks:
         engine = None if reading.file is None or "engine" in unsound else file.engine
         spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
         tables = reading.pipelines.items()
-        candidates = [self._pipeline(name, table, stateless, engine) for name, table in tables]
+        stores = configured_stores(reading.stores, self._problem)
+        candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
@@ -152,7 +160,7 @@ class _Checks:
         return settings
 
     def _pipeline(
-        self, name: str, read: PipelineTable, stateless: bool, engine: EngineKind | None
+        self, name: str, read: PipelineTable, stateless: bool, engine: EngineKind | None, stores: Stores
     ) -> PipelineSettings | None:
         """Return the sound settings of a pipeline; None without a table or a sink."""
         key, shape, unsound = ("pipelines", name), read.shape, read.unsound
@@ -163,7 +171,11 @@ class _Checks:
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
         if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
-        table = None if "table" in unsound else self._attempt((*key, "table"), self._folder(shape.table))
+        table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table))
+        roots = [self._attempt((*key, "allowed_roots"), self._location(root)) for root in shape.allowed_roots]
+        if table is not None and not is_local(table) and engine not in (None, EngineKind.LOCAL):
+            remedy = "Leave `engine` out: then this process reads the rows."
+            self._problem((*key, "table"), "is in a store, which executors cannot read", remedy)
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
         made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
         pairing = PairingRules()
@@ -187,6 +199,8 @@ class _Checks:
             catalog,
             shape.write,
             shape.shards,
+            stores,
+            tuple(root for root in roots if root is not None),
         )
 
     def _pairing(self, key: Key, read: PipelineTable, demanded: tuple[str, ...]) -> PairingRules:
@@ -271,7 +285,8 @@ class _Checks:
         Folders are compared after links are followed. One pipeline may follow the target of another, and several may
         follow one table.
         """
-        read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
+        local = [each for each in settings.pipelines if is_local(each.table)]
+        read = [(("pipelines", each.name, "table"), Path(each.table)) for each in local]
         written = list(_written(settings))
         found = {path: Folder.at(path) for _, path in (*read, *written)}
         for index, (key, path) in enumerate(written):
@@ -307,6 +322,9 @@ class _Checks:
 
     def _folder(self, text: str) -> Callable[[], Path]:
         return lambda: local_folder(text, self.path.parent, "")
+
+    def _location(self, text: str) -> Callable[[], str]:
+        return lambda: parse_location(text, self.path.parent, "")
 
     def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
         """Return the result of `work`; its `ConfigError` becomes a problem at `key`."""

@@ -1,21 +1,23 @@
-"""The composition root of tables: a store or a table is opened from its location here, and nowhere else."""
-
-from pathlib import Path
+"""The composition root of tables: a table is opened from its location here, and nowhere else."""
 
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.table import DeltaTableLog
-from tailer.stores.local import LocalStore
-from tailer.stores.port import ObjectStore
+from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["open_store", "open_table"]
+__all__ = ["open_table"]
 
 
-def open_store(location: Path) -> ObjectStore:
-    """Open the store whose root is `location`; no I/O."""
-    return LocalStore(location)
+def open_table(
+    location: str,
+    stores: Stores | None = None,
+    catalog: CommitCatalog | None = None,
+    allowed_roots: tuple[str, ...] = (),
+) -> TableLog:
+    """Open the log of the table at `location`, as `parse_location` returns it; no I/O.
 
+    `catalog`: the one that manages the table, if any. `allowed_roots`: where its files may be, besides `location`.
 
-def open_table(location: Path, catalog: CommitCatalog | None = None) -> TableLog:
-    """Open the log of the table at `location`; no I/O. `catalog`: the one that manages the table, if any."""
-    return DeltaTableLog(open_store(location), catalog=catalog)
+    Raises `ConfigError` where the store's client is not installed.
+    """
+    return DeltaTableLog((stores or Stores()).open(location), catalog, allowed_roots)

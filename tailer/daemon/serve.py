@@ -22,7 +22,6 @@ from anyio.abc import TaskStatus
 from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
-from tailer.config.tables import open_store
 from tailer.daemon.engines import Engines, open_engines
 from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
@@ -35,6 +34,7 @@ from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
+from tailer.stores.local import LocalStore
 
 __all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "run_all", "serve"]
 
@@ -86,7 +86,7 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
     if isinstance(sink, Sink):
         return sink
     assert settings.state_table is not None, "checked by tailer.config.settings"
-    return Recorded(sink, StateTable(open_store(settings.state_table)))
+    return Recorded(sink, StateTable(LocalStore(settings.state_table)))
 
 
 def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:

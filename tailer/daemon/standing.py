@@ -1,7 +1,6 @@
 """The progress of the pipelines of a configuration, as their sinks report it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
@@ -20,7 +19,7 @@ class Standing:
     """The progress of one pipeline: its position in the sink (None: nothing yet), and the table's newest version."""
 
     pipeline: str
-    table: Path
+    table: str
     app_id: str
     position: Position | None
     latest: int

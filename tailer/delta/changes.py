@@ -30,9 +30,9 @@ from typing import Final, TypeVar
 
 from tailer.delta import deletion_vector
 from tailer.delta.log.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
-from tailer.delta.log.paths import locate
+from tailer.delta.log.paths import lies_in, locate
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ChangesUnavailable, LogCorrupt
+from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
 from tailer.plan import (
     SNAPSHOT_TASKS,
     ChangePlan,
@@ -52,15 +52,17 @@ File = TypeVar("File", AddFile, RemoveFile, CdcFile)
 
 
 def plan_changes(
-    commit: Commit, before: Snapshot | None, state: Snapshot, root: str, storage: str | None = None
+    commit: Commit, before: Snapshot | None, state: Snapshot, root: str, allowed_roots: tuple[str, ...] = ()
 ) -> ChangePlan:
     """Plan the changes of `commit`, which led from `before` (None: no table) to `state`. `root`: the table's location.
+
+    `allowed_roots`: other locations that its files may be in; anywhere else is a `FileOutsideTable`.
 
     Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or an invalid descriptor. Raises
     `ChangesUnavailable` where a removed file's partition values are not in the log, or where the commit drops a column
     that its change files may have.
     """
-    new = _TaskMaker(state, state, root, storage)
+    new = _TaskMaker(state, state, root, allowed_roots)
     if commit.cdcs:
         dropped = None if before is None else dropped_column(*identified([before.schema, state.schema]))
         if dropped is not None:
@@ -73,17 +75,17 @@ def plan_changes(
     removes = _by_path([remove for remove in commit.removes if remove.data_change], state, "remove")
     if _changed_nothing(commit) or not (adds or removes):
         return _plan(commit, state, Regime.NONE, [])
-    old = _TaskMaker(before or state, state, root, storage)
+    old = _TaskMaker(before or state, state, root, allowed_roots)
     deleted = (task for path, remove in removes.items() for task in old.deleted(remove, adds.get(path)))
     inserted = (task for path, add in adds.items() for task in new.inserted(add, removes.get(path)))
     return _plan(commit, state, Regime.FILES, chain(deleted, inserted))
 
 
 def plan_snapshot(
-    files: Sequence[AddFile], first: int, state: Snapshot, root: str, storage: str | None = None
+    files: Sequence[AddFile], first: int, state: Snapshot, root: str, allowed_roots: tuple[str, ...] = ()
 ) -> ChangePlan:
     """Plan the rows of the table at `state` as inserts. `files`: some of its live files, from the `first`th on."""
-    make = _TaskMaker(state, state, root, storage)
+    make = _TaskMaker(state, state, root, allowed_roots)
     tasks = (task for add in files for task in make.inserted(add, None))
     return _plan(None, state, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first)
 
@@ -131,7 +133,7 @@ class _TaskMaker:
     at: Snapshot
     state: Snapshot
     root: str
-    storage: str | None
+    allowed_roots: tuple[str, ...]
     partitions: tuple[str, ...] = field(init=False)
     tracked: tuple[str | None, str | None] | None = field(init=False)
 
@@ -191,16 +193,18 @@ class _TaskMaker:
             partition_values=tuple((dict.fromkeys(self.partitions) | partition_values).items()),
             include=include,
             exclude=exclude,
-            storage=self.storage,
             tracking=self._tracking(file),
         )
 
     def _located(self, path: str) -> str:
         try:
-            return locate(path, self.root)
+            location = locate(path, self.root)
         except ValueError as error:
             name = f"_delta_log/{self.state.version:020d}.json"
             raise LogCorrupt(self.state.table, name, f"path {path!r}: {error}", self.state.version) from error
+        if not any(lies_in(location, root) for root in (self.root, *self.allowed_roots)):
+            raise FileOutsideTable(self.state.table, self.state.version, location)
+        return location
 
     def _tracking(self, file: AddFile | RemoveFile | CdcFile) -> RowTracking | None:
         if self.tracked is None or isinstance(file, CdcFile):
@@ -211,7 +215,7 @@ class _TaskMaker:
         if vector is None or vector.cardinality == 0:
             return None
         try:
-            return deletion_vector.resolve(vector, self.root, lambda path: locate(path, self.root))
+            return deletion_vector.resolve(vector, self.root, self._located)
         except ValueError as error:
             name = f"_delta_log/{self.state.version:020d}.json"
             raise LogCorrupt(self.state.table, name, f"deletion vector: {error}", self.state.version) from error

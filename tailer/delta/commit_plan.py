@@ -39,7 +39,8 @@ class CommitPlanner:
     """Planner of the commit of `version` of the table at `uri`.
 
     `before`: the state it applies to; None for the table's first commit. `is_early`: whether that already includes the
-    commit's metadata. `managed`: whether a catalog manages the table. `storage`: as in `ChangeTask`.
+    commit's metadata. `managed`: whether a catalog manages the table. `allowed_roots`: as for
+    `plan_changes`.
     """
 
     uri: str
@@ -47,12 +48,12 @@ class CommitPlanner:
     before: Snapshot | None
     is_early: bool
     managed: bool
-    storage: str | None
+    allowed_roots: tuple[str, ...]
 
     def plan(self, opened: OpenObject) -> PlannedCommit:
         """Read the commit file to its end, also a damaged one, and plan it.
 
-        Raises `ChangesUnavailable`, `UnsupportedFeature`.
+        Raises `ChangesUnavailable`, `FileOutsideTable`, `UnsupportedFeature`.
         """
         content = CommitContent(opened.file)
         try:
@@ -77,7 +78,7 @@ class CommitPlanner:
         if self.is_early and commit.removes:
             reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self.uri, commit.version, reason)
-        return state, plan_changes(commit, self.before, state, self.uri, self.storage)
+        return state, plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
 
 
 def _changes_rows(file: FileAction) -> bool:

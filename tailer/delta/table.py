@@ -56,17 +56,20 @@ REPAIR_S: Final = 1.0  # for one that is also malformed
 
 
 class DeltaTableLog:
-    """The log of the Delta table at the root of `store`. `storage` names the options for opening its files.
+    """The log of the Delta table at the root of `store`.
 
-    `catalog`: the catalog that manages the table. Without it, a catalog-managed table is refused.
+    `catalog`: the catalog that manages the table. Without it, a catalog-managed table is refused. `allowed_roots`:
+    locations of files, besides the table's own.
     """
 
-    def __init__(self, store: ObjectStore, storage: str | None = None, catalog: CommitCatalog | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, catalog: CommitCatalog | None = None, allowed_roots: tuple[str, ...] = ()
+    ) -> None:
         self._store = store
         self._managed = catalog is not None
         self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
         self._history = TableHistory(store, self._log, catalog is not None)
-        self._storage = storage
+        self._allowed_roots = allowed_roots
         self._next = 0
         self._state: Snapshot | None = None
         self._state_is_early = False  # whether the state already includes the next commit's metadata
@@ -197,7 +200,7 @@ class DeltaTableLog:
             while True:
                 page = await in_thread(lambda: list(islice(rest, PAGE_FILES)))
                 if page or first == 0:
-                    yield await in_thread(plan_snapshot, page, first, state, self.uri, self._storage)
+                    yield await in_thread(plan_snapshot, page, first, state, self.uri, self._allowed_roots)
                 if len(page) < PAGE_FILES:
                     return
                 first += len(page)
@@ -235,7 +238,9 @@ class DeltaTableLog:
                 return file
 
     def _planner(self) -> CommitPlanner:
-        return CommitPlanner(self.uri, self._next, self._state, self._state_is_early, self._managed, self._storage)
+        return CommitPlanner(
+            self.uri, self._next, self._state, self._state_is_early, self._managed, self._allowed_roots
+        )
 
     async def _is_whole(self, planned: PlannedCommit) -> bool:
         """Return whether a commit file appears to have been read completely.

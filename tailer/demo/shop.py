@@ -91,5 +91,5 @@ class Shop:
         found = self._spark.sql(statement).collect()
         rows = found[0].asDict().get("num_affected_rows") if found else None
         self.operations[operation] += 1
-        version = anyio.run(open_table(self._path).latest)
+        version = anyio.run(open_table(str(self._path)).latest)
         return Commit(version, operation, rows)

@@ -22,6 +22,7 @@ defines what the pipeline does next; only the pipeline retries::
     │   └── UnsupportedFeature      the table needs a feature that lake-tailer does not have
     ├── ChangeError                 the rows of a version cannot be read                      exit 3
     │   ├── ChangesUnavailable      the log does not define the changed rows
+    │   ├── FileOutsideTable        a file lies outside of the folders that the table may use
     │   ├── FileVacuumed            a data, change or deletion-vector file is missing
     │   ├── SchemaChanged           the table's schema changed, which the pipeline forbids
     │   ├── TableReplaced           another table is now at this location
@@ -40,6 +41,7 @@ from tailer.errors.change import (
     ChangeError,
     ChangesUnavailable,
     DataCorrupt,
+    FileOutsideTable,
     FileVacuumed,
     SchemaChanged,
     TableReplaced,
@@ -76,6 +78,7 @@ __all__ = [
     "ConfigError",
     "DataCorrupt",
     "EngineUnavailable",
+    "FileOutsideTable",
     "FileVacuumed",
     "LogCorrupt",
     "LogError",

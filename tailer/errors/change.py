@@ -5,7 +5,15 @@ from typing import ClassVar
 
 from tailer.errors.general import TailerError
 
-__all__ = ["ChangeError", "ChangesUnavailable", "DataCorrupt", "FileVacuumed", "SchemaChanged", "TableReplaced"]
+__all__ = [
+    "ChangeError",
+    "ChangesUnavailable",
+    "DataCorrupt",
+    "FileOutsideTable",
+    "FileVacuumed",
+    "SchemaChanged",
+    "TableReplaced",
+]
 
 
 @dataclass(eq=False)
@@ -39,6 +47,18 @@ class FileVacuumed(ChangeError):
         '"resnapshot" or "skip-with-gap-event"; or continue after it with `tailer progress reset CONFIG --to '
         "{version}`. If on_data_loss is set already, a snapshot needs the file: restore it, or drop it from the table. "
         "Increase delta.deletedFileRetentionDuration to prevent this in future."
+    )
+
+
+@dataclass(eq=False)
+class FileOutsideTable(ChangeError):
+    """A file that the log names lies outside of the table's folder, in none of the folders that are allowed."""
+
+    path: str
+    sentence: ClassVar[str] = "{table}: version {version} refers to {path}, which is outside of the table"
+    next_step: ClassVar[str] = (
+        "If the table may use that location, as a shallow clone does, add its folder to allowed_roots of the pipeline "
+        "(`--allow-root` of `tailer tail` and `tailer plan`)."
     )
 
 

@@ -53,7 +53,7 @@ async def _run(plan: ChangePlan, engine: Engine, after: Position | None = None) 
 
 
 async def _plans(path: Path, first: int, last: int | None, take: Callable[[ChangePlan], None]) -> None:
-    log = DeltaTableLog(LocalStore(path))
+    log = DeltaTableLog(LocalStore(path), allowed_roots=("/",))
     await log.seek(first)
     plan = await log.next_plan()
     while plan is not None and (last is None or plan.version <= last):
@@ -62,7 +62,7 @@ async def _plans(path: Path, first: int, last: int | None, take: Callable[[Chang
 
 
 async def _follow(path: Path, first: int, last: int | None, engine: Engine, found: list[Followed]) -> None:
-    log = DeltaTableLog(LocalStore(path))
+    log = DeltaTableLog(LocalStore(path), allowed_roots=("/",))
     await log.seek(first)
     plan = await log.next_plan()
     while plan is not None and (last is None or plan.version <= last):
@@ -71,7 +71,7 @@ async def _follow(path: Path, first: int, last: int | None, engine: Engine, foun
 
 
 async def _snapshot(path: Path, version: int | None) -> Followed:
-    log = DeltaTableLog(LocalStore(path))
+    log = DeltaTableLog(LocalStore(path), allowed_roots=("/",))
     newest = await log.latest() if version is None else version
     pages = [await _run(plan, LocalEngine()) async for plan in log.snapshot_plans(newest)]
     return Followed(pages[0].plan, tuple(batch for page in pages for batch in page.batches))

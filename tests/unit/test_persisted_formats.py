@@ -465,7 +465,6 @@ TASK: Final = {
     "partition_values": {"p": "a", "q": None},
     "include": VECTOR,
     "exclude": None,
-    "storage": None,
     "tracking": {"base_row_id": 5, "default_row_commit_version": 6, "id_column": None, "version_column": None},
     "refinement": {"dropped": VECTOR, "updated": None, "exactly": True},
     "compared": None,

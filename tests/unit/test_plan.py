@@ -51,7 +51,6 @@ def a_task(index: int) -> ChangeTask:
         (("p", ""), ("q", None)),
         DeletionVectorRef(None, "0rJua", None, 4, 1),
         DeletionVectorRef("/t/v.bin", None, 1, 34, 2),
-        "main",
     )
 
 

@@ -4,13 +4,14 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["locate"]
+__all__ = ["lies_in", "locate"]
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
 # Schemes recognised before a single slash. Before two slashes, anything is a scheme.
 _SCHEMES: Final = re.compile(
     r"abfss?|adl|dbfs|file|ftp|gs|hdfs|https?|oss|s3[an]?|viewfs|wasbs?|webhdfs", re.IGNORECASE
 )
+_S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
@@ -19,7 +20,7 @@ def locate(path: str, root: str) -> str:
 
     Absolute paths are those that begin with a slash, and URIs: a known scheme and a slash, or any scheme and two
     slashes. Every other path is relative, whatever it has before a colon. A local location begins with a slash, and no
-    other location does. So a file URI becomes a path, unless it names another host.
+    other location does. So a file URI becomes a path, unless it names another host. `s3a:` and `s3n:` become `s3:`.
 
     Raises `ValueError` for an impossible file name: not UTF-8 after decoding, with a NUL in it, or of a folder.
     """
@@ -29,12 +30,19 @@ def locate(path: str, root: str) -> str:
     return location
 
 
+def lies_in(location: str, root: str) -> bool:
+    """Return whether `location`, as `locate` returns it, is below the folder `root`."""
+    return location.startswith(f"{root.rstrip('/')}/")
+
+
 def _located(path: str, root: str) -> str:
     uri = _URI.match(path)
     if uri is not None and (uri[2] == "//" or _SCHEMES.fullmatch(uri[1])):
         scheme, host, name = uri[1], "", uri[3]
         if uri[2] == "//":
             host, _, name = name.partition("/")
+        if scheme.lower() in _S3_SCHEMES and host:
+            return f"s3://{host}/{_decoded(_plain(name))}"
         if scheme.lower() != "file" or host.lower() not in ("", "localhost"):
             return _decoded(path)
         return _decoded(_plain("/" + name.lstrip("/")))

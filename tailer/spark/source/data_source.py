@@ -29,7 +29,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tailer.config.tables import open_table
 from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
@@ -172,7 +171,7 @@ class BatchReader(DataSourceReader):
 
     async def _work(self) -> list[Split | SchemaChange]:
         chosen = self._chosen
-        table = open_table(chosen.path)
+        table = chosen.open_table()
         first = await _point(table, chosen.start, self._latest)
         last = self._latest if chosen.end is None else min(await _end(table, chosen.end), self._latest)
         if first.version > last + 1:
@@ -265,7 +264,7 @@ class _Planning:
         self._stack = ExitStack()
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._chosen = chosen
-        self._table = open_table(chosen.path)
+        self._table = chosen.open_table()
         self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes)
         self._first: Place | None = None
         self._last: int | None = None
@@ -310,7 +309,7 @@ class _Planning:
 
 
 async def _load(chosen: SourceOptions) -> Loaded:
-    table = open_table(chosen.path)
+    table = chosen.open_table()
     latest = await table.latest()
     end = latest if chosen.end is None else min(await _end(table, chosen.end), latest)
     columns = await table.seek(end + 1)

@@ -6,6 +6,7 @@ both ends belong to it):
 | option | value |
 |---|---|
 | `path` | the folder that contains `_delta_log`; also as `file:/...`; what `load` is given |
+| `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
 | `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one |
 | `startingTimestamp` | the first version not earlier than it |
 | `snapshot` | `true`: begin with all rows of the newest version; a stream without a start does |
@@ -47,10 +48,12 @@ import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_of, from_texts, option_names
+from tailer.config.tables import open_table
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
 from tailer.spark.source.admission import Budget
 from tailer.start import Start, StartKind
+from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
     from tailer.spark.source.filters import RowFilter
@@ -79,6 +82,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The options as they are written."""
 
     path: str = ""
+    allowed_roots: str = ""
     starting_version: str | None = None
     starting_timestamp: str | None = None
     ending_version: str | None = None
@@ -110,6 +114,7 @@ class SourceOptions:
     """
 
     path: Path
+    allowed_roots: tuple[str, ...] = ()
     start: Start | None = None
     end: Start | None = None
     budget: Budget = field(default_factory=lambda: Budget(max_files=DEFAULT_MAX_FILES))
@@ -121,6 +126,10 @@ class SourceOptions:
     envelope: bool = False
     app_id: str | None = None
     snapshot: bool | None = None
+
+    def open_table(self) -> TableLog:
+        """Open the log of the table; no I/O."""
+        return open_table(str(self.path), allowed_roots=self.allowed_roots)
 
     def spelled_as(self, names: Sequence[str]) -> "SourceOptions":
         """Return the same options, with `columns` and the key spelled as in `names`, the columns of a table.
@@ -156,7 +165,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     _check_range(start, end)
     columns = () if given.columns is None else _columns("columns", given.columns)
     return SourceOptions(
-        path=_path(given.path),
+        path=_path(given.path, "path"),
+        allowed_roots=_roots(given.allowed_roots),
         start=start,
         end=end,
         budget=_budget(given),
@@ -192,20 +202,24 @@ def _given(options: Mapping[str, str]) -> _Given:
     return msgspec.convert(values, _Given)
 
 
-def _path(text: str) -> Path:
+def _path(text: str, where: str) -> Path:
     if not text:
-        raise ConfigError("path", "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
+        raise ConfigError(where, "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
     scheme = _SCHEME.fullmatch(text)
     if scheme is None:
         return _folder(text)
     if scheme[1].lower() != "file":
         # The rest of an address may hold a secret.
-        raise ConfigError("path", f"{scheme[1]}: is not a local path", "Give a folder that all executors can read.")
+        raise ConfigError(where, f"{scheme[1]}: is not a local path", "Give a folder that all executors can read.")
     # As in Hadoop: one slash or three, and no escapes.
     local = re.sub(r"^//(?=/)", "", scheme[2])
     if not local.startswith("/") or re.match(r"//[^/]", local):
-        raise ConfigError("path", "is not an absolute path on this machine", "Write it as file:///data/orders.")
+        raise ConfigError(where, "is not an absolute path on this machine", "Write it as file:///data/orders.")
     return _folder(local)
+
+
+def _roots(text: str) -> tuple[str, ...]:
+    return tuple(str(_path(root.strip(), "allowedRoots")) for root in text.split(",")) if text else ()
 
 
 def _folder(text: str) -> Path:

@@ -176,7 +176,7 @@ class Pipe:
     def _settings(self, shards: int, start: str, options: dict[str, Any]) -> PipelineSettings:
         return PipelineSettings(
             name=self.name,
-            table=self.table_path,
+            table=str(self.table_path),
             start=Start.parse(start),
             policy=Policy(),
             pairing=PairingRules(),

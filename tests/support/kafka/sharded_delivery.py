@@ -54,7 +54,7 @@ class ShardedDelivery:
         key = tuple(self.options.get("key", ()))
         return PipelineSettings(
             name=self.lane.name,
-            table=self.table_path,
+            table=str(self.table_path),
             start=Start.parse(start),
             policy=Policy(),
             pairing=PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),

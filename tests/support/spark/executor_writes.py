@@ -58,7 +58,9 @@ class Delivering:
     def settings(self) -> PipelineSettings:
         """The settings, as from a configuration."""
         options = {"path": str(self.target), **(self.options or {})}
-        return PipelineSettings(self.name, self.source, self.start, self.policy, self.pairing, 0.05, "delta", options)
+        return PipelineSettings(
+            self.name, str(self.source), self.start, self.policy, self.pairing, 0.05, "delta", options
+        )
 
     def into(self, target: Path) -> "Delivering":
         """Return the same pipeline into another table."""

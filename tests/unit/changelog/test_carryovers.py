@@ -106,7 +106,6 @@ class Versions:
             file.partition,
             include,
             exclude,
-            None,
             file.tracking,
         )
 

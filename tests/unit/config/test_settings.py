@@ -65,7 +65,7 @@ def test_everything_has_its_documented_default(tmp_path: Path) -> None:
     found = settings(tmp_path, PIPELINE)
     assert (found.state_table, found.drain_s) == (None, 30.0)
     (orders,) = found.pipelines
-    assert (orders.name, orders.table, orders.target) == ("orders", tmp_path / "orders", tmp_path / "copy")
+    assert (orders.name, orders.table, orders.target) == ("orders", str(tmp_path / "orders"), tmp_path / "copy")
     assert (orders.start, orders.policy.columns, orders.poll_interval_s) == (Start(StartKind.EARLIEST), (), 1.0)
     assert (orders.sink_kind, orders.sink_options) == ("delta", {"path": str(tmp_path / "copy")})
     assert orders.policy == Policy((), False, OnSchemaChange.EVOLVE, OnDataLoss.FAIL)
@@ -91,7 +91,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     found = settings(tmp_path, text)
     assert (found.state_table, found.drain_s) == (Path.home() / "state", 2.0)
     (orders,) = found.pipelines
-    assert (orders.name, orders.table, orders.target) == ("orders.eu-1", Path("/data/orders"), None)
+    assert (orders.name, orders.table, orders.target) == ("orders.eu-1", "/data/orders", None)
     assert (orders.start.kind, orders.policy.columns, orders.poll_interval_s) == (
         StartKind.SNAPSHOT,
         ("id", "amount"),
@@ -122,7 +122,7 @@ def test_paths_are_relative_to_the_file_not_to_where_we_are(tmp_path: Path, monk
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (orders,) = load(Path("../tailer.toml")).pipelines
-    assert (orders.table, orders.target) == (tmp_path / "orders", tmp_path / "copy")
+    assert (orders.table, orders.target) == (str(tmp_path / "orders"), tmp_path / "copy")
 
 
 def test_nothing_is_read_but_the_file(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (found.drain_s, found.state_table) == (7.0, tmp_path / "state")
     (orders,) = found.pipelines
     assert (orders.name, orders.start.value, orders.policy.columns) == ("Orders-EU", 12, ("id",))
-    assert (orders.target, orders.table) == (Path("/elsewhere"), tmp_path / "orders")
+    assert (orders.target, orders.table) == (Path("/elsewhere"), str(tmp_path / "orders"))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,18 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE + "poll_interval_s = 0", "pipelines.orders.poll_interval_s", "greater than 0", ""),
     (PIPELINE.replace('table = "orders"', ""), "pipelines.orders.table", "is missing", "_delta_log"),
     (PIPELINE.replace('"orders"', "3"), "pipelines.orders.table", "must be text", ""),
-    (PIPELINE.replace('"orders"', '"s3://x/y"'), "pipelines.orders.table", "not a local path", ""),
+    (
+        PIPELINE.replace('"orders"', '"gs://x/y"'),
+        "pipelines.orders.table",
+        "gs:// is not a store",
+        "s3://BUCKET/FOLDER",
+    ),
+    (
+        'engine = "auto"\n' + PIPELINE.replace('"orders"', '"s3://lake/y"'),
+        "pipelines.orders.table",
+        "which executors cannot read",
+        "Leave `engine` out",
+    ),
     (PIPELINE.replace('"orders"', '""'), "pipelines.orders.table", "is empty", ""),
     (PIPELINE.replace("orders]", '"a/b"]'), "pipelines.a/b", "not a valid name of a pipeline", "letters"),
     ("[pipelines.a]\ntable = 'x'", "pipelines.a.sink", "is missing", "[pipelines.NAME.sink]"),

@@ -9,7 +9,7 @@ from tailer.delta.changes import plan_changes, plan_snapshot
 from tailer.delta.log.actions import parse_commit
 from tailer.delta.log.paths import locate
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ChangesUnavailable, LogCorrupt
+from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
 from tests.support.tables.log_files import (
     add,
@@ -33,11 +33,11 @@ def state(*partitioned_by: str, schema: str = SCHEMA) -> Snapshot:
     return Snapshot.begin("t", 0, commit.protocol, commit.metadata, [1])
 
 
-def plan(*actions: dict[str, Any], before: Snapshot | None = None) -> ChangePlan:
+def plan(*actions: dict[str, Any], before: Snapshot | None = None, roots: tuple[str, ...] = ()) -> ChangePlan:
     lines = [json.dumps(action) for action in (*actions, commit_info(operation="TEST"))]
     commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
     before = before or state()
-    return plan_changes(commit, before, before.advance(commit), "/lake", "main")
+    return plan_changes(commit, before, before.advance(commit), "/lake", roots)
 
 
 def rows(vector: DeletionVectorRef | None) -> list[int] | None:
@@ -258,6 +258,7 @@ def test_the_feed_is_visible_in_the_plan() -> None:
         ("file://elsewhere/abs/f", "file://elsewhere/abs/f"),
         ("file:f.parquet", "/lake/file:f.parquet"),
         ("s3://bucket/a%20b", "s3://bucket/a b"),
+        ("s3a://bucket/x/../a%2520b", "s3://bucket/a%20b"),
         ("S3A:/bucket/f", "S3A:/bucket/f"),
         ("anything://bucket/f", "anything://bucket/f"),
         ("1:f", "/lake/1:f"),
@@ -278,12 +279,46 @@ def test_the_feed_is_visible_in_the_plan() -> None:
 )
 def test_resolution_of_paths(path: str, uri: str) -> None:
     assert locate(path, "/lake") == uri
-    assert plan(add(path)).tasks[0].uri == uri
-    assert plan(cdc(path)).tasks[0].uri == uri
+    roots = (uri.rpartition("/")[0],)
+    assert plan(add(path), roots=roots).tasks[0].uri == uri
+    assert plan(cdc(path), roots=roots).tasks[0].uri == uri
     vector = {"storageType": "p", "pathOrInlineDv": path, "offset": 1, "sizeInBytes": 36, "cardinality": 2}
-    (task,) = plan(add("f", vector)).tasks
+    (task,) = plan(add("f", vector), roots=roots).tasks
     assert task.exclude is not None
     assert task.exclude.uri == uri
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/lakes/f", "/lakes/f"),
+        ("../other/f", "/other/f"),
+        ("a/../../lak/f", "/lak/f"),
+        ("file:///etc/passwd", "/etc/passwd"),
+        ("file:///lake/../etc/f", "/etc/f"),
+        ("/origin2/f", "/origin2/f"),
+        ("s3a://raw/clone", "s3://raw/clone"),
+        ("s3://raw/clone/../f", "s3://raw/f"),
+        ("s3://raw/clones/f", "s3://raw/clones/f"),
+        ("http://raw/clone/f", "http://raw/clone/f"),
+    ],
+)
+def test_a_file_outside_of_the_allowed_folders_is_refused(path: str, location: str) -> None:
+    roots = ("/origin", "s3://raw/clone")
+    vector = {"storageType": "p", "pathOrInlineDv": path, "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    for action in (add(path), remove(path), cdc(path), add("f", vector)):
+        with pytest.raises(FileOutsideTable) as caught:
+            plan(action, roots=roots)
+        assert (caught.value.version, caught.value.path) == (1, location)
+        assert "allowed_roots" in caught.value.hint
+    assert plan(add("/origin/f"), add("s3a://raw/clone/f"), roots=roots).size_bytes >= 0
+
+
+def test_a_snapshot_has_no_files_outside_of_the_allowed_folders() -> None:
+    commit = parse_commit(json.dumps(add("/origin/f")).encode(), "t", "1.json", 1, 2)
+    assert len(plan_snapshot(commit.adds, 0, state(), "/lake", ("/origin",)).tasks) == 1
+    with pytest.raises(FileOutsideTable):
+        plan_snapshot(commit.adds, 0, state(), "/lake")
 
 
 @pytest.mark.parametrize("path", ["", ".", "..", "a/", "a/..", "%2e", "a/%2E%2E", "../..", "/", "file:///lake/"])
@@ -295,7 +330,7 @@ def test_a_path_that_names_no_file_is_refused(path: str) -> None:
 def test_a_task_is_self_contained() -> None:
     (task,) = plan(add("f", inline_vector(A), size=77, partitionValues={"p": "x"}), before=state("p")).tasks
     assert task == ChangeTask(
-        "t", "id", 1, 2, 0, TaskKind.INSERT, "/lake/f", 77, state().schema, (("p", "x"),), None, marked(A), "main"
+        "t", "id", 1, 2, 0, TaskKind.INSERT, "/lake/f", 77, state().schema, (("p", "x"),), None, marked(A)
     )
 
 

@@ -193,7 +193,7 @@ async def test_keys_that_rows_cannot_be_divided_by(tmp_path: Path) -> None:
 def settings(tmp_path: Path, kind: str, options: dict[str, Any], policy: Policy) -> PipelineSettings:
     start = Start.parse("earliest")
     rules = PairingRules()
-    return PipelineSettings("p", tmp_path, start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
+    return PipelineSettings("p", str(tmp_path), start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
 
 
 LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "hush"}

@@ -236,7 +236,16 @@ def test_counts_and_booleans_in_any_case() -> None:
 def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
     assert refused(startingVersoin=1)[2] == "Did you mean 'startingVersion'?"
     assert refused(maxFilesPerTriger=1)[2] == "Did you mean 'maxFilesPerTrigger'?"
-    assert refused(password="x")[2].startswith("The options are: path, startingVersion, ")
+    assert refused(password="x")[2].startswith("The options are: path, allowedRoots, startingVersion, ")
+
+
+def test_folders_outside_of_the_table() -> None:
+    found = read_options({"path": "/t", "allowedRoots": "/origin, file:///other/raw", "startingVersion": "0"})
+    assert found.allowed_roots == ("/origin", "/other/raw")
+    with pytest.raises(ConfigError, match="allowedRoots: is missing or empty"):
+        read_options({"path": "/t", "allowedRoots": "/origin,", "startingVersion": "0"})
+    with pytest.raises(ConfigError, match="allowedRoots: s3: is not a local path"):
+        read_options({"path": "/t", "allowedRoots": "s3://raw", "startingVersion": "0"})
 
 
 def test_a_table_made_with_sql_is_refused() -> None:

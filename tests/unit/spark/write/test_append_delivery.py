@@ -82,7 +82,7 @@ async def test_another_instance_continues_the_snapshot_meanwhile(
 
     options = {"path": str(target)}
     start, rules = Start.parse("snapshot"), PairingRules()
-    settings = PipelineSettings("p", source.path, start, Policy(), rules, 0.01, "delta", options)
+    settings = PipelineSettings("p", str(source.path), start, Policy(), rules, 0.01, "delta", options)
     log, sink = DeltaTableLog(LocalStore(source.path)), Late("d", str(target))
     session: Any = object
     await module.append_pipeline(settings, log, sink, session, engine(), TimerWake(), until=UNTIL).run()

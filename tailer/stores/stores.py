@@ -1,0 +1,60 @@
+"""The stores of a configuration: each location belongs to the one with the longest prefix of it.
+
+A value without secrets, so that it may be sent to executors. Without a configuration, every bucket is reached as AWS's
+own tools would.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailer.errors import ConfigError, how_to_install
+from tailer.stores.local import LocalStore
+from tailer.stores.location import bucket_and_key, is_local
+from tailer.stores.port import ObjectStore
+from tailer.stores.ranges import ObjectRanges
+from tailer.stores.s3.options import S3Options
+
+__all__ = ["Stores"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Options by prefix, such as `s3://lake/sales`, as `parse_location` returns it."""
+
+    by_prefix: tuple[tuple[str, S3Options], ...] = ()
+
+    def options(self, location: str) -> S3Options:
+        """Return the options of the store that `location` belongs to."""
+        fitting = [each for each in self.by_prefix if location == each[0] or location.startswith(f"{each[0]}/")]
+        return max(fitting, key=lambda each: len(each[0]))[1] if fitting else S3Options()
+
+    def open(self, location: str) -> ObjectStore:
+        """Open the store whose root is `location`; no I/O. Raises `ConfigError` where its client is not installed."""
+        if is_local(location):
+            return LocalStore(Path(location))
+        bucket, root = _split(location)
+        try:
+            from tailer.stores.s3.store import S3Store  # noqa: PLC0415 - its client is an extra
+        except ImportError as error:
+            raise _not_installed(location, error) from error
+        return S3Store(bucket, root, self.options(location))
+
+    def ranges(self, uri: str) -> ObjectRanges:
+        """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""
+        bucket, key = _split(uri)
+        try:
+            from tailer.stores.s3.object_ranges import S3Ranges  # noqa: PLC0415 - its client is an extra
+        except ImportError as error:
+            raise _not_installed(uri, error) from error
+        return S3Ranges(bucket, key, self.options(f"s3://{bucket}/{key}"))
+
+
+def _split(location: str) -> tuple[str, str]:
+    found = bucket_and_key(location)
+    if found is None:
+        raise ConfigError(location, "is in no store that can be read", "Give a local path, or s3://BUCKET/KEY.")
+    return found
+
+
+def _not_installed(location: str, error: ImportError) -> ConfigError:
+    return ConfigError(location, f"S3 cannot be read: {error}", how_to_install("s3"))

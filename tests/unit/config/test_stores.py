@@ -1,0 +1,99 @@
+"""The stores of a configuration: options by prefix, and that every fault is named with its key and a next step."""
+
+from pathlib import Path
+
+import pytest
+
+from tailer.config.settings import examine, load
+from tailer.stores.s3.options import S3Options
+
+PIPELINE = """
+[pipelines.orders]
+table = "s3a://lake/sales/orders/"
+sink = {kind = "files", path = "copy"}
+"""
+STORE = """
+[stores.lake]
+prefix = "s3://lake"
+endpoint = "http://127.0.0.1:9000"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    """Write a configuration with this text."""
+    path = folder / "tailer.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_table_has_the_options_of_its_prefix(tmp_path: Path) -> None:
+    text = f"""
+    {STORE}
+    [stores.sales]
+    prefix = "s3://lake/sales/"
+    region = "eu-central-1"
+    path_style = true
+    profile = "sales"
+    role_arn = "arn:aws:iam::123456789012:role/reader"
+    external_id = "4711"
+    requester_pays = true
+    {PIPELINE}
+    """
+    (orders,) = load(written(tmp_path, text)).pipelines
+    assert orders.table == "s3://lake/sales/orders"
+    assert orders.stores.options(orders.table) == S3Options(
+        region="eu-central-1",
+        path_style=True,
+        profile="sales",
+        role_arn="arn:aws:iam::123456789012:role/reader",
+        external_id="4711",
+        requester_pays=True,
+    )
+    assert orders.stores.options("s3://lake/other") == S3Options(endpoint="http://127.0.0.1:9000")
+    assert orders.stores.options("s3://elsewhere/other") == S3Options()
+
+
+def test_the_environment_sets_options_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILER_STORES__LAKE__ENDPOINT", "https://s3.example.com")
+    monkeypatch.setenv("TAILER_STORES__LAKE__ANONYMOUS", "true")
+    (orders,) = load(written(tmp_path, STORE + PIPELINE)).pipelines
+    assert orders.stores.options(orders.table) == S3Options(endpoint="https://s3.example.com", anonymous=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "reason", "remedy"),
+    [
+        ("", "stores.lake.prefix", "is missing", 'prefix = "s3://lake"'),
+        ('prefix = "/data"', "stores.lake.prefix", "is not in a store", "s3://BUCKET"),
+        ('prefix = "gs://lake"', "stores.lake.prefix", "gs:// is not a store", "s3://BUCKET"),
+        ('prefix = "s3://k:hush@lake"', "stores.lake.prefix", "holds credentials", "environment"),
+        ('prefix = "s3://lake"\nendpoint = "minio:9000"', "stores.lake.endpoint", "is not an address", "http://"),
+        ('prefix = "s3://lake"\nendpoint = "http://[::1"', "stores.lake.endpoint", "is not an address", "http://"),
+        ('prefix = "s3://lake"\nendpoint = "https://k:hush@h"', "stores.lake.endpoint", "a password", "profile"),
+        ('prefix = "s3://lake"\nsecret_access_key = "hush"', "stores.lake.secret_access_key", "secret", "AWS_SECRET"),
+        ('prefix = "s3://lake"\nregoin = "x"', "stores.lake.regoin", "no such option", "Did you mean 'region'?"),
+        ('prefix = "s3://lake"\nregion = ""', "stores.lake.region", "is empty", "Leave it out"),
+        ('prefix = "s3://lake"\npath_style = "yes"', "stores.lake.path_style", "must be true or false", "quotes"),
+        ('prefix = "s3://lake"\nexternal_id = "1"', "stores.lake.external_id", "without role_arn", "role"),
+        ('prefix = "s3://lake"\nanonymous = true\nprofile = "p"', "stores.lake.profile", "no effect", "Leave one"),
+        (
+            'prefix = "s3://lake"\n[stores.b]\nprefix = "s3a://lake/"',
+            "stores.b.prefix",
+            "has another table",
+            "Keep one",
+        ),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, lines: str, key: str, reason: str, remedy: str) -> None:
+    path = written(tmp_path, f"[stores.lake]\n{lines}\n{PIPELINE}")
+    (problem,) = examine(path).problems
+    assert problem.error.where == f"{path}: {key}"
+    assert reason in problem.error.reason
+    assert remedy in problem.error.hint
+    assert "hush" not in str(problem.error) + problem.error.hint
+
+
+def test_faults_of_stores_do_not_hide_each_other(tmp_path: Path) -> None:
+    path = written(tmp_path, f'[stores]\na = 1\n[stores.b]\nprefix = 1\nendpoint = "x"\n{PIPELINE}')
+    found = {problem.error.where.removeprefix(f"{path}: ") for problem in examine(path).problems}
+    assert found == {"stores.a", "stores.b.prefix"}
