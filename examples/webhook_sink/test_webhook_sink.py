@@ -40,9 +40,9 @@ class TestWebhookSink(SinkTests):
             server.shutdown()
 
     def make_sink(self) -> Recorded:
-        """A new instance over the service of this test. `Recorded` keeps the progress, as lake-tailer does."""
+        """Return a new instance for the service of this test. `Recorded` keeps the progress, as lake-tailer does."""
         return Recorded(WebhookSink("webhook", self.url), MemoryProgressStore("progress", self.records))
 
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
-        """What the service has got."""
+        """Return the events that the service received."""
         return [json.loads(line) for line in self.lines]

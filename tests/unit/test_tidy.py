@@ -273,7 +273,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value.value.strip()
 
 
-@pytest.mark.parametrize("folder", ["tailer", "sinks", "tests"])
+@pytest.mark.parametrize("folder", ["tailer", "sinks", "tests", "examples"])
 def test_docstrings_open_with_a_verb_or_a_noun(folder: str) -> None:
     questions = [
         f"{path.relative_to(ROOT)}:{number}: {text.splitlines()[0]}"
