@@ -20,8 +20,9 @@ A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name
 the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
 (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`, `sinks`,
 `sinks.encoding` and `sinks.encoding.typed`. `name` is the pipeline's. The option `path` and options that end in `_file`
-arrive as absolute paths. `read_options` checks the others, and names `<name>.<option>` in errors. Import your client
-library at the top of your module: it is loaded only when a user configures your kind.
+arrive as absolute paths. `read_options` checks the others, and names `<name>.<option>` in errors; `flattened` joins the
+names of tables in tables. Import your client library at the top of your module: it is loaded only when a user
+configures your kind.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. A reader of the
    destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in the
@@ -89,6 +90,6 @@ Errors: translate your client's exceptions in the module that imports it. Name t
 must act.
 """
 
-from tailer.config.options import read_options
+from tailer.config.options import flattened, read_options
 
-__all__ = ["read_options"]
+__all__ = ["flattened", "read_options"]

@@ -16,7 +16,7 @@ import msgspec
 
 from tailer.errors import ConfigError, did_you_mean
 
-__all__ = ["described", "faults_of", "from_texts", "option_names", "read_options"]
+__all__ = ["described", "faults_of", "flattened", "from_texts", "option_names", "read_options"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -79,6 +79,18 @@ def from_texts(texts: Mapping[str, str], shape: type[msgspec.Struct]) -> dict[st
         elif int in kinds.get(name, ()) and _WHOLE.fullmatch(text):
             values[name] = int(text)
     return values
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a table and the tables in it: `a.b` for `b` in the table `a`, after `prefix`.
+
+    TOML reads a name with dots and without quotes as tables in tables.
+    """
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def option_names(shape: type[msgspec.Struct]) -> tuple[str, ...]:

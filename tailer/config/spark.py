@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from tailer.config.file import Key, PipelineTable, SparkShape
+from tailer.config.options import flattened
 from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
@@ -73,7 +74,7 @@ def _is_remote(text: str) -> bool:
 
 
 def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]:
-    for name, value in _flat(table):
+    for name, value in flattened(table):
         key = ("spark", "conf", name)
         text = _text(value)
         if not name.startswith("spark."):
@@ -84,15 +85,6 @@ def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]
             report(key, "must be text, a number or a boolean", "")
         else:
             yield name, text
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    # A name without quotes is read as tables in tables, because of its dots.
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield before + name, value
 
 
 def _text(value: object) -> str | None:

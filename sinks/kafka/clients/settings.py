@@ -4,10 +4,12 @@ A setting goes to whichever client is used. kafka-python, which always administe
 names for them (`PYTHON_NAMES`). What the sink's guarantees depend on is refused by name (`refused`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
+
+from sinks import flattened
 
 __all__ = [
     "CONFLUENT_ONLY",
@@ -196,7 +198,7 @@ def spelled(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     known = {field.encode_name for field in msgspec.structs.fields(ClientSettings)} | _REFUSED.keys() | _ALIASES.keys()
     found: dict[str, Any] = {}
     twice: list[str] = []
-    for given, value in _flat(table):
+    for given, value in flattened(table):
         dotted = given.replace("_", ".")
         name = dotted if dotted in known else given
         name = _ALIASES.get(name, name)
@@ -224,11 +226,3 @@ def reconnect_waits(settings: Mapping[str, Any]) -> dict[str, Any]:
     if waits[longest] < _FIRST_RECONNECT_MS:
         waits.setdefault(first, waits[longest])
     return waits
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield before + name, value
