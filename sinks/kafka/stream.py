@@ -66,7 +66,7 @@ class Stream:
 
         After a transaction of any stream that stays open, the stream may be further than this; `take_over` finds out.
         Raises `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if it is unknown whether
-        there is any progress. The second such call ends the stream's open transaction, if there is one.
+        there is any progress. The second such call in a row ends the stream's open transaction, if there is one.
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
@@ -76,6 +76,7 @@ class Stream:
         entries, complete = listed or ({}, True)
         found = entries.get(self.app_id)
         if complete:
+            self._was_hidden = False
             self._check_claim(found)
         else:
             # The hidden records may be our own: taking over shows them.
@@ -180,9 +181,10 @@ class Stream:
         self._has_moved = asked and (seen and seen.position) != (found and found.position)
 
     def _end_former_transaction(self) -> None:
-        """End the transaction that a killed instance left open, at the second call: the broker's timeout is a minute.
+        """End the open transaction of a killed instance at the second look in a row from which it hides progress.
 
-        The first call waits for transactions of other streams, and for a live instance about to commit.
+        Otherwise brokers end it only after its timeout. The first look waits for transactions of other streams, and
+        for a live instance about to commit.
         """
         if self._was_hidden:
             self._connect().close()
