@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import TEXT, DecimalForm, NoText, writer_for
-from sinks.encoding.debezium.images import REMEDY, Draft, Images, PairedRows, commit_moment, drafted, structs
+from sinks.encoding.debezium.images import (
+    REMEDY,
+    Draft,
+    Images,
+    PairedRows,
+    PairingEncoder,
+    commit_moment,
+    drafted,
+    structs,
+)
 from sinks.encoding.debezium.schema import json_text
 from sinks.encoding.messages import BYTES, Messages
 from sinks.encoding.values import timestamp_text
@@ -34,14 +43,15 @@ EMPTY: Final = pa.scalar("", TEXT)
 NO_BYTES: Final = pa.scalar(None, BYTES)
 
 
-class CloudEventsEncoder:
+class CloudEventsEncoder(PairingEncoder):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `name`: of the pipeline;
     in `id` and `source`. `key`: the columns of the messages' keys, which are JSON objects. `tombstones`: whether one
     follows a delete, if there is a key. `mode`: where the attributes are. `decimal`: the JSON form of decimals
     (`sinks.encoding.columns.writer_for`). `dataschema`: that attribute, a URI; left out if None. Raises `SinkRejected`
-    for a column whose type has no JSON form, and for a missing column of the key.
+    for a column whose type has no JSON form, and for a missing column of the key; `encode` also for a commit timestamp
+    that RFC 3339 cannot express.
     """
 
     def __init__(
@@ -70,27 +80,7 @@ class CloudEventsEncoder:
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must stay before the first of them."""
-        return self._images.pending
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """Encode `batch`, except rows at its end that depend on the next batch.
-
-        Messages of held back rows come first. `now_ms` is not used. Raises `SinkRejected`, also for a change type that
-        is not one of Delta's and a commit timestamp that RFC 3339 cannot express; the encoder is then unchanged.
-        """
-        return self._images.encode(batch, self._written)
-
-    def flush(self, now_ms: int) -> Messages | None:
-        """Encode the rows that are held back. None: there are none.
-
-        Call it at the end of a task, and before the encoder is discarded.
-        """
-        return self._images.flush(self._written)
-
-    def _written(self, paired: PairedRows) -> Messages:
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
         draft = drafted(paired, self._write_row(structs(paired.batch.rows, self._columns)), self._tombstones)
         write = self._structured if self._mode == "structured" else self._binary
         values, headers = write(paired.batch, draft)

@@ -14,7 +14,6 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,7 +23,15 @@ from fastavro import parse_schema, schemaless_writer
 from sinks.encoding.avro.columns import Part, joined, writer_for
 from sinks.encoding.avro.schema import full_name, record_schema
 from sinks.encoding.columns import TEXT, NoText
-from sinks.encoding.debezium.images import REMEDY, Images, PairedRows, commit_moment, in_snapshot, structs
+from sinks.encoding.debezium.images import (
+    REMEDY,
+    Images,
+    PairedRows,
+    PairingEncoder,
+    commit_moment,
+    in_snapshot,
+    structs,
+)
 from sinks.encoding.debezium.messages import TRACKING
 from sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
 from sinks.encoding.debezium.schema import Snapshot, Source, envelope_schema, source_texts
@@ -113,7 +120,7 @@ class FlatAvroEncoder(FlatMessages):
         return super()._written(replace(paired, keys=keys))
 
 
-class DebeziumAvroEncoder:
+class DebeziumAvroEncoder(PairingEncoder):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
@@ -152,26 +159,6 @@ class DebeziumAvroEncoder:
             self._rows = _Records(envelope, columns, f"{topic}-value", register)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must stay before the first of them."""
-        return self._images.pending
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """Encode `batch`, except rows at its end that depend on the next batch.
-
-        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
-        change type without an operation in Debezium; the encoder is then unchanged.
-        """
-        return self._images.encode(batch, partial(self._written, now_ms))
-
-    def flush(self, now_ms: int) -> Messages | None:
-        """Encode the rows that are held back. None: there are none.
-
-        Call it at the end of a task, and before the encoder is discarded.
-        """
-        return self._images.flush(partial(self._written, now_ms))
 
     def _written(self, now_ms: int, paired: PairedRows) -> Messages:
         batch = paired.batch

@@ -4,11 +4,14 @@ The two images of an update may be the last row of one batch and the first of th
 images at the end of a batch, visible in `pending`, until the next batch of the task or `flush` decides about them. The
 result is the same for every division of a task's rows into batches.
 
-`drafted` turns rows into the common parts of messages, for any envelope: `before` and `after`, keys, positions.
+`PairingEncoder` is the common part of the encoders that hold back images. `drafted` turns rows into the common parts of
+messages, for any envelope: `before` and `after`, keys, positions.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -21,7 +24,17 @@ from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
 
-__all__ = ["REMEDY", "Draft", "Images", "PairedRows", "commit_moment", "drafted", "in_snapshot", "structs"]
+__all__ = [
+    "REMEDY",
+    "Draft",
+    "Images",
+    "PairedRows",
+    "PairingEncoder",
+    "commit_moment",
+    "drafted",
+    "in_snapshot",
+    "structs",
+]
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
@@ -141,6 +154,39 @@ class Images:
             return None, held
         keys = keys if keys is None else keys.slice(0, count)
         return PairedRows(batch.slice(0, count), kinds.slice(0, count), found.second.slice(0, count), keys), held
+
+
+class PairingEncoder(ABC):
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
+
+    `_images` pairs the images, and `_written` makes messages of rows that are paired.
+    """
+
+    _images: Images
+
+    @abstractmethod
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Return the messages of rows. `now_ms`: when they are made."""
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """The rows that are held back, at most two: progress must stay before the first of them."""
+        return self._images.pending
+
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
+        """Encode `batch`, except rows at its end that depend on the next batch.
+
+        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
+        change type that is not one of Delta's; the encoder is then unchanged.
+        """
+        return self._images.encode(batch, partial(self._written, now_ms))
+
+    def flush(self, now_ms: int) -> Messages | None:
+        """Encode the rows that are held back. None: there are none.
+
+        Call it at the end of a task, and before the encoder is discarded.
+        """
+        return self._images.flush(partial(self._written, now_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ can have one position.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from sinks.encoding.debezium.images import (
     Draft,
     Images,
     PairedRows,
+    PairingEncoder,
     commit_moment,
     drafted,
     in_snapshot,
@@ -45,7 +45,7 @@ EMPTY: Final = pa.scalar("", TEXT)
 TRACKING: Final = [(ROW_ID, pa.int64()), (ROW_COMMIT_VERSION, pa.int64())]
 
 
-class DebeziumEncoder:
+class DebeziumEncoder(PairingEncoder):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
@@ -90,26 +90,6 @@ class DebeziumEncoder:
                 self._value_ends = _ends(envelope_schema(source.topic, source.connector, columns))
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must stay before the first of them."""
-        return self._images.pending
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """Encode `batch`, except rows at its end that depend on the next batch.
-
-        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
-        change type without an operation in Debezium; the encoder is then unchanged.
-        """
-        return self._images.encode(batch, partial(self._written, now_ms))
-
-    def flush(self, now_ms: int) -> Messages | None:
-        """Encode the rows that are held back. None: there are none.
-
-        Call it at the end of a task, and before the encoder is discarded.
-        """
-        return self._images.flush(partial(self._written, now_ms))
 
     def _written(self, now_ms: int, paired: PairedRows) -> Messages:
         batch = paired.batch
