@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.sink import Progress, Sink, SinkTransaction, SinkWrapper
 
 __all__ = ["Fault", "FaultySink", "Kind", "Step", "every_fault"]
 
@@ -78,42 +78,20 @@ def _kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class FaultySink:
-    """`sink`, with `faults`. A `Sink` like any other; `crash` may be replaced to avoid killing the process."""
+class FaultySink(SinkWrapper):
+    """`sink`, with `faults`. `has_delivered`, `reset` and `aclose` have none.
+
+    `crash` may be replaced to avoid killing the process.
+    """
 
     def __init__(self, sink: Sink, *faults: Fault, crash: Callable[[], None] = _kill_this_process) -> None:
+        super().__init__(sink)
         self.fired: list[Fault] = []
         self.holding = anyio.Event()
-        self._sink = sink
         self._faults = faults
         self._crash = crash
         self._taken: Counter[Step] = Counter()
         self._released = anyio.Event()
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped sink."""
-        return self._sink.name
-
-    @property
-    def splits_versions(self) -> bool:
-        """As in the wrapped sink."""
-        return self._sink.splits_versions
-
-    @property
-    def splits_snapshots(self) -> bool:
-        """As in the wrapped sink."""
-        return self._sink.splits_snapshots
-
-    @property
-    def demands(self) -> Demands:
-        """As in the wrapped sink."""
-        return self._sink.demands
-
-    @property
-    def distributes(self) -> bool:
-        """As in the wrapped sink."""
-        return self._sink.distributes
 
     def release(self) -> None:
         """End a `Kind.HOLD`; `holding` is set when it has begun."""
@@ -124,14 +102,6 @@ class FaultySink:
         async with self.step(Step.PROGRESS):
             return await self._sink.progress(app_id)
 
-    async def has_delivered(self, pipeline: str) -> bool:
-        """See `Sink.has_delivered`. Has no faults."""
-        return await self._sink.has_delivered(pipeline)
-
-    async def reset(self, progress: Progress) -> None:
-        """See `Sink.reset`. Has no faults."""
-        await self._sink.reset(progress)
-
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
         """See `Sink.begin`."""
@@ -139,10 +109,6 @@ class FaultySink:
         async with self._sink.begin(app_id, schema) as transaction:
             await self._strike(Step.BEGIN, after=True)
             yield _FaultyTransaction(self, transaction)
-
-    async def aclose(self) -> None:
-        """See `Sink.aclose`. Has no faults."""
-        await self._sink.aclose()
 
     @asynccontextmanager
     async def step(self, step: Step) -> AsyncIterator[None]:

@@ -28,7 +28,7 @@ from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import METADATA_FIELDS
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of, check_new, find_progress, set_position
-from tailer.sink import LAYOUT, Demands, FirstStart, Heartbeat, Progress, Sink, SinkTransaction, shard_name
+from tailer.sink import LAYOUT, FirstStart, Heartbeat, Progress, Sink, SinkTransaction, SinkWrapper, shard_name
 from tailer.start import Start
 from tailer.table_log import TableLog
 
@@ -211,59 +211,22 @@ def _divided(shards: int) -> str:
     return f"in {shards} shards" if shards else "undivided"
 
 
-class LayoutSink:
+class LayoutSink(SinkWrapper):
     """`sink` for streams of `pipeline` while it has `shards` shards (0: undivided), and no longer.
 
     Entering a stream for the first time raises `SinkFenced` if the number is another one.
     """
 
     def __init__(self, sink: Sink, pipeline: str, shards: int) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._number_id = layout_id(pipeline)
         self._shards = shards
         self._checked: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        """See `Sink.name`."""
-        return self._sink.name
-
-    @property
-    def splits_versions(self) -> bool:
-        """See `Sink.splits_versions`."""
-        return self._sink.splits_versions
-
-    @property
-    def splits_snapshots(self) -> bool:
-        """See `Sink.splits_snapshots`."""
-        return self._sink.splits_snapshots
-
-    @property
-    def demands(self) -> Demands:
-        """See `Sink.demands`."""
-        return self._sink.demands
-
-    @property
-    def distributes(self) -> bool:
-        """See `Sink.distributes`."""
-        return self._sink.distributes
-
-    async def progress(self, app_id: str) -> Progress | None:
-        """See `Sink.progress`."""
-        return await self._sink.progress(app_id)
-
-    async def has_delivered(self, pipeline: str) -> bool:
-        """See `Sink.has_delivered`."""
-        return await self._sink.has_delivered(pipeline)
 
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
         """See `FirstStart.check_first_start`."""
         if isinstance(self._sink, FirstStart):
             await self._sink.check_first_start(pipeline, table_ids)
-
-    async def reset(self, progress: Progress) -> None:
-        """See `Sink.reset`."""
-        await self._sink.reset(progress)
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
@@ -281,10 +244,6 @@ class LayoutSink:
         if at != Position.end(self._shards):
             reason = f"the pipeline is delivered {_divided(at.version)}"
             raise SinkFenced(self.name, reason if at.closes_version else "the number of its shards is being changed")
-
-    async def aclose(self) -> None:
-        """See `Sink.aclose`."""
-        await self._sink.aclose()
 
 
 class UndividedSink(LayoutSink):

@@ -1,4 +1,4 @@
-"""The ports of a destination, and app ids.
+"""The ports of a destination, app ids, and a base for sinks around other sinks.
 
 A sink is the only authority on which changes it has (invariant 2). The pipeline asks it for `progress`, hands it rows
 and commits rows and progress together (invariant 1). Life of a transaction::
@@ -29,6 +29,7 @@ from tailer.sink.ports import (
     SinkFactory,
     SinkTransaction,
 )
+from tailer.sink.wrapper import SinkWrapper
 
 __all__ = [
     "LAYOUT",
@@ -43,6 +44,7 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "SinkTransaction",
+    "SinkWrapper",
     "is_layout",
     "pipeline_of",
     "shard_name",
