@@ -10,6 +10,7 @@ defines what the pipeline does next; only the pipeline retries::
     │   │   ├── CommitIncomplete    a commit file grew while it was read                 TIMED
     │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later
     │   ├── StorageRefused          the store refuses the request; an operator must act
+    │   │   └── StorageAccessRefused  an object store refuses credentials, a bucket or a setting
     │   ├── ObjectNotFound          the object does not exist
     │   └── ObjectAlreadyExists     put-if-absent lost to another writer
     ├── LogError                    the table's log cannot be followed                        exit 3
@@ -65,6 +66,7 @@ from tailer.errors.storage import (
     ObjectAlreadyExists,
     ObjectNotFound,
     ScratchUnavailable,
+    StorageAccessRefused,
     StorageError,
     StorageRefused,
     StorageUnavailable,
@@ -94,6 +96,7 @@ __all__ = [
     "SinkRejected",
     "SinkUnavailable",
     "StateUnknown",
+    "StorageAccessRefused",
     "StorageError",
     "StorageRefused",
     "StorageUnavailable",

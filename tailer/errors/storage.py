@@ -10,6 +10,7 @@ __all__ = [
     "ObjectAlreadyExists",
     "ObjectNotFound",
     "ScratchUnavailable",
+    "StorageAccessRefused",
     "StorageError",
     "StorageRefused",
     "StorageUnavailable",
@@ -59,6 +60,14 @@ class StorageRefused(StorageError):
         "Check the path, its symbolic links, and that this user may read it, and write to it where lake-tailer stores "
         "files."
     )
+
+
+@dataclass(eq=False)
+class StorageAccessRefused(StorageRefused):
+    """An object store refused: a bucket, credentials, a permission or a setting of the store is wrong."""
+
+    remedy: str = ""
+    next_step: ClassVar[str] = "{remedy}"
 
 
 @dataclass(eq=False)

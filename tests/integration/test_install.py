@@ -27,6 +27,8 @@ PACKAGES: Final = 16  # at most, with indirect dependencies
 
 # Modules that need an extra, by the library that is missing without it.
 NEED_EXTRAS: Final = {
+    "aiobotocore": {"tailer.stores.s3."},
+    "botocore": {"tailer.stores.s3."},
     "deltalake": {"sinks.delta."},
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.delta.catalog.unity"},

@@ -15,16 +15,17 @@ from tailer.errors import how_to_install
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DAEMON: Final = {"prometheus_client", "click", "rich"}
+STORES: Final = {"aiobotocore", "aiohttp", "botocore"}
 SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2"}
 
 # Libraries that must not be imported: an executor, or an installation without extras, may lack them.
 ON_EXECUTORS: Final = "tailer.spark.engine.worker, tailer.spark.source.data_source, tailer.spark.write.appends"
 IMPORTED: Final = {
-    "tailer.read.execute": {*DAEMON, *SINKS, "anyio", "tenacity", "watchfiles", "duckdb", "pyspark"},
-    ON_EXECUTORS: {*DAEMON, *SINKS, "tenacity", "watchfiles", "duckdb"},
-    "tailer.shards.worker": {*DAEMON, *SINKS, "duckdb", "pyspark"},
-    "tailer.api": {*DAEMON, *SINKS, "duckdb", "pyspark"},
-    "tailer.cli.tail": {*DAEMON, *SINKS, "duckdb", "pyspark"} - {"click", "rich"},
+    "tailer.read.execute": {*DAEMON, *SINKS, *STORES, "anyio", "tenacity", "watchfiles", "duckdb", "pyspark"},
+    ON_EXECUTORS: {*DAEMON, *SINKS, *STORES, "tenacity", "watchfiles", "duckdb"},
+    "tailer.shards.worker": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"},
+    "tailer.api": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"},
+    "tailer.cli.tail": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"} - {"click", "rich"},
 }
 
 

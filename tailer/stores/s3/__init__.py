@@ -1,3 +1,40 @@
-"""S3, and stores with its protocol: the log with aiobotocore, ranges of data files with botocore on worker threads."""
+"""S3, and stores with its protocol: the log with aiobotocore, ranges of data files with botocore on worker threads.
 
-__all__: list[str] = []
+The clients come with the extra `s3`, and take a second to import; the functions here import them when they are called.
+"""
+
+from typing import TYPE_CHECKING
+
+from tailer.errors import ConfigError, how_to_install
+from tailer.stores.s3.options import S3Options
+
+if TYPE_CHECKING:
+    from tailer.stores.s3.ranges import S3Ranges
+    from tailer.stores.s3.store import S3Store
+
+__all__ = ["S3Options", "open_ranges", "open_store"]
+
+
+def open_store(bucket: str, root: str, options: S3Options) -> "S3Store":
+    """Make the store of the objects below `root` (empty: all) of a bucket; no I/O.
+
+    Raises `ConfigError` where the extra `s3` is not installed.
+    """
+    try:
+        from tailer.stores.s3.store import S3Store  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise _missing(bucket, error) from error
+    return S3Store(bucket, root, options)
+
+
+def open_ranges(bucket: str, key: str, options: S3Options) -> "S3Ranges":
+    """Make the reader of parts of one object; no I/O. Raises `ConfigError` where the extra `s3` is not installed."""
+    try:
+        from tailer.stores.s3.ranges import S3Ranges  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise _missing(bucket, error) from error
+    return S3Ranges(bucket, key, options)
+
+
+def _missing(bucket: str, error: ImportError) -> ConfigError:
+    return ConfigError(f"s3://{bucket}", f"S3 cannot be reached: {error}", how_to_install("s3"))

@@ -11,7 +11,7 @@ __all__ = ["S3Options"]
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Access to the buckets below a prefix. None: as AWS's own tools would.
+    """Address and login of the buckets below a prefix. None: as AWS's own tools would.
 
     `endpoint`: a URL. `path_style`: whether buckets are named in the path of a request, not in its host.
     `profile`: a name in AWS's shared configuration. `role_arn`: a role to assume with the credentials found.

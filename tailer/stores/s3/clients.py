@@ -1,0 +1,137 @@
+"""Asynchronous S3 clients: one for each event loop and `S3Options`, shared by all stores.
+
+A client is held by an asynchronous generator, which the event loop closes when it ends. A client whose token has
+expired is replaced by one that looks for credentials from the start; requests that still run end with the old one.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
+from aiobotocore.session import AioSession
+from anyio.lowlevel import RunVar
+from botocore.credentials import CredentialProvider
+from botocore.exceptions import NoCredentialsError
+
+from tailer.stores.port import in_thread
+from tailer.stores.s3.options import S3Options
+from tailer.stores.s3.sessions import client_arguments, credentials_name, role_request
+
+__all__ = ["LoopClient", "loop_client"]
+
+
+@dataclass(eq=False)
+class LoopClient:
+    """A client of the running event loop, in use by `users` requests. `credentials`: its login, for errors."""
+
+    client: Any
+    credentials: str
+    users: int = 0
+    is_retired: bool = False
+
+    def retire(self) -> None:
+        """Let the next request make a new client: this one's credentials are refused."""
+        self.is_retired = True
+
+
+@dataclass(eq=False)
+class _Held:
+    """A client, and the generator that closes it."""
+
+    client: LoopClient
+    generator: AsyncGenerator[LoopClient, None]
+
+    async def close_unused(self) -> None:
+        """Close the client if it is retired and no request uses it."""
+        if self.client.is_retired and not self.client.users:
+            with anyio.CancelScope(shield=True):
+                await self.generator.aclose()
+
+
+@dataclass(eq=False)
+class _Clients:
+    """The clients of one event loop."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    held: dict[S3Options, _Held] = field(default_factory=dict)
+
+
+_CLIENTS: Final[RunVar[_Clients]] = RunVar("S3 clients")
+
+
+@asynccontextmanager
+async def loop_client(options: S3Options) -> AsyncIterator[LoopClient]:
+    """Lend the client of this event loop for one request and its answer.
+
+    Raises botocore's errors, `OSError` and `ValueError` where none can be made.
+    """
+    held = await _find(options)
+    held.client.users += 1
+    try:
+        yield held.client
+    finally:
+        held.client.users -= 1
+        await held.close_unused()
+
+
+async def _find(options: S3Options) -> _Held:
+    try:
+        clients = _CLIENTS.get()
+    except LookupError:
+        clients = _Clients()
+        _CLIENTS.set(clients)
+    async with clients.lock:
+        held = clients.held.get(options)
+        if held is None or held.client.is_retired:
+            generator = _open(options, clients.held)
+            held = _Held(await anext(generator), generator)
+            clients.held[options] = held
+        return held
+
+
+async def _open(options: S3Options, held: dict[S3Options, _Held]) -> AsyncGenerator[LoopClient, None]:
+    """Yield a client, and close it after that; the generator is finished by the event loop, if by nobody else."""
+    arguments = await in_thread(partial(client_arguments, options, AioConfig, warm_up_loader_caches=True))
+    session = AioSession(profile=options.profile)
+    if options.role_arn is not None:
+        resolver = session.get_component("credential_provider")
+        create_client = partial(session.create_client, region_name=arguments["region_name"])
+        resolver.providers.insert(0, _AssumedRole(create_client, resolver.providers, options))
+    async with session.create_client("s3", **arguments) as client:
+        found = None if options.anonymous else await session.get_credentials()
+        opened = LoopClient(client, credentials_name(options, found and found.method))
+        try:
+            yield opened
+        finally:
+            # Otherwise the client would keep its event loop in memory.
+            if options in held and held[options].client is opened:
+                del held[options]
+
+
+class _AssumedRole(CredentialProvider):  # type: ignore[misc]
+    """The first source of credentials where a role is configured."""
+
+    METHOD = "assume-role"
+
+    def __init__(self, create_client: Callable[..., Any], others: list[Any], options: S3Options) -> None:
+        super().__init__()
+        self._create_client = create_client
+        self._others = list(others)
+        self._options = options
+
+    async def load(self) -> Any:
+        """Return credentials that assume the role when they are first used. Raises `NoCredentialsError`."""
+        for provider in self._others:
+            if (found := await provider.load()) is not None:
+                break
+        else:
+            raise NoCredentialsError
+        fetcher = AioAssumeRoleCredentialFetcher(
+            self._create_client, found, self._options.role_arn, extra_args=role_request(self._options)
+        )
+        return AioDeferredRefreshableCredentials(method=self.METHOD, refresh_using=fetcher.fetch_credentials)

@@ -1,0 +1,121 @@
+"""Sessions and settings of S3 clients, the same for log reading and for worker threads.
+
+Credentials, region and endpoint come from where AWS's own tools look for them; `S3Options` overrides them. A role is
+assumed with the credentials found, and assumed again before they expire.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import botocore.session
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.credentials import AssumeRoleCredentialFetcher, CredentialProvider, DeferredRefreshableCredentials
+from botocore.exceptions import NoCredentialsError
+
+from tailer.stores.s3.options import S3Options
+
+__all__ = ["ROLE_SESSION", "client_arguments", "credentials_name", "role_request", "sync_session"]
+
+C = TypeVar("C", bound=Config)
+
+ROLE_SESSION: Final = "lake-tailer"
+
+_DEFAULT_REGION: Final = "us-east-1"
+_AMAZON: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+_POOL: Final = 64
+# The pipeline retries, with one budget for all errors; these few attempts hide a hiccup of one connection.
+_ATTEMPTS: Final = 3
+_CONNECT_TIMEOUT_S: Final = 5
+_READ_TIMEOUT_S: Final = 20
+
+
+def sync_session(options: S3Options) -> Any:
+    """Make botocore's session; reads AWS's shared files when it is used."""
+    session = botocore.session.Session(profile=options.profile)
+    if options.role_arn is not None:
+        resolver = session.get_component("credential_provider")
+        region = _region(session, options)
+        create_client = partial(session.create_client, region_name=region)
+        resolver.providers.insert(0, _AssumedRole(create_client, resolver.providers, options))
+    return session
+
+
+def client_arguments(options: S3Options, kind: Callable[..., C], **more: object) -> dict[str, Any]:
+    """Return the arguments of `create_client`. `kind`: the class of its config, which takes `more`. Reads files.
+
+    Raises botocore's errors and `ValueError` for wrong settings.
+    """
+    session = botocore.session.Session(profile=options.profile)
+    region = _region(session, options)
+    # A client knows its endpoint from all the places where one can be set.
+    unsigned = Config(signature_version=UNSIGNED)
+    probe = session.create_client("s3", region_name=region, endpoint_url=options.endpoint, config=unsigned)
+    try:
+        host = urlsplit(probe.meta.endpoint_url).hostname or ""
+    finally:
+        probe.close()
+    if options.anonymous:
+        more["signature_version"] = UNSIGNED
+    is_path_style = not host.endswith(_AMAZON) if options.path_style is None else options.path_style
+    if is_path_style or options.path_style is not None:
+        more["s3"] = {"addressing_style": "path" if is_path_style else "virtual"}
+    config = kind(
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        read_timeout=_READ_TIMEOUT_S,
+        max_pool_connections=_POOL,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        tcp_keepalive=True,
+        # Many stores with the protocol of S3 do not know the newer checksums. Logs and data files have their own.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="lake-tailer",
+        **more,
+    )
+    return {"region_name": region, "endpoint_url": options.endpoint, "config": config}
+
+
+def credentials_name(options: S3Options, method: str | None) -> str:
+    """Describe the credentials of a client, without their values. `method`: botocore's name of their source."""
+    if options.anonymous:
+        return "without credentials (anonymous)"
+    if options.role_arn is not None:
+        return f"as the role {options.role_arn}"
+    source = f"with credentials from {method}" if method else "with the credentials found"
+    return source if options.profile is None else f"{source}, profile {options.profile}"
+
+
+def role_request(options: S3Options) -> dict[str, str]:
+    """Return the arguments of AssumeRole besides the role."""
+    request = {"RoleSessionName": ROLE_SESSION}
+    return request if options.external_id is None else request | {"ExternalId": options.external_id}
+
+
+def _region(session: Any, options: S3Options) -> str:
+    found = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
+    return found or _DEFAULT_REGION
+
+
+class _AssumedRole(CredentialProvider):  # type: ignore[misc]
+    """The first source of credentials where a role is configured."""
+
+    METHOD = "assume-role"
+
+    def __init__(self, create_client: Callable[..., Any], others: list[Any], options: S3Options) -> None:
+        super().__init__()
+        self._create_client = create_client
+        self._others = list(others)
+        self._options = options
+
+    def load(self) -> Any:
+        """Return credentials that assume the role when they are first used. Raises `NoCredentialsError`."""
+        found = next(filter(None, (provider.load() for provider in self._others)), None)
+        if found is None:
+            raise NoCredentialsError
+        fetcher = AssumeRoleCredentialFetcher(
+            self._create_client, found, self._options.role_arn, extra_args=role_request(self._options)
+        )
+        return DeferredRefreshableCredentials(method=self.METHOD, refresh_using=fetcher.fetch_credentials)

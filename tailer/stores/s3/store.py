@@ -1,0 +1,201 @@
+"""A prefix of a bucket as an `ObjectStore`.
+
+Put-if-absent is a PUT with `If-None-Match: *`. Its answer may be lost after the object was created, and connections
+repeat a PUT by themselves, so even a plain "exists already" is in doubt. Every such PUT therefore carries an id in the
+object's metadata, and where it fails, the object is asked whose it is. Times of modification have whole seconds,
+because answers about single objects have no more.
+"""
+
+import io
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, BinaryIO, Final, TypeVar, cast
+
+import aiohttp
+import anyio
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
+from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
+from tailer.stores.s3.attempts import PAUSE_S, Attempts
+from tailer.stores.s3.clients import loop_client
+from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_expired, translate
+from tailer.stores.s3.options import S3Options
+from tailer.stores.s3.ranges import RangeFile, S3Ranges
+from tailer.stores.wakeup import TimerWake, Wake
+
+__all__ = ["S3Store"]
+
+T = TypeVar("T")
+Answer = dict[str, Any]
+
+# Objects up to this size are scanned in memory; larger ones in requests of at least `_BUFFER_BYTES`.
+_WHOLE_BYTES: Final = 8 * 2**20
+_BUFFER_BYTES: Final = 2**20
+_CONFLICTS: Final = 5
+_WRITE_ID: Final = "lake-tailer-write"
+
+_FAILURES: Final = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, ValueError, TornBody)
+
+
+class S3Store:
+    """Objects of `bucket` whose keys begin with `root` and a slash; all of the bucket if `root` is empty."""
+
+    def __init__(self, bucket: str, root: str, options: S3Options) -> None:
+        self.bucket = bucket
+        self.root = root.rstrip("/")
+        self.options = options
+
+    @property
+    def uri(self) -> str:
+        """The bucket and the root, as a URI."""
+        return f"s3://{self.bucket}/{self.root}".rstrip("/")
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """See `ObjectStore.read`; one request."""
+
+        async def whole(answer: Answer) -> StoredObject:
+            return StoredObject(_meta(name, answer, "ContentLength"), await _body(answer))
+
+        return await in_thread(decode, await self._ask(name, "get_object", whole, Key=self._key(name)))
+
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """See `ObjectStore.scan`; one request for a small object, and more for a large one."""
+        opened = await self._ask(name, "get_object", lambda answer: self._open(name, answer), Key=self._key(name))
+        return await in_thread(work, opened)
+
+    async def stat(self, name: str) -> ObjectMeta:
+        """See `ObjectStore.stat`."""
+
+        async def meta(answer: Answer) -> ObjectMeta:
+            return _meta(name, answer, "ContentLength")
+
+        return await self._ask(name, "head_object", meta, Key=self._key(name))
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """See `ObjectStore.list`; one request for each thousand objects."""
+        folder = self._key(f"{prefix}/") if prefix else self._key("")
+        request = {"Prefix": folder, "Delimiter": "/"}
+        if start_after:
+            request["StartAfter"] = self._key(start_after)
+        found: Objects = []
+        while True:
+            page = await self._ask(prefix, "list_objects_v2", _itself, **request)
+            for entry in page.get("Contents", ()):
+                # A key equal to the prefix is how some tools mark a folder.
+                if entry["Key"] != folder:
+                    found.append(_meta(entry["Key"].removeprefix(self._key("")), entry, "Size"))
+            if not page.get("IsTruncated"):
+                break
+            request["ContinuationToken"] = page["NextContinuationToken"]
+        return sorted((meta for meta in found if meta.name > start_after), key=lambda meta: meta.name)
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object."""
+        write_id = uuid.uuid4().hex
+        request = {"Body": data, "IfNoneMatch": "*", "Metadata": {_WRITE_ID: write_id}}
+        for left in reversed(range(_CONFLICTS)):
+            try:
+                await self._ask(name, "put_object", _itself, Key=self._key(name), **request)
+            except StorageError as error:
+                if await self._was_written(name, write_id, error):
+                    return
+                if error_code(error.__cause__ or error) not in CONFLICT or not left:
+                    raise
+                await anyio.sleep(PAUSE_S)
+            else:
+                return
+
+    async def put(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        await self._ask(name, "put_object", _itself, Key=self._key(name), Body=data)
+
+    async def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        try:
+            await self._ask(name, "delete_object", _itself, Key=self._key(name))
+        except ObjectNotFound:
+            return
+
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """See `ObjectStore.make_wake`."""
+        return TimerWake()
+
+    def _key(self, name: str) -> str:
+        return f"{self.root}/{name}" if self.root else name
+
+    def _uri(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    async def _was_written(self, name: str, write_id: str, error: StorageError) -> bool:
+        """Return whether a PUT that failed with `error` has created the object after all.
+
+        Raises `ObjectAlreadyExists` where another writer's object may be the reason of the failure, and
+        `StorageUnavailable` where an object exists that cannot be asked.
+        """
+
+        async def creator(answer: Answer) -> str:
+            return str(answer.get("Metadata", {}).get(_WRITE_ID, ""))
+
+        try:
+            found = await self._ask(name, "head_object", creator, Key=self._key(name))
+        except StorageError as doubt:
+            if isinstance(error, ObjectAlreadyExists):
+                raise StorageUnavailable(error.path, "it is unknown who created the object") from doubt
+            return False
+        if found != write_id and not isinstance(error, StorageRefused):
+            raise ObjectAlreadyExists(error.path) from error
+        return found == write_id
+
+    async def _open(self, name: str, answer: Answer) -> OpenObject:
+        meta = _meta(name, answer, "ContentLength")
+        if meta.size_bytes <= _WHOLE_BYTES:
+            return OpenObject(meta, io.BytesIO(await _body(answer)))
+        answer["Body"].close()
+        ranges = S3Ranges(self.bucket, self._key(name), self.options, answer.get("ETag", ""))
+        file = io.BufferedReader(RangeFile(ranges, meta.size_bytes), _BUFFER_BYTES)
+        return OpenObject(meta, cast(BinaryIO, file))
+
+    async def _ask(self, name: str, operation: str, read: Callable[[Answer], Awaitable[T]], **request: object) -> T:
+        """Send a request about an object or a folder, and read its answer. Raises the errors of `ObjectStore`."""
+        request["Bucket"] = self.bucket
+        if self.options.requester_pays:
+            request["RequestPayer"] = "requester"
+        attempts = Attempts()
+        while True:
+            place = Place(self.bucket, self.options)
+            try:
+                async with loop_client(self.options) as lent:
+                    place = place.through(lent.client, lent.credentials)
+                    try:
+                        return await read(await getattr(lent.client, operation)(**request))
+                    except ClientError as error:
+                        if is_expired(error):
+                            lent.retire()
+                        raise
+            except _FAILURES as error:
+                if not attempts.take(error):
+                    raise translate(error, self._uri(name), place) from error
+            await anyio.sleep(PAUSE_S)
+
+
+def _meta(name: str, found: Answer, size: str) -> ObjectMeta:
+    """Return the metadata of an object from an answer, or from an entry of a listing."""
+    return ObjectMeta(name, found[size], int(found["LastModified"].timestamp()) * 1000)
+
+
+async def _itself(answer: Answer) -> Answer:
+    return answer
+
+
+async def _body(answer: Answer) -> bytes:
+    """Read the body of an answer. Raises `TornBody`."""
+    try:
+        async with answer["Body"] as body:
+            data: bytes = await body.read()
+    except (BotoCoreError, aiohttp.ClientError, OSError) as error:
+        raise TornBody from error
+    if len(data) != answer["ContentLength"]:
+        raise TornBody
+    return data
