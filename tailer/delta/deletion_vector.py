@@ -31,6 +31,7 @@ _PORTABLE_MAGIC: Final = 1681511377
 _NATIVE_MAGIC: Final = 1681511376
 VERSION: Final = 1
 _UUID_CHARACTERS: Final = 20
+_NEAR_BYTES: Final = 2**16  # to a vector that begins before, one request reads all of the file
 
 
 def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -> DeletionVectorRef:
@@ -104,11 +105,12 @@ def _z85_block(block: str, last: bool) -> bytes:
 
 def _framed(ref: DeletionVectorRef, uri: str, read: ReadSlice) -> bytes:
     """Read a bitmap's bytes from a deletion vector file: version byte at 0; size, data and CRC-32 at the offset."""
-    offset = 1 if ref.offset is None else ref.offset
-    version = read(uri, 0, 1)
-    if version != bytes([VERSION]):
-        raise ValueError(f"deletion vector file version {version.hex() or 'missing'}, expected 01")
-    framed = read(uri, offset, ref.size_bytes + 8)
+    offset, length = 1 if ref.offset is None else ref.offset, ref.size_bytes + 8
+    near = 0 <= offset <= _NEAR_BYTES
+    head = read(uri, 0, offset + length if near else 1)
+    if head[:1] != bytes([VERSION]):
+        raise ValueError(f"deletion vector file version {head[:1].hex() or 'missing'}, expected 01")
+    framed = head[offset:] if near else read(uri, offset, length)
     if len(framed) != ref.size_bytes + 8:
         raise ValueError(f"the file ends before the vector at offset {offset} does")
     (size,) = struct.unpack_from(">i", framed)

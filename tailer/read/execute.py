@@ -29,6 +29,7 @@ from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
     FileVacuumed,
+    ObjectNotFound,
     ScratchUnavailable,
     StorageRefused,
     StorageUnavailable,
@@ -36,11 +37,13 @@ from tailer.errors import (
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.footer import Footer
 from tailer.read.int96 import Int96
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span
+from tailer.read.row_group_ranges import RowGroupRanges
 from tailer.stores.folders import is_lasting
 
 __all__ = ["BATCH_BYTES", "execute", "row_groups"]
@@ -49,7 +52,12 @@ _BUFFER_BYTES: Final = 2**20
 
 
 def execute(
-    task: ChangeTask, after_row: int = -1, through_row: int = END, first_byte: int = 0, end_byte: int = END
+    task: ChangeTask,
+    after_row: int = -1,
+    through_row: int = END,
+    first_byte: int = 0,
+    end_byte: int = END,
+    files: DataFiles = LOCAL,
 ) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
 
@@ -57,45 +65,69 @@ def execute(
     are taken to be equally long and the file to be as long as the log says.
 
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
-    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where it lies on no local path,
+    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where `files` has no such location,
     `UnsupportedFeature` for values in the calendar of old Spark.
     """
-    _check_local(task)
-    with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+    _check_locations(task, files)
+    with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
+        source = opened.source
         counts = _counts(task, file)
-        selection = _Selection(task, file.metadata.num_rows)
+        selection = _Selection(task, file.metadata.num_rows, files)
         footer = Footer(source)
         int96 = Int96.of(file, source, footer, **_READER)
         projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task), int96)
         sizes = BatchSizes(file, source, footer, projection.columns)
         stamps = _stamps(task, min(file.metadata.num_rows, MAX_ROWS))
-        position = 0
-        for group, rows in enumerate(counts):
-            wanted = range(max(position, after_row + 1), min(position + rows, through_row + 1))
-            middle = (2 * position + rows) * max(task.size_bytes, 0) // max(2 * file.metadata.num_rows, 1)
-            if wanted and first_byte <= middle < end_byte and selection.touches(file, group, position, rows):
+        asked = range(after_row + 1, through_row + 1)
+        groups = {
+            group: rows
+            for group, rows in _row_groups_in(task, counts, range(first_byte, end_byte))
+            if _common(rows, asked) and selection.may_touch(rows)
+        }
+        ahead = None
+        if opened.read_ahead is not None:
+            by_type = task.kind in _CDC
+            ahead = RowGroupRanges(opened.read_ahead, file, footer, projection.columns, list(groups), by_type)
+        for group, rows in groups.items():
+            if ahead is not None:
+                ahead.expect_first(group)
+            if selection.touches(file, group, len(rows)):
+                if ahead is not None:
+                    ahead.expect(group)
+                wanted = _common(rows, asked)
                 reader = file if int96 is None else int96.reader(group, projection.columns)
-                batches = sizes.decode(reader, group)
-                group_rows = range(position, position + rows)
-                for batch, first in _counted(task, batches, group, group_rows):
+                for batch, first in _counted(task, sizes.decode(reader, group), group, rows):
                     if first >= wanted.stop:
                         break
                     yield from _chosen(task, batch, first, selection, projection, stamps, wanted)
-            position += rows
 
 
-def row_groups(task: ChangeTask) -> list[int]:
+def row_groups(task: ChangeTask, files: DataFiles = LOCAL) -> list[int]:
     """Return the number of rows of each row group of the task's file. Raises as `execute` does."""
-    _check_local(task)
-    with _translated(task, task.uri), pa.OSFile(task.uri) as source, pq.ParquetFile(source, **_READER) as file:
+    _check_locations(task, files)
+    with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
         return _counts(task, file)
 
 
-def _check_local(task: ChangeTask) -> None:
-    """Raise unless every file of the task is one of this machine: any other name would mean one in our own folder."""
+def _check_locations(task: ChangeTask, files: DataFiles) -> None:
+    """Raise unless it is known where every file of the task is: a name alone would mean one in our own folder."""
     for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
-        if uri is not None and not uri.startswith("/"):
+        if uri is not None and not files.has(uri):
             raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
+
+
+def _row_groups_in(task: ChangeTask, counts: Sequence[int], part: range) -> Iterator[tuple[int, range]]:
+    """Yield each row group with its middle in the bytes `part` of the file, and the positions of its rows."""
+    position, total = 0, sum(counts)
+    for group, rows in enumerate(counts):
+        middle = (2 * position + rows) * max(task.size_bytes, 0) // max(2 * total, 1)
+        if part.start <= middle < part.stop:
+            yield group, range(position, position + rows)
+        position += rows
+
+
+def _common(some: range, others: range) -> range:
+    return range(max(some.start, others.start), min(some.stop, others.stop))
 
 
 def _counts(task: ChangeTask, file: pq.ParquetFile) -> list[int]:
@@ -174,8 +206,9 @@ def _repeated(kind: ChangeType) -> pa.Array:
 class _Selection:
     """The selected rows of the file, and their change types."""
 
-    def __init__(self, task: ChangeTask, num_rows: int) -> None:
+    def __init__(self, task: ChangeTask, num_rows: int, files: DataFiles) -> None:
         self._task = task
+        self._files = files
         self._refinement = task.refinement or Refinement()
         self._include = self._load(task.include, num_rows)
         exclude, dropped = self._load(task.exclude, num_rows), self._found(self._refinement.dropped, num_rows)
@@ -184,12 +217,13 @@ class _Selection:
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
         self._constant = None if task.kind in _CDC else _repeated(constant)
 
-    def touches(self, file: pq.ParquetFile, group: int, position: int, rows: int) -> bool:
-        """Return whether any row of a row group is selected, without reading all its columns."""
-        end = position + rows
-        some = self._include is not None or self._marks(self._exclude, position, end)
-        if some and len(self._kept(position, end)) == 0:
-            return False
+    def may_touch(self, rows: range) -> bool:
+        """Return whether any of the rows at these positions is selected by its position."""
+        some = self._include is not None or self._marks(self._exclude, rows.start, rows.stop)
+        return not some or len(self._kept(rows.start, rows.stop)) > 0
+
+    def touches(self, file: pq.ParquetFile, group: int, rows: int) -> bool:
+        """Return whether any row of a row group is selected by its change type, without reading all its columns."""
         if self._constant is not None:
             return True
         for batch in file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False):
@@ -263,7 +297,7 @@ class _Selection:
         if ref is None:
             return None
         with _translated(self._task, ref.uri or self._task.uri):
-            bitmap = deletion_vector.load(ref, self._task, _read_slice)
+            bitmap = deletion_vector.load(ref, self._task, self._files.read)
         if len(bitmap) > 0 and bitmap.max() >= num_rows:
             reason = f"its deletion vector marks row {bitmap.max()}, the file has {num_rows} rows"
             raise DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
@@ -292,22 +326,12 @@ def _int64(value: int) -> pa.Scalar:
     return pa.scalar(value, pa.int64())
 
 
-def _read_slice(uri: str, offset: int, length: int) -> bytes:
-    with pa.OSFile(uri) as file:
-        size = file.size()
-        if offset >= size:
-            return b""
-        file.seek(offset)
-        data: bytes = file.read(min(length, size - offset))
-        return data
-
-
 @contextmanager
 def _translated(task: ChangeTask, path: str) -> Iterator[None]:
     """Translate errors of reading `path` into ours."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ObjectNotFound):
         raise FileVacuumed(task.table, task.version, path) from None
     except (pa.ArrowException, UnicodeError) as error:
         raise DataCorrupt(task.table, task.version, path, str(error)) from error

@@ -1,0 +1,110 @@
+"""Files of a table, opened by their location: local ones, and objects of a store.
+
+Arrow could read objects by itself (`pyarrow.fs.S3FileSystem`), and so could obstore. Our own ranges are used instead,
+because then a store has one source of credentials and one set of errors, with which the pipeline decides to wait, to
+stop, or to look for lost files; because requester pays and every other option of a store hold for data files too; and
+because the bytes in memory are bounded whatever a row group has, which neither of them does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.stores.pieces import Limits
+from tailer.stores.ranges import ObjectRanges
+from tailer.stores.read_ahead import LIMITS, ReadAhead
+
+__all__ = ["LOCAL", "DataFile", "DataFiles"]
+
+
+class DataFile:
+    """A file open for reading. `read_ahead`: of an object; None for a local file, which needs none."""
+
+    __slots__ = ("_handle", "read_ahead", "source")
+
+    def __init__(self, source: pa.NativeFile, handle: "_Handle | None" = None) -> None:
+        self.source = source
+        self._handle = handle
+        self.read_ahead = None if handle is None else handle.read_ahead
+
+    def __enter__(self) -> "DataFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the file. The first error of the store counts, whatever a reader made of it."""
+        self.source.close()
+        handle = self._handle
+        if handle is not None and handle.failure is not None and (kind is None or issubclass(kind, Exception)):
+            raise handle.failure
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """Opens files. Survives pickle if `ranges` does.
+
+    `ranges`: makes what reads the object at a location. None: there are only local files.
+    """
+
+    ranges: Callable[[str], ObjectRanges] | None = None
+    limits: Limits = LIMITS
+
+    def has(self, uri: str) -> bool:
+        """Return whether it can be known what is meant by `uri`."""
+        return uri.startswith("/") or self.ranges is not None
+
+    def open(self, uri: str) -> DataFile:
+        """Open a file. Raises `OSError` for a local one, and what `ObjectRanges` raises for any other."""
+        if self.ranges is None or uri.startswith("/"):
+            return DataFile(pa.OSFile(uri))
+        handle = _Handle(ReadAhead(self.ranges(uri), self.limits))
+        return DataFile(pa.PythonFile(handle, "r"), handle)
+
+    def read(self, uri: str, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset` on; fewer only where the file ends there. Raises as `open`."""
+        if self.ranges is not None and not uri.startswith("/"):
+            return self.ranges(uri).read(offset, length) if offset >= 0 and length > 0 else b""
+        with pa.OSFile(uri) as file:
+            size = file.size()
+            if offset >= size:
+                return b""
+            file.seek(offset)
+            data: bytes = file.read(min(length, size - offset))
+            return data
+
+
+LOCAL: Final = DataFiles()
+
+
+class _Handle:
+    """An object as Arrow wants a file. After an error there is only that error."""
+
+    closed = False
+
+    def __init__(self, read_ahead: ReadAhead) -> None:
+        self.read_ahead = read_ahead
+        self.failure: Exception | None = None
+        self._at = 0
+
+    def read(self, length: int) -> bytes | memoryview:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            content = self.read_ahead.read(self._at, length)
+        except Exception as error:
+            self.failure = error
+            raise
+        self._at += len(content)
+        return content
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self.read_ahead.size_bytes)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        self.closed = True
+        self.read_ahead.close()
