@@ -45,6 +45,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import ROW_ID, ChangeType
 from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute
 from tailer.read.row_bitmaps import Bitmaps
 from tailer.schema.columns import dropped_column
@@ -116,17 +117,22 @@ def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
 
 
 def refine(
-    plan: ChangePlan, rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps, preimages: SpilledPreimages
+    plan: ChangePlan,
+    rules: PairingRules,
+    row_index: RowIndex,
+    bitmaps: SpilledBitmaps,
+    preimages: SpilledPreimages,
+    files: DataFiles = LOCAL,
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
     The new plan refers to `bitmaps` and is valid as long as they are. `plan` must have the key columns
-    (`check_key`).
+    (`check_key`). `files`: opens what its tasks name.
 
     Raises what `tailer.read.execute.execute` raises, and `StorageUnavailable` where the disk is full.
     """
     columns = ComparedColumns.of([plan])
-    comparison = _Comparison(plan.tasks, columns, row_index, bitmaps)
+    comparison = _Comparison(plan.tasks, columns, row_index, bitmaps, files)
     row_index.begin()
     carryovers = comparison.cancel() if _has_carryovers(plan, rules) else 0
     updates = ambiguous = 0
@@ -140,7 +146,11 @@ def refine(
 
 
 def refine_range(
-    plans: Sequence[ChangePlan], rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps
+    plans: Sequence[ChangePlan],
+    rules: PairingRules,
+    row_index: RowIndex,
+    bitmaps: SpilledBitmaps,
+    files: DataFiles = LOCAL,
 ) -> tuple[tuple[ChangePlan, ...], ChangelogCounts]:
     """Refine the plans of consecutive versions to their net changes, from before the first to after the last version.
 
@@ -157,13 +167,13 @@ def refine_range(
     carryovers = updates = ambiguous = 0
     for plan in plans:
         if plan.regime is Regime.FILES and not plan.feed:
-            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), row_index, bitmaps)
+            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), row_index, bitmaps, files)
             row_index.begin()
             carryovers += carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
     columns = ComparedColumns.of(plans, own=True)
-    comparison = _Comparison(tasks, columns, row_index, bitmaps, dropped, exactly=True)
+    comparison = _Comparison(tasks, columns, row_index, bitmaps, files, dropped, exactly=True)
     row_index.begin()
     comparison.cancel_all()
     if rules.compute_updates:
@@ -200,6 +210,7 @@ class _Comparison:
         columns: ComparedColumns,
         row_index: RowIndex,
         bitmaps: SpilledBitmaps,
+        files: DataFiles,
         dropped: Bitmaps | None = None,
         exactly: bool = False,
     ) -> None:
@@ -207,6 +218,7 @@ class _Comparison:
         self._columns = columns
         self._row_index = row_index
         self._bitmaps = bitmaps
+        self._files = files
         self._exactly = exactly
         self.dropped: Bitmaps = dropped or {}
         self._preimages: Bitmaps = {}  # of the updates found so far
@@ -317,7 +329,7 @@ class _Comparison:
                 task, refinement = self._tasks[index], Refinement(updated=rows)
                 schema = self._columns.as_of_task(index, self._columns.latest)
                 preimages = replace(task, schema=schema, include=rows, exclude=None, refinement=refinement)
-                yield from (batch.rows for batch in execute(preimages))
+                yield from (batch.rows for batch in execute(preimages, files=self._files))
 
     def _index_rows(
         self,
@@ -331,7 +343,7 @@ class _Comparison:
         self._row_index.clear()
         positions: Bitmaps = {}
         for index in indices:
-            batches = execute(self._refined(index, self._as_of_task(index, schema), unpaired))
+            batches = execute(self._refined(index, self._as_of_task(index, schema), unpaired), files=self._files)
             positions[index] = self._row_index.add(index, batches, types, nulls_differ)
         return positions
 

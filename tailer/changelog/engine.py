@@ -21,6 +21,7 @@ from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
+from tailer.read.data_files import LOCAL, DataFiles
 
 __all__ = ["ChangelogEngine"]
 
@@ -30,14 +31,22 @@ _REMEDY: Final = "set key to the columns that identify a row, or remove compute_
 
 
 class ChangelogEngine:
-    """Runs plans on `engine` by `rules`, for one pipeline. `report` is called for each version that was compared."""
+    """Runs plans on `engine` by `rules`, for one pipeline.
+
+    `report` is called for each version that was compared. `files`: opens what the tasks compared name.
+    """
 
     def __init__(
-        self, engine: Engine, rules: PairingRules, report: Callable[[ChangePlan, ChangelogCounts], None] | None = None
+        self,
+        engine: Engine,
+        rules: PairingRules,
+        report: Callable[[ChangePlan, ChangelogCounts], None] | None = None,
+        files: DataFiles = LOCAL,
     ) -> None:
         self._engine = engine
         self._rules = rules
         self._report = report
+        self._files = files
         self._warned = False
 
     @property
@@ -79,8 +88,8 @@ class ChangelogEngine:
             _log.warning("%s: updates cannot be computed without a key or row tracking: %s", plan.table, _REMEDY)
 
     async def _refined(self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages) -> ChangePlan:
-        rules = self._rules
-        refined, counts = await compare(lambda row_index: refine(plan, rules, row_index, bitmaps, preimages))
+        rules, files = self._rules, self._files
+        refined, counts = await compare(lambda row_index: refine(plan, rules, row_index, bitmaps, preimages, files))
         if self._report is not None:
             self._report(plan, counts)
         return refined

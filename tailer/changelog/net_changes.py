@@ -22,6 +22,7 @@ from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.table_log import TableLog
 
 __all__ = ["NetChanges", "net_changes"]
@@ -54,10 +55,12 @@ async def net_changes(
     rules: PairingRules,
     shape: Callable[[ChangePlan], ChangePlan],
     report: Callable[[ChangePlan, ChangelogCounts], None],
+    files: DataFiles = LOCAL,
 ) -> AsyncIterator[NetChanges]:
     """Prepare an engine for the net changes of `versions`, which must exist.
 
     `shape` selects the delivered columns of a plan. `report` is called once, with the last plan.
+    `files`: opens what the tasks of plans name.
 
     Raises what reading the log and `tailer.changelog.carryovers.refine_range` raise.
     """
@@ -70,6 +73,6 @@ async def net_changes(
         if plans:
             if rules.compute_updates:
                 check_key(plans[-1], rules)
-            net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps))
+            net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps, files))
             report(plans[-1], counts)
         yield NetChanges(engine, net)

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from tailer.engine.background import background
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Position
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute
 
 __all__ = ["LocalEngine", "remaining"]
@@ -45,12 +46,13 @@ def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
 class LocalEngine:
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
-    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`.
+    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`. `files`: opens what tasks name.
     """
 
     key: Final = ()
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, files: DataFiles = LOCAL) -> None:
+        self._files = files
         self._threads = threads or min(os.cpu_count() or 1, MAX_THREADS)
         self._limiter: CapacityLimiter | None = None
 
@@ -60,7 +62,7 @@ class LocalEngine:
         if self._limiter is None:
             self._limiter = CapacityLimiter(self._threads)
         tasks = remaining(plan, after)
-        chunks = [_TaskChunk(chunk, self._limiter) for chunk in _split(tasks)]
+        chunks = [_TaskChunk(chunk, self._limiter, self._files) for chunk in _split(tasks)]
         async with AsyncExitStack() as stack:
             for chunk in chunks:
                 stack.callback(chunk.close)
@@ -110,8 +112,8 @@ def _split(tasks: _Tasks) -> Iterator[_Tasks]:
 class _TaskChunk:
     """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
 
-    def __init__(self, tasks: _Tasks, limiter: CapacityLimiter) -> None:
-        self._batches = _execute_all(tasks)
+    def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles) -> None:
+        self._batches = _execute_all(tasks, files)
         self._limiter = limiter
         self._results: list[_ReadResult] = []
         self._finished: Event | None = None
@@ -141,9 +143,9 @@ class _TaskChunk:
             self._batches.close()
 
 
-def _execute_all(tasks: _Tasks) -> Generator[ChangeBatch, None, None]:
+def _execute_all(tasks: _Tasks, files: DataFiles) -> Generator[ChangeBatch, None, None]:
     for task, after_row in tasks:
-        yield from execute(task, after_row)
+        yield from execute(task, after_row, files=files)
 
 
 def _read_some(batches: Iterator[ChangeBatch]) -> _ReadResult:

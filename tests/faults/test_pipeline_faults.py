@@ -283,7 +283,7 @@ class TestFaultsOfTheSource:
     ) -> None:
         failed = nth = 0
 
-        def flaky(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+        def flaky(task: ChangeTask, after_row: int = -1, **_: object) -> Iterator[ChangeBatch]:
             nonlocal nth, failed
             for batch in execute(task, after_row):
                 nth -= 1
@@ -317,7 +317,7 @@ class TestFaultsOfTheSource:
     ) -> None:
         """The sink neither waits nor yields, and could commit after every batch."""
 
-        def broken(task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+        def broken(task: ChangeTask, after_row: int = -1, **_: object) -> Iterator[ChangeBatch]:
             for batch in execute(task, after_row):
                 if (task.version, task.index, batch.last_row) == (3, 1, 29):
                     raise ZeroDivisionError

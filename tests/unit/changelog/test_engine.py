@@ -220,7 +220,7 @@ class Endless:
     def __init__(self) -> None:
         self.reading = threading.Event()
 
-    def __call__(self, task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+    def __call__(self, task: ChangeTask, **_: object) -> Iterator[ChangeBatch]:
         first = next(iter(execute(task)))
         for number in range(2**40):
             rows = pa.array(range(number * len(first), (number + 1) * len(first)), pa.int64())

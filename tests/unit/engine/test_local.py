@@ -52,7 +52,7 @@ class Reader:
         self.open = self.most_open = 0
         self._lock = threading.Lock()
 
-    def __call__(self, task: ChangeTask, after_row: int = -1) -> Iterator[ChangeBatch]:
+    def __call__(self, task: ChangeTask, after_row: int = -1, **_: object) -> Iterator[ChangeBatch]:
         with self._lock:
             self.began.append(task.index)
             self.open += 1
