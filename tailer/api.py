@@ -22,7 +22,7 @@ from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.tables import open_table
+from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged
@@ -198,10 +198,10 @@ class Changes:
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
             table = open_table(self.location, allowed_roots=self.allowed_roots)
-            sink = _BatchSink(send, schemas)
+            files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(
-                ChangelogEngine(LocalEngine(), self.rules, _unreported)
+                ChangelogEngine(LocalEngine(files=files), self.rules, _unreported, files)
             )
             if self.net:
                 assert end is not None, "checked by changes"
@@ -221,7 +221,8 @@ class Changes:
         if versions.stop - 1 > latest:
             raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")
         wanted: Callable[[ChangePlan], ChangePlan] = self.policy.shape
-        return net_changes(table, versions, LocalEngine(), self.rules, wanted, _unreported)
+        files = open_files()
+        return net_changes(table, versions, LocalEngine(files=files), self.rules, wanted, _unreported, files)
 
 
 async def _next(receive: MemoryObjectReceiveStream[pa.RecordBatch]) -> pa.RecordBatch | None:

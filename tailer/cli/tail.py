@@ -18,7 +18,7 @@ from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
 from tailer.cli.roots import allow_root, locations
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import open_table
+from tailer.config.tables import open_files, open_table
 from tailer.daemon.serve import Drainable, log_to_stderr, run_all
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
@@ -197,8 +197,8 @@ def _check_range(look: _Look) -> None:
 
 
 async def _follow(look: _Look) -> None:
-    display = Display()
-    engine = ChangelogEngine(LocalEngine(), look.rules, ChangelogReport("tail").note)
+    display, files = Display(), open_files()
+    engine = ChangelogEngine(LocalEngine(files=files), look.rules, ChangelogReport("tail").note, files)
     shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
     log = FollowedLog(look.open_table(), display)
     await _run(_pipeline(look, log, look.begin, look.until, shown), display)
@@ -232,8 +232,9 @@ class _NetChanges:
                 return
             display.busy(f"comparing versions {first} to {last}")
             wanted, report = look.policy.shape, ChangelogReport("tail").note
-            versions = range(first, last + 1)
-            async with net_changes(log, versions, LocalEngine(), look.rules, wanted, report) as engine:
+            versions, files = range(first, last + 1), open_files()
+            local = LocalEngine(files=files)
+            async with net_changes(log, versions, local, look.rules, wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
                 shown = ShownEngine(engine, display, lambda _plan: False)
                 await _pipeline(look, look.open_table(), begin, until, shown).run()

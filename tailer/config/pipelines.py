@@ -79,6 +79,7 @@ class Settings:
     metrics: tuple[str, int] | None = None
     engine: EngineKind = EngineKind.LOCAL
     spark: SparkSettings = field(default_factory=SparkSettings)
+    stores: Stores = field(default_factory=Stores)
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:

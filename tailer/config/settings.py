@@ -154,7 +154,7 @@ class _Checks:
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
-        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark)
+        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark, stores)
         self._overlaps(settings)
         self._check_state_folder(settings)
         return settings

@@ -1,11 +1,12 @@
-"""The composition root of tables: a table is opened from its location here, and nowhere else."""
+"""The composition root of tables: a table and its files are opened from their location here, and nowhere else."""
 
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.table import DeltaTableLog
+from tailer.read.data_files import DataFiles
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["open_table"]
+__all__ = ["open_files", "open_table"]
 
 
 def open_table(
@@ -21,3 +22,8 @@ def open_table(
     Raises `ConfigError` where the store's client is not installed.
     """
     return DeltaTableLog((stores or Stores()).open(location), catalog, allowed_roots)
+
+
+def open_files(stores: Stores | None = None) -> DataFiles:
+    """Make what opens the files that tasks name; no I/O."""
+    return DataFiles((stores or Stores()).ranges)

@@ -22,6 +22,7 @@ from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
+from tailer.read.data_files import DataFiles
 
 if TYPE_CHECKING:
     from tailer.spark.shared_session import SharedSpark
@@ -54,33 +55,38 @@ class SizedEngine:
 
 
 class Engines:
-    """The engines that the pipelines of a process share. `spark`: None if it is not needed."""
+    """The engines that the pipelines of a process share. `files`: opens tables' files. `spark`: None if not needed."""
 
-    def __init__(self, kind: EngineKind, spark: "SharedSpark | None") -> None:
+    def __init__(self, kind: EngineKind, files: DataFiles, spark: "SharedSpark | None") -> None:
         self._kind = kind
-        self._local = LocalEngine()
+        self._files = files
+        self._local = LocalEngine(files=files)
         self.spark: Final = spark
 
     def for_pipeline(self, rules: PairingRules, report: Report) -> Engine:
         """Return the engine of one pipeline."""
-        local = ChangelogEngine(self._local, rules, report)
+        local = ChangelogEngine(self._local, rules, report, self._files)
         if self.spark is None:
             return local
         from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415 - PySpark is an extra
 
-        remote = ChangelogEngine(SparkEngine(self.spark.executors), rules, report)
+        remote = ChangelogEngine(SparkEngine(self.spark.executors), rules, report, self._files)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
 
 
 @asynccontextmanager
-async def open_engines(kind: EngineKind, settings: SparkSettings, *, delta: bool = False) -> AsyncIterator[Engines]:
-    """Open the engines, and close them when the block is left. `delta`: whether Spark writes to Delta tables.
+async def open_engines(
+    kind: EngineKind, settings: SparkSettings, files: DataFiles, *, delta: bool = False
+) -> AsyncIterator[Engines]:
+    """Open the engines, and close them when the block is left.
+
+    `files`: opens the files of tables. `delta`: whether Spark writes to Delta tables.
 
     Raises `ConfigError` where PySpark is needed and not installed.
     """
     spark = None if kind is EngineKind.LOCAL else _shared(settings, delta)
     try:
-        yield Engines(kind, spark)
+        yield Engines(kind, files, spark)
     finally:
         if spark is not None:
             with CancelScope(shield=True):

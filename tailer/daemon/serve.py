@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
+from tailer.config.tables import open_files
 from tailer.daemon.engines import Engines, open_engines
 from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
@@ -65,7 +66,8 @@ async def serve(settings: Settings) -> None:
     async with _monitored(settings, list(statuses.values())):
         try:
             delta = any(map(_is_written_by_spark, settings.pipelines))
-            async with open_engines(settings.engine, settings.spark, delta=delta) as engines:
+            files = open_files(settings.stores)
+            async with open_engines(settings.engine, settings.spark, files, delta=delta) as engines:
                 pipelines: dict[str, Drainable] = {}
                 for each in settings.pipelines:
                     sinks.append(open_sink(settings, each))

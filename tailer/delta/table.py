@@ -67,6 +67,7 @@ class DeltaTableLog:
     ) -> None:
         self._store = store
         self._managed = catalog is not None
+        self._is_atomic = self._managed or store.is_atomic
         self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
         self._history = TableHistory(store, self._log, catalog is not None)
         self._allowed_roots = allowed_roots
@@ -176,7 +177,7 @@ class DeltaTableLog:
     async def confirm(self, delivered: Position | None) -> None:
         """See `TableLog.confirm`. Checks the last file read: a commit that has a successor is complete."""
         read = self._newest
-        if read is None or self._managed:
+        if read is None or self._is_atomic:
             return
         with suppress(ObjectNotFound):  # cleaned up
             if await read.is_still(self._store):
@@ -234,7 +235,7 @@ class DeltaTableLog:
                 file, is_ended = await self._store.scan(commit_name(version), read_whole)
             except ObjectNotFound as error:
                 raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
-            if is_ended or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
+            if is_ended or self._is_atomic or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
                 return file
 
     def _planner(self) -> CommitPlanner:
@@ -246,9 +247,9 @@ class DeltaTableLog:
         """Return whether a commit file appears to have been read completely.
 
         A last line without a newline may be complete: some writers leave the newline out. A commit that has a successor
-        is complete. Any other file is given some time to grow.
+        is complete, and so is one in a store where objects appear whole. Any other file is given some time to grow.
         """
-        if planned.is_ended or self._managed or self._next < self._known:
+        if planned.is_ended or self._is_atomic or self._next < self._known:
             return True
         with suppress(ObjectNotFound):
             await self._store.stat(commit_name(self._next + 1))

@@ -57,6 +57,7 @@ def execute(
     through_row: int = END,
     first_byte: int = 0,
     end_byte: int = END,
+    *,
     files: DataFiles = LOCAL,
 ) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.

@@ -21,6 +21,7 @@ import anyio
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.config.pipelines import PipelineSettings
+from tailer.config.tables import open_files
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, Retry, SinkFenced, TailerError
@@ -177,7 +178,8 @@ async def _is_finished(work: ShardWork, patience_s: float) -> bool:
 
 def _engine(work: ShardWork, sink: Sink, report: ShardReport) -> Engine:
     settings = work.settings
-    local, note = LocalEngine(threads=1), report.note
+    files = open_files(settings.stores)
+    local, note = LocalEngine(threads=1, files=files), report.note
     if sink.demands.key:
-        return KeyShards(ChangelogEngine(local, settings.pairing, note), work.shard, settings.shards)
-    return ChangelogEngine(TaskShards(local, work.shard, settings.shards), settings.pairing, note)
+        return KeyShards(ChangelogEngine(local, settings.pairing, note, files), work.shard, settings.shards)
+    return ChangelogEngine(TaskShards(local, work.shard, settings.shards), settings.pairing, note, files)

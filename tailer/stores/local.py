@@ -32,6 +32,11 @@ class LocalStore:
         """The directory's absolute path."""
         return str(self.root)
 
+    @property
+    def is_atomic(self) -> bool:
+        """See `ObjectStore.is_atomic`; other programs may write a file in pieces."""
+        return False
+
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """See `ObjectStore.read`."""
         return await to_thread.run_sync(lambda: decode(self._fetch(name)))

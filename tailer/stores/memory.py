@@ -20,6 +20,8 @@ T = TypeVar("T")
 class MemoryStore:
     """Objects in a dictionary."""
 
+    is_atomic = True
+
     def __init__(self, uri: str = "memory:") -> None:
         self.uri = uri
         self.objects: dict[str, StoredObject] = {}

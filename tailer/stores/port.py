@@ -65,6 +65,11 @@ class ObjectStore(Protocol):
         """The root in tasks and messages, without a trailing slash."""
         ...
 
+    @property
+    def is_atomic(self) -> bool:
+        """Whether objects appear whole, whoever writes them: no reader sees the first part of one."""
+        ...
+
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """Fetch an object and decode it in a worker thread.
 

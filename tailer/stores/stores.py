@@ -7,12 +7,12 @@ own tools would.
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailer.errors import ConfigError, how_to_install
+from tailer.errors import ConfigError
 from tailer.stores.local import LocalStore
 from tailer.stores.location import bucket_and_key, is_local
 from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
-from tailer.stores.s3.options import S3Options
+from tailer.stores.s3 import S3Options, open_ranges, open_store
 
 __all__ = ["Stores"]
 
@@ -32,21 +32,12 @@ class Stores:
         """Open the store whose root is `location`; no I/O. Raises `ConfigError` where its client is not installed."""
         if is_local(location):
             return LocalStore(Path(location))
-        bucket, root = _split(location)
-        try:
-            from tailer.stores.s3.store import S3Store  # noqa: PLC0415 - its client is an extra
-        except ImportError as error:
-            raise _not_installed(location, error) from error
-        return S3Store(bucket, root, self.options(location))
+        return open_store(*_split(location), self.options(location))
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""
         bucket, key = _split(uri)
-        try:
-            from tailer.stores.s3.object_ranges import S3Ranges  # noqa: PLC0415 - its client is an extra
-        except ImportError as error:
-            raise _not_installed(uri, error) from error
-        return S3Ranges(bucket, key, self.options(f"s3://{bucket}/{key}"))
+        return open_ranges(bucket, key, self.options(f"s3://{bucket}/{key}"))
 
 
 def _split(location: str) -> tuple[str, str]:
@@ -54,7 +45,3 @@ def _split(location: str) -> tuple[str, str]:
     if found is None:
         raise ConfigError(location, "is in no store that can be read", "Give a local path, or s3://BUCKET/KEY.")
     return found
-
-
-def _not_installed(location: str, error: ImportError) -> ConfigError:
-    return ConfigError(location, f"S3 cannot be read: {error}", how_to_install("s3"))

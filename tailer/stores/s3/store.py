@@ -42,6 +42,8 @@ _FAILURES: Final = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, Va
 class S3Store:
     """Objects of `bucket` whose keys begin with `root` and a slash; all of the bucket if `root` is empty."""
 
+    is_atomic = True
+
     def __init__(self, bucket: str, root: str, options: S3Options) -> None:
         self.bucket = bucket
         self.root = root.rstrip("/")

@@ -15,6 +15,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position, Regime
+from tailer.read.data_files import LOCAL
 from tests.support.tables.log_files import task
 
 
@@ -56,7 +57,7 @@ async def test_large_versions_go_to_the_large_engine() -> None:
 
 @pytest.mark.anyio
 async def test_without_spark_there_are_threads() -> None:
-    async with open_engines(EngineKind.LOCAL, SparkSettings()) as engines:
+    async with open_engines(EngineKind.LOCAL, SparkSettings(), LOCAL) as engines:
         assert engines.spark is None
         engine = engines.for_pipeline(PairingRules(), lambda *_: None)
     assert isinstance(engine, ChangelogEngine)
@@ -67,6 +68,6 @@ async def test_without_spark_there_are_threads() -> None:
 async def test_pyspark_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tailer.spark.shared_session", None)
     with pytest.raises(ConfigError, match="PySpark cannot be loaded") as raised:
-        async with open_engines(EngineKind.SPARK, SparkSettings()):
+        async with open_engines(EngineKind.SPARK, SparkSettings(), LOCAL):
             pass
     assert "lake-tailer[spark]" in raised.value.hint
