@@ -45,7 +45,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import ROW_ID, ChangeType
 from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
-from tailer.read.data_files import LOCAL, DataFiles
+from tailer.read.data_files import DataFiles
 from tailer.read.execute import execute
 from tailer.read.row_bitmaps import Bitmaps
 from tailer.schema.columns import dropped_column
@@ -122,7 +122,7 @@ def refine(
     row_index: RowIndex,
     bitmaps: SpilledBitmaps,
     preimages: SpilledPreimages,
-    files: DataFiles = LOCAL,
+    files: DataFiles,
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
@@ -146,11 +146,7 @@ def refine(
 
 
 def refine_range(
-    plans: Sequence[ChangePlan],
-    rules: PairingRules,
-    row_index: RowIndex,
-    bitmaps: SpilledBitmaps,
-    files: DataFiles = LOCAL,
+    plans: Sequence[ChangePlan], rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps, files: DataFiles
 ) -> tuple[tuple[ChangePlan, ...], ChangelogCounts]:
     """Refine the plans of consecutive versions to their net changes, from before the first to after the last version.
 

@@ -1,7 +1,8 @@
 """Splits: units of work for executors.
 
 A split survives pickle and is read by one synchronous function, `read_split`, on any machine. That function calls
-`tailer.read.execute.execute`, so no engine can disagree with another. Each split yields its rows in position order, and
+`tailer.read.execute.execute`, so no engine can disagree with another. Its files are local ones so far: an executor
+refuses any other location. Each split yields its rows in position order, and
 those of `file_splits`, read one after the other, yield all rows of a plan in that order.
 
 - `FilesSplit`: slices of files. Large files are divided by row group, small files share a split.
@@ -24,6 +25,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
+from tailer.read.data_files import LOCAL
 from tailer.read.execute import execute
 
 __all__ = [
@@ -191,7 +193,7 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
         with borrowed_index() as row_index:
-            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages)
+            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, LOCAL)
         for part in file_slices(plan):
             for batch in part.rows():
                 yield from preimages.joined(batch)
@@ -200,7 +202,7 @@ def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
 def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps:
         with borrowed_index() as row_index:
-            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps)
+            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, LOCAL)
         for plan in plans:
             for part in file_slices(plan):
                 yield from part.rows()

@@ -13,11 +13,11 @@ import pytest
 
 from tailer.errors import TailerError
 from tailer.events import CHANGE_TYPE, ChangeBatch
-from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind
+from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute, row_groups
 from tailer.stores.pieces import Limits
-from tests.support.ranges import PREFIX, StoredObjects
+from tests.support.ranges import PREFIX, StoredObjects, long_footer
 from tests.support.tables.log_files import marked, parquet, task, vector_file
 
 KINDS: Final = ["insert", "delete", "update_preimage", "update_postimage"]
@@ -68,7 +68,8 @@ def random_file(path: Path, dice: Random) -> tuple[pa.Schema, int]:
         "write_page_checksum": dice.random() < 0.5,
         "write_page_index": dice.random() < 0.5,
     }
-    parquet(path, pa.table(columns), store_schema=False, **options)
+    write = parquet if dice.random() < 0.2 else long_footer
+    write(path, pa.table(columns), store_schema=False, **options)
     if "old_moment" in names:
         content = path.read_bytes()
         size = int.from_bytes(content[-8:-4], "little")
@@ -109,10 +110,12 @@ def stored(made: ChangeTask) -> ChangeTask:
     return replace(made, uri=PREFIX + made.uri, include=include, exclude=exclude)
 
 
-def outcome(made: ChangeTask, files: DataFiles, *part: int) -> list[ChangeBatch] | str:
+def outcome(
+    made: ChangeTask, files: DataFiles, after: int = -1, through: int = END, first: int = 0, end: int = END
+) -> list[ChangeBatch] | str:
     """Return all batches, or the error's text without locations."""
     try:
-        return list(execute(made, *part, files=files))
+        return list(execute(made, after, through, first, end, files))
     except TailerError as error:
         return f"{type(error).__name__}: {error}".replace(PREFIX, "")
 

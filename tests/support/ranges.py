@@ -5,12 +5,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tailer.errors import ObjectNotFound
 from tailer.stores.ranges import ObjectEnd, ObjectRanges
 
-__all__ = ["PREFIX", "Request", "StoredObjects"]
+__all__ = ["PREFIX", "Request", "StoredObjects", "long_footer"]
 
 PREFIX: Final = "memory:/"
 
@@ -70,6 +73,17 @@ class StoredObjects:
         finally:
             with self._lock:
                 self.running -= 1
+
+
+def long_footer(path: Path, table: pa.Table, row_group_size: int, **options: Any) -> Path:
+    """Write a data file with a footer of more than 64 kB, of which Arrow reads nothing but the footer when it opens it.
+
+    Of any other file it reads the last 64 kB at once.
+    """
+    with pq.ParquetWriter(path, table.schema, **options) as writer:
+        writer.write_table(table, row_group_size=row_group_size)
+        writer.add_key_value_metadata({"long": "x" * 2**16})
+    return path
 
 
 @dataclass(frozen=True)

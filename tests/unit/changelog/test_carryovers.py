@@ -20,6 +20,7 @@ from tailer.changelog.spill.preimages import RUN_BYTES, SpilledPreimages
 from tailer.errors import ConfigError, FileVacuumed
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
+from tailer.read.data_files import LOCAL
 from tailer.read.execute import execute
 from tailer.schema.columns import PHYSICAL_NAME
 from tests.support.tables.log_files import marked, parquet
@@ -144,7 +145,7 @@ def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -
     if not concerns(plan, rules):
         return read(plan.tasks), ChangelogCounts()
     with SpilledBitmaps() as selections, SpilledPreimages(run_bytes) as preimages:
-        found, counts = refine(plan, rules, matches(), selections, preimages)
+        found, counts = refine(plan, rules, matches(), selections, preimages, LOCAL)
         return read(found.tasks, preimages), counts
 
 
@@ -692,7 +693,7 @@ class TestPartitions:
         plan = table.files(files[:1], files[1:], schema)
         list(execute(plan.tasks[0]))
         with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
-            _, counts = refine(plan, DROP, matches(), selections, preimages)
+            _, counts = refine(plan, DROP, matches(), selections, preimages, LOCAL)
         assert counts.carryovers == 4
 
     def test_a_partition_column_that_widens(self, table: Versions) -> None:
@@ -709,7 +710,7 @@ class TestPartitions:
         for index in (0, 3):
             Path(plan.tasks[index].uri).unlink()
         with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
-            found, counts = refine(plan, DROP, matches(), selections, preimages)
+            found, counts = refine(plan, DROP, matches(), selections, preimages, LOCAL)
             assert counts == ChangelogCounts(carryovers=4)
             assert read(found.tasks[1:3]) == []
             with pytest.raises(FileVacuumed):
@@ -769,7 +770,7 @@ def test_rules_against_counting(
 def net(table: Versions, rules: PairingRules = DROP, plans: Sequence[ChangePlan] | None = None) -> list[Row]:
     """Return kind, version, position and values of the rows left of all versions."""
     with SpilledBitmaps() as selections:
-        found, _ = refine_range(table.plans if plans is None else plans, rules, matches(), selections)
+        found, _ = refine_range(table.plans if plans is None else plans, rules, matches(), selections, LOCAL)
         return [(row[0], plan.version, *row[1:]) for plan in found for row in read(plan.tasks)]
 
 
