@@ -1,12 +1,14 @@
-"""`tailer check`: report every fault of a configuration without touching a table."""
+"""`tailer check`: report every fault of a configuration, and try its tables and sinks if asked to."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 
+import anyio
 import click
 
-from tailer.config.pipelines import PipelineSettings
+from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.settings import Findings, examine
+from tailer.daemon.connection import Connection, connect
 from tailer.start import Start, StartKind
 
 __all__ = ["command"]
@@ -14,12 +16,14 @@ __all__ = ["command"]
 
 @click.command("check")
 @click.argument("config", type=click.Path(path_type=Path, readable=False))
-def command(config: Path) -> int:
+@click.option("--connect", "reach", is_flag=True, help="Reach every table and every sink, too; nothing is written.")
+def command(config: Path, reach: bool) -> int:
     """Check a configuration without touching any table.
 
     Reads CONFIG and the TAILER_ variables of the environment, and follows links. Checks keys, values, sinks and their
     options, overlapping folders, and the state table if a sink needs one. Prints every fault; the last line is the
-    verdict. The exit code is 2 if there is a fault.
+    verdict. The exit code is 2 if there is a fault. With --connect, the newest version of each table is read, and each
+    sink is asked for its progress, if the configuration has no fault; the exit code is then that of the worst error.
     """
     findings = examine(config)
     for problem in findings.problems:
@@ -30,7 +34,29 @@ def command(config: Path) -> int:
     for name in findings.names:
         _pipeline(findings, name, sound.get(name))
     click.echo(f"{_mark(not findings.problems)} {config}{_count(len(findings.problems))}")
-    return 2 if findings.problems else 0
+    if findings.settings is None:
+        return 2
+    return _connect(findings.settings) if reach else 0
+
+
+def _connect(settings: Settings) -> int:
+    """Print what could be reached, and return the exit code."""
+    codes = [0]
+    for name, found in anyio.run(connect, settings).items():
+        if isinstance(found, Connection):
+            click.echo(f"{_mark(True)} pipeline {name}: {_reached(found)}")
+        else:
+            codes.append(found.exit_code)
+            click.echo(f"{_mark(False)} pipeline {name}: {found}")
+            _hint(found.hint)
+    return max(codes)
+
+
+def _reached(found: Connection) -> str:
+    standing = found.standing
+    file = "and one of its files" if found.file else "whose newest version names no file that can be tried"
+    delivered = "no progress" if standing.position is None else f"everything to {standing.position}"
+    return f"reached version {standing.latest} of {standing.table}, {file}; the sink has {delivered}"
 
 
 def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) -> None:

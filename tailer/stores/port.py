@@ -67,7 +67,7 @@ class ObjectStore(Protocol):
 
     @property
     def is_atomic(self) -> bool:
-        """Whether objects appear whole, whoever writes them: no reader sees the first part of one."""
+        """Return whether objects appear whole, whoever writes them: no reader sees the first part of one."""
         ...
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:

@@ -115,7 +115,7 @@ def outcome(
 ) -> list[ChangeBatch] | str:
     """Return all batches, or the error's text without locations."""
     try:
-        return list(execute(made, after, through, first, end, files))
+        return list(execute(made, after, through, first, end, files=files))
     except TailerError as error:
         return f"{type(error).__name__}: {error}".replace(PREFIX, "")
 

@@ -1,0 +1,88 @@
+"""`tailer check --connect`: what can be reached, what cannot, and that nothing is written."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.process import until
+
+CONFIG = """
+[pipelines.copy]
+table = "orders"
+sink = {kind = "files", path = "copy"}
+"""
+LOST = """
+[pipelines.lost]
+table = "nowhere"
+sink = {kind = "files", path = "lost"}
+"""
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """Two versions of a table beside a configuration."""
+    table = Orders(tmp_path / "orders")
+    table.insert(1, 2)
+    table.insert(3)
+    return table
+
+
+def configured(orders: Orders, text: str) -> Path:
+    """Write a configuration beside the table."""
+    path = orders.path.parent / "tailer.toml"
+    path.write_text(text)
+    return path
+
+
+def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
+    config = configured(orders, CONFIG)
+    done = tailer("check", "--connect", config)
+    assert (done.returncode, done.stderr) == (0, "")
+    *_, last = done.stdout.splitlines()
+    reached = f"ok     pipeline copy: reached version 1 of {orders.path}, and one of its files"
+    assert last == f"{reached}; the sink has no progress"
+    assert sorted(path.name for path in config.parent.iterdir()) == ["orders", "tailer.toml"]
+    with background("run", config) as daemon:
+        until(lambda: _lag(config) == "0")
+        daemon.terminate()
+        daemon.communicate(timeout=30)
+    *_, last = tailer("check", "--connect", config).stdout.splitlines()
+    assert last == f"{reached}; the sink has everything to the end of version 1"
+
+
+def test_what_cannot_be_reached_does_not_hide_the_rest(orders: Orders) -> None:
+    done = tailer("check", "--connect", configured(orders, LOST + CONFIG))
+    assert done.returncode == 3
+    *_, failed, hint, reached = done.stdout.splitlines()
+    assert failed.startswith(f"failed pipeline lost: {orders.path.parent}/nowhere: not a Delta table")
+    assert "_delta_log" in hint
+    assert reached.startswith("ok     pipeline copy: reached version 1")
+
+
+def test_files_are_opened(orders: Orders) -> None:
+    config = configured(orders, CONFIG)
+    for file in orders.path.glob("*.parquet"):
+        file.write_bytes(b"PAR1 and nothing else PAR1")
+    done = tailer("check", "--connect", config)
+    assert done.returncode == 3
+    assert f"failed pipeline copy: {orders.path}: version 1: {orders.path}/" in done.stdout
+
+
+def test_a_table_without_a_file_to_try(orders: Orders) -> None:
+    orders.delete(3)
+    for file in orders.path.rglob("*.parquet"):
+        file.unlink()
+    done = tailer("check", "--connect", configured(orders, CONFIG))
+    assert done.returncode == 0
+    assert "whose newest version names no file that can be tried" in done.stdout
+
+
+def test_faults_of_the_configuration_come_first(orders: Orders) -> None:
+    done = tailer("check", "--connect", configured(orders, CONFIG.replace('"files"', '"fils"')))
+    assert done.returncode == 2
+    assert "reached" not in done.stdout
+
+
+def _lag(config: Path) -> str:
+    return tailer("progress", "show", config).stdout.split("\t")[-1].strip()
