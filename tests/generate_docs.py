@@ -51,6 +51,10 @@ INTRO: Final = (
     "`..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`. The environment wins over the\n"
     "file, and is the place for secrets."
 )
+RETRIES: Final = """\
+After an error with `TIMED` or `ASK` the pipeline waits, reads its progress from the sink, and tries again. After any
+other error it stops, unless it is one that `on_data_loss` gets past. `NEVER`: trying again would take the stream from
+the instance that has taken over."""
 NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
 
@@ -141,6 +145,7 @@ def errors_page() -> str:
         NOTE,
         "# Errors",
         "Every error names the thing and the next step. The exit code of a command is that of the most severe error.",
+        RETRIES,
         f"```text\n{tree[tree.index('TailerError') :].partition(chr(10) * 2)[0].rstrip()}\n```",
     ]
     for kind in error_classes(TailerError):

@@ -8,11 +8,11 @@ defines what the pipeline does next; only the pipeline retries::
     ├── StorageError                                                                          exit 4
     │   ├── StorageUnavailable      the store did not answer; it may later           TIMED
     │   │   ├── CommitIncomplete    a commit file grew while it was read                 TIMED
-    │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later
+    │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later   TIMED
     │   ├── StorageRefused          the store refuses the request; an operator must act
     │   │   └── StorageAccessRefused  an object store refuses credentials, a bucket or a setting
     │   ├── ObjectNotFound          the object does not exist
-    │   └── ObjectAlreadyExists     put-if-absent lost to another writer
+    │   └── ObjectAlreadyExists     put-if-absent lost to another writer             ASK
     ├── LogError                    the table's log cannot be followed                        exit 3
     │   ├── NotATable               the location has no log
     │   ├── VersionGone             a needed version was cleaned up, or is missing between others
