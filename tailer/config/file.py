@@ -175,7 +175,7 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
 class FileShape(_Shape, frozen=True, kw_only=True):
     """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
 
-    state_table: str | None = None  # the folder that keeps progress for sinks that cannot, such as stdout
+    state_table: str | None = None  # the folder, or s3:// URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics and health checks on
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version

@@ -70,10 +70,13 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A configuration without a fault. Paths are absolute, `drain_s` is in seconds, `metrics` is host and port."""
+    """A configuration without a fault.
+
+    Paths are absolute, `state_table` is a location, `drain_s` is in seconds, `metrics` is host and port.
+    """
 
     path: Path
-    state_table: Path | None
+    state_table: str | None
     drain_s: float
     pipelines: tuple[PipelineSettings, ...]
     metrics: tuple[str, int] | None = None

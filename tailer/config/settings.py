@@ -88,7 +88,7 @@ from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import Folder, foreign_entry, local_folder
-from tailer.stores.location import is_local, parse_location
+from tailer.stores.location import is_local, lies_in, parse_location
 from tailer.stores.stores import Stores
 
 __all__ = ["Findings", "examine", "load"]
@@ -143,7 +143,7 @@ class _Checks:
         file, unsound = reading.file or FileShape(), reading.unsound
         state_table = None
         if file.state_table is not None:
-            state_table = self._attempt(("state_table",), self._folder(file.state_table))
+            state_table = self._attempt(("state_table",), self._location(file.state_table))
         if reading.file is not None and not file.pipelines and "pipelines" not in unsound:
             self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
         stateless = reading.file is not None and file.state_table is None and "state_table" not in unsound
@@ -156,6 +156,7 @@ class _Checks:
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark, stores)
         self._overlaps(settings)
+        self._overlaps_in_stores(settings)
         self._check_state_folder(settings)
         return settings
 
@@ -303,10 +304,21 @@ class _Checks:
                     self._problem(key, reason, "Give it a folder of its own.")
                     break
 
+    def _overlaps_in_stores(self, settings: Settings) -> None:
+        """Refuse a state table in a store that is, contains or lies in a table that is read."""
+        state = settings.state_table
+        for each in settings.pipelines:
+            if state is not None and not is_local(state) and (lies_in(state, each.table) or lies_in(each.table, state)):
+                reason = f"{state} and pipelines.{each.name}.table ({each.table}) are nested in each other"
+                self._problem(("state_table",), reason, "Give it a folder of its own.")
+                return
+
     def _check_state_folder(self, settings: Settings) -> None:
         """Refuse to create a state table in a folder with other content."""
-        path = settings.state_table
-        if path is None or holds_table(path):
+        if settings.state_table is None or not is_local(settings.state_table):
+            return
+        path = Path(settings.state_table)
+        if holds_table(path):
             return
         remedy = "Give it a folder of its own. The folder need not exist."
         try:
@@ -351,8 +363,8 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _written(settings: Settings) -> Iterator[tuple[Key, Path]]:
-    if settings.state_table is not None:
-        yield ("state_table",), settings.state_table
+    if settings.state_table is not None and is_local(settings.state_table):
+        yield ("state_table",), Path(settings.state_table)
     for pipeline in settings.pipelines:
         if pipeline.target is not None:
             yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

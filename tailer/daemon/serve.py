@@ -35,7 +35,6 @@ from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
-from tailer.stores.local import LocalStore
 
 __all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "run_all", "serve"]
 
@@ -88,7 +87,7 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
     if isinstance(sink, Sink):
         return sink
     assert settings.state_table is not None, "checked by tailer.config.settings"
-    return Recorded(sink, StateTable(LocalStore(settings.state_table)))
+    return Recorded(sink, StateTable(settings.stores.open(settings.state_table)))
 
 
 def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tailer.errors import ConfigError
 from tailer.stores.local import LocalStore
-from tailer.stores.location import bucket_and_key, is_local
+from tailer.stores.location import bucket_and_key, is_local, lies_in
 from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.s3 import S3Options, open_ranges, open_store
@@ -25,7 +25,7 @@ class Stores:
 
     def options(self, location: str) -> S3Options:
         """Return the options of the store that `location` belongs to."""
-        fitting = [each for each in self.by_prefix if location == each[0] or location.startswith(f"{each[0]}/")]
+        fitting = [each for each in self.by_prefix if lies_in(location, each[0])]
         return max(fitting, key=lambda each: len(each[0]))[1] if fitting else S3Options()
 
     def open(self, location: str) -> ObjectStore:

@@ -89,7 +89,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     format = "jsonl"
     """
     found = settings(tmp_path, text)
-    assert (found.state_table, found.drain_s) == (Path.home() / "state", 2.0)
+    assert (found.state_table, found.drain_s) == (str(Path.home() / "state"), 2.0)
     (orders,) = found.pipelines
     assert (orders.name, orders.table, orders.target) == ("orders.eu-1", "/data/orders", None)
     assert (orders.start.kind, orders.policy.columns, orders.poll_interval_s) == (
@@ -137,7 +137,7 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TAILER_PIPELINES__ORDERS_EU__COLUMNS", '["id"]')
     monkeypatch.setenv("tailer_pipelines__orders_eu__sink__path", "/elsewhere")
     found = settings(tmp_path, PIPELINE.replace("orders]", '"Orders-EU"]'))
-    assert (found.drain_s, found.state_table) == (7.0, tmp_path / "state")
+    assert (found.drain_s, found.state_table) == (7.0, str(tmp_path / "state"))
     (orders,) = found.pipelines
     assert (orders.name, orders.start.value, orders.policy.columns) == ("Orders-EU", 12, ("id",))
     assert (orders.target, orders.table) == (Path("/elsewhere"), str(tmp_path / "orders"))
@@ -185,7 +185,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("drain_s = -1" + PIPELINE, "drain_s", "of at least 0", ""),
     ("drain_s = inf" + PIPELINE, "drain_s", "finite", ""),
     ("drain_s = 'x'" + PIPELINE, "drain_s", "must be a finite number", ""),
-    ("state_table = 's3://bucket/x'" + PIPELINE, "state_table", "not a local path", "folder of this machine"),
+    ("state_table = 'gs://bucket/x'" + PIPELINE, "state_table", "gs:// is not a store", "s3://BUCKET/FOLDER"),
     ("state_table = ''" + PIPELINE, "state_table", "is empty", ""),
     ("pipelines.orders = 3", "pipelines.orders", "must be a table", ""),
     (PIPELINE + "tabel = 'x'", "pipelines.orders.tabel", "no such option", "'table'"),

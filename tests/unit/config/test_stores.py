@@ -60,6 +60,18 @@ def test_the_environment_sets_options_of_a_store(tmp_path: Path, monkeypatch: py
     assert orders.stores.options(orders.table) == S3Options(endpoint="https://s3.example.com", anonymous=True)
 
 
+def test_a_state_table_may_be_in_a_store(tmp_path: Path) -> None:
+    found = load(written(tmp_path, f'state_table = "s3a://lake/state/"\n{PIPELINE}'))
+    assert found.state_table == "s3://lake/state"
+
+
+@pytest.mark.parametrize("place", ["s3://lake/sales/orders", "s3://lake/sales", "s3a://lake/sales/orders/state"])
+def test_a_state_table_is_apart_from_tables(tmp_path: Path, place: str) -> None:
+    (problem,) = examine(written(tmp_path, f'state_table = "{place}"\n{PIPELINE}')).problems
+    assert problem.error.where.endswith(": state_table")
+    assert "nested in each other" in problem.error.reason
+
+
 @pytest.mark.parametrize(
     ("lines", "key", "reason", "remedy"),
     [
