@@ -1,6 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-long test-golden test-spark test-kafka test-faults test-tiers test-all check bench soak setup java
+.PHONY: demo test test-long test-golden test-stores test-spark test-kafka test-faults test-tiers test-all check bench soak \
+	setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -17,6 +18,8 @@ export LAKE_TAILER_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.py kafk
 export LAKE_TAILER_CONNECT_JARS := $(or $(shell $(PYTHON) tests/jars/where.py connect 2>/dev/null),no-connect-jars)
 export LAKE_TAILER_REGISTRY_JARS := $(or $(shell $(PYTHON) tests/jars/where.py registry 2>/dev/null),no-registry-jars)
 export LAKE_TAILER_SPARK_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.py spark-kafka 2>/dev/null),no-spark-kafka-jars)
+export LAKE_TAILER_S3_JARS := $(or $(shell $(PYTHON) tests/jars/where.py s3 2>/dev/null),no-s3-jars)
+export LAKE_TAILER_VERSITYGW := $(or $(shell $(PYTHON) tests/jars/where.py versitygw 2>/dev/null),no-versitygw)
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
 lacks = { echo "lake-tailer needs $(1): install it and run make again." >&2; exit 1; }
@@ -40,6 +43,9 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) java
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 
+test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) java
+	$(PYTEST) --tier stores
+
 # The second environment is tried even if a test of the first one fails.
 test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
 	@failed=; $(PYTEST) --tier spark || failed=1; $(PYTEST:.venv/%=$(CONNECT)/%) --tier connect || failed=1; [ -z "$$failed" ]
@@ -56,7 +62,7 @@ test-tiers: .venv/.synced
 
 # Tests of brokers and of killed processes mostly wait, and those of tables compute, so they run side by side.
 test-all: setup $(CONNECT)/.synced
-	@tests/side_by_side.sh "test-tiers test" "test-golden test-long test-spark" "test-kafka test-faults"
+	@tests/side_by_side.sh "test-tiers test" "test-golden test-long test-spark" "test-stores test-kafka test-faults"
 
 check: .venv/.synced
 	$(BIN)/ruff check
@@ -69,7 +75,7 @@ bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 soak: setup
 	$(BIN)/pytest tests --tier soak --timeout=0
 
-setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) java
+setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) java
 
 java:
 	@command -v java >/dev/null || $(call lacks,Java 17 or newer)
@@ -94,14 +100,22 @@ $(LAKE_TAILER_KAFKA_JARS): POM := tests/kafka/pom.xml
 $(LAKE_TAILER_CONNECT_JARS): POM := tests/kafka/connect-pom.xml
 $(LAKE_TAILER_REGISTRY_JARS): POM := tests/kafka/registry-pom.xml
 $(LAKE_TAILER_SPARK_KAFKA_JARS): POM := tests/kafka/spark-pom.xml
-$(LAKE_TAILER_REGISTRY_JARS): GOAL := copy
+$(LAKE_TAILER_S3_JARS): POM := tests/jars/s3-pom.xml
+$(LAKE_TAILER_REGISTRY_JARS) $(LAKE_TAILER_S3_JARS): GOAL := copy
 GOAL := copy-dependencies
 
 # Named after the pom's content and moved into place when complete: if the directory exists, it is the right one.
-$(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS): | .venv/.synced
+$(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS): | .venv/.synced
 	@[ "0$$($(JAVA_MAJOR))" -ge 17 ] || $(call lacks,Java 17 or newer)
 	@command -v mvn >/dev/null || $(call lacks,Maven)
 	@mkdir -p $(@D)
 	partial=$$(mktemp -d $@.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
 	mvn -q -B -Dstyle.color=never -f $(POM) dependency:$(GOAL) -DoutputDirectory=$$partial/jars && \
 	mv $$partial/jars $@
+
+# The folder is named after the version.
+$(LAKE_TAILER_VERSITYGW):
+	@command -v go >/dev/null || $(call lacks,Go)
+	@mkdir -p $(@D)
+	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
+	GOBIN=$$partial go install github.com/versity/versitygw/cmd/versitygw@$(notdir $(@D)) && mv $$partial/versitygw $@

@@ -1,4 +1,4 @@
-"""Fixtures of every suite: the reference Spark, Kafka, the asyncio backend, tiers, a guard over every event loop."""
+"""Fixtures of every suite: Spark, Kafka, S3 servers, the asyncio backend, tiers, a guard over every event loop."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,6 +11,7 @@ from tests.support.histories.random_history import quick
 from tests.support.kafka.cluster import KafkaCluster, Listener
 from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
+from tests.support.servers.s3 import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
 
@@ -123,6 +124,20 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
     """One Kafka node with authentication for the whole run, started by the first test that uses it."""
     with serving_secure(tmp_path_factory.mktemp("secure-kafka")) as secure:
         yield secure
+
+
+@pytest.fixture(scope="session")
+def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3Proxy for the whole run, started by the first test that uses it. Every test has its own bucket."""
+    with serving_s3proxy(tmp_path_factory.mktemp("s3proxy")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One versitygw for the whole run, started by the first test that uses it. Every test has its own bucket."""
+    with serving_versitygw(tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Tiers: every test belongs to exactly one, decided by its markers, and a `make` target runs each.
 
-Markers name the resources of a test: the golden tables, Spark, Kafka, processes that are killed. `set_markers` derives
+Markers name the resources of a test: golden tables, Spark, Kafka, S3 servers, killed processes. `set_markers` derives
 them from the test's fixtures and folder; otherwise the test has a `@pytest.mark`. `smoke` puts a test with one of these
 resources into the tier `test` nevertheless, and `long` keeps a test without them out of it.
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # The tiers of `make test-all`, and those of `make soak` and `make bench` alone.
-TIERS: Final = ("test", "long", "golden", "spark", "connect", "kafka", "faults")
+TIERS: Final = ("test", "long", "golden", "stores", "spark", "connect", "kafka", "faults")
 BY_HAND: Final = ("soak", "bench")
 
 # The first marker that a test has decides.
@@ -44,6 +44,7 @@ _TIER_BY_MARKER: Final = {
     "faults": "faults",
     "kafka": "kafka",
     "spark": "spark",
+    "stores": "stores",
     "long": "long",
 }
 
@@ -51,11 +52,13 @@ _MARKER_BY_FIXTURE: Final = {
     "spark": "spark",
     "kafka": "kafka",
     "secure_kafka": "kafka",
+    "s3proxy": "stores",
+    "versitygw": "stores",
 }
 # In `tests/faults`: the list of processes that a test starts and kills.
 _PROCESSES: Final = "started"
 
-_JAVA: Final = frozenset({"spark", "spark_connect", "kafka", "bench"})
+_JAVA: Final = frozenset({"spark", "spark_connect", "kafka", "stores", "bench"})
 
 # A replacement of Java that leaves a trace, and fails.
 _NO_JAVA: Final = """\

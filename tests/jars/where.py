@@ -1,4 +1,4 @@
-"""The folders of jars, for the Makefile, the tests and the demo.
+"""The folders of jars, and of a server made with Go, for the Makefile, the tests and the demo.
 
 Each set of jars has a pom, and its folder is named after the pom's content: another version has another folder, and an
 interrupted fetch is never used. It is outside the tree because it outlives a checkout. The module needs only a bare
@@ -10,11 +10,12 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["MissingJarsError", "jars", "jars_dir"]
+__all__ = ["MissingJarsError", "jars", "jars_dir", "versitygw"]
 
 _TESTS = Path(__file__).resolve().parents[1]
 # The environment variable that overrides the folder of a set, and its pom.
 _SETS = {
+    "s3": ("LAKE_TAILER_S3_JARS", _TESTS / "jars" / "s3-pom.xml"),
     "delta": ("LAKE_TAILER_JARS", _TESTS / "jars" / "pom.xml"),
     "kafka": ("LAKE_TAILER_KAFKA_JARS", _TESTS / "kafka" / "pom.xml"),
     "registry": ("LAKE_TAILER_REGISTRY_JARS", _TESTS / "kafka" / "registry-pom.xml"),
@@ -23,8 +24,11 @@ _SETS = {
 }
 
 
+_VERSITYGW = "v1.8.0"
+
+
 class MissingJarsError(RuntimeError):
-    """A set of jars has not been fetched."""
+    """A set of jars, or a server, has not been fetched."""
 
 
 def jars_dir(name: str = "delta") -> Path:
@@ -32,8 +36,7 @@ def jars_dir(name: str = "delta") -> Path:
     variable, pom = _SETS[name]
     if chosen := os.environ.get(variable):
         return Path(chosen)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "lake-tailer" / "jars" / hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    return _cache() / "jars" / hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
 
 
 def jars(name: str = "delta") -> list[Path]:
@@ -45,5 +48,15 @@ def jars(name: str = "delta") -> list[Path]:
     return found
 
 
+def versitygw() -> Path:
+    """Return the place of the program that `make setup` builds, or the one in LAKE_TAILER_VERSITYGW."""
+    chosen = os.environ.get("LAKE_TAILER_VERSITYGW")
+    return Path(chosen) if chosen else _cache() / "versitygw" / _VERSITYGW / "versitygw"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lake-tailer"
+
+
 if __name__ == "__main__":
-    print(jars_dir(*sys.argv[1:]))
+    print(versitygw() if sys.argv[1:] == ["versitygw"] else jars_dir(*sys.argv[1:]))

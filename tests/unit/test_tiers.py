@@ -12,7 +12,7 @@ from tests.tiers import BY_HAND, TIERS, tier_of
 pytest_plugins = ["pytester"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-MARKERS: Final = ("golden", "spark", "kafka", "faults", "smoke", "long", "bench", "soak", "spark_connect")
+MARKERS: Final = ("golden", "spark", "kafka", "faults", "smoke", "long", "bench", "soak", "spark_connect", "stores")
 CONFTEST: Final = """
     from tests.conftest import (
         pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol,
@@ -35,6 +35,9 @@ CONFTEST: Final = """
         ("faults", "faults"),
         ("smoke faults kafka", "test"),
         ("smoke spark", "test"),
+        ("stores", "stores"),
+        ("stores long", "stores"),
+        ("stores spark", "spark"),
         ("long", "long"),
         ("long spark", "spark"),
         ("soak kafka faults", "soak"),

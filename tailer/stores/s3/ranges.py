@@ -20,6 +20,7 @@ __all__ = ["RangeFile", "S3Ranges"]
 
 # Errors of a client, of its connections, and of settings.
 _FAILURES: Final = (BotoCoreError, ClientError, HTTPError, HTTPException, OSError, ValueError, TornBody)
+_PIECE_BYTES: Final = 8 * 2**20
 
 
 class S3Ranges:
@@ -53,7 +54,10 @@ class S3Ranges:
         part = self._fetch(f"bytes={offset}-{offset + length - 1}") if length > 0 else None
         if part is None:
             return b""
-        return part.data[offset : offset + length] if part.is_all else part.data
+        data = part.data[offset : offset + length] if part.is_all else part.data
+        if len(data) < min(length, part.size_bytes - offset):
+            raise StorageUnavailable(self.uri, f"it sent {len(data)} of {length} bytes at {offset}")
+        return data
 
     def _fetch(self, part: str) -> "_Part | None":
         """Request a part; None where the object has no such bytes."""
@@ -143,6 +147,14 @@ class RangeFile(io.RawIOBase):
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(start + offset, 0)
         return self._at
+
+    def readall(self) -> bytes:
+        """Read from the position to the end, in few requests. Raises as `S3Ranges.read`."""
+        pieces = []
+        while self._at < self._size:
+            pieces.append(self._ranges.read(self._at, min(_PIECE_BYTES, self._size - self._at)))
+            self._at += len(pieces[-1])
+        return b"".join(pieces)
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill the buffer from the position on, as far as the object goes. Raises as `S3Ranges.read`."""

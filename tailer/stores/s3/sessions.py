@@ -51,13 +51,7 @@ def client_arguments(options: S3Options, kind: Callable[..., C], **more: object)
     """
     session = botocore.session.Session(profile=options.profile)
     region = _region(session, options)
-    # A client knows its endpoint from all the places where one can be set.
-    unsigned = Config(signature_version=UNSIGNED)
-    probe = session.create_client("s3", region_name=region, endpoint_url=options.endpoint, config=unsigned)
-    try:
-        host = urlsplit(probe.meta.endpoint_url).hostname or ""
-    finally:
-        probe.close()
+    host = urlsplit(options.endpoint or _configured_endpoint(session, region)).hostname or ""
     if options.anonymous:
         more["signature_version"] = UNSIGNED
     is_path_style = not host.endswith(_AMAZON) if options.path_style is None else options.path_style
@@ -92,6 +86,15 @@ def role_request(options: S3Options) -> dict[str, str]:
     """Return the arguments of AssumeRole besides the role."""
     request = {"RoleSessionName": ROLE_SESSION}
     return request if options.external_id is None else request | {"ExternalId": options.external_id}
+
+
+def _configured_endpoint(session: Any, region: str) -> str:
+    """Return the endpoint set in the environment or in AWS's shared files, else Amazon's: a client finds it."""
+    client = session.create_client("s3", region_name=region, config=Config(signature_version=UNSIGNED))
+    try:
+        return str(client.meta.endpoint_url)
+    finally:
+        client.close()
 
 
 def _region(session: Any, options: S3Options) -> str:

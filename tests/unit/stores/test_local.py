@@ -1,35 +1,26 @@
-"""The methods of a store, over every store; and local directories with other programs and system errors."""
+"""Local directories with other programs and system errors; `tests/contract/test_stores.py` tests every store."""
 
 import errno
 import os
 import stat
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-import anyio
 import pytest
 
 from tailer.errors import (
     ObjectAlreadyExists,
-    ObjectNotFound,
     Retry,
     StorageRefused,
     StorageUnavailable,
     TailerError,
 )
 from tailer.stores.local import LocalStore
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore, StoredObject
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return LocalStore(tmp_path / "root") if request.param == "local" else MemoryStore()
 
 
 def content(stored: StoredObject) -> bytes:
@@ -38,76 +29,6 @@ def content(stored: StoredObject) -> bytes:
 
 async def names(store: ObjectStore, prefix: str = "log", start_after: str = "") -> list[str]:
     return [meta.name for meta in await store.list(prefix, start_after)]
-
-
-async def test_objects_are_read_back(store: ObjectStore) -> None:
-    await store.put_if_absent("log/a b%20é", b"one")
-    stored = await store.read("log/a b%20é", lambda stored: stored)
-    assert (stored.data, stored.meta.name, stored.meta.size_bytes) == (b"one", "log/a b%20é", 3)
-    assert [stored.meta] == await store.list("log")
-    assert await store.scan("log/a b%20é", lambda opened: (opened.file.seek(1), opened.file.read())) == (1, b"ne")
-    assert await store.scan("log/a b%20é", lambda opened: opened.meta) == stored.meta
-    await store.put("log/a b%20é", b"")
-    assert await store.read("log/a b%20é", content) == b""
-
-
-async def test_put_if_absent_refuses_an_existing_object(store: ObjectStore) -> None:
-    await store.put_if_absent("log/a", b"one")
-    with pytest.raises(ObjectAlreadyExists) as caught:
-        await store.put_if_absent("log/a", b"two")
-    assert caught.value.path == f"{store.uri}/log/a"
-    assert await store.read("log/a", content) == b"one"
-    assert await names(store) == ["log/a"]
-
-
-async def test_of_many_one_creates(store: ObjectStore) -> None:
-    won: list[bytes] = []
-
-    async def create(number: int) -> None:
-        with suppress(ObjectAlreadyExists):
-            await store.put_if_absent("log/a", b"%d" % number)
-            won.append(b"%d" % number)
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(20):
-            tasks.start_soon(create, number)
-    assert [await store.read("log/a", content)] == won
-
-
-async def test_missing_objects(store: ObjectStore) -> None:
-    await store.put("log", b"a file, not a folder")
-    for name in ("nothing", "no/where", "log/a"):
-        for ask in (partial(store.read, name, content), partial(store.scan, name, lambda opened: opened.file.read())):
-            with pytest.raises(ObjectNotFound) as caught:
-                await ask()
-            assert caught.value.path == f"{store.uri}/{name}"
-        assert await store.list(name) == []
-        await store.delete(name)
-    assert await store.list("log") == []
-
-
-async def test_a_listing_is_one_folder_in_order(store: ObjectStore) -> None:
-    for name in ("log/b", "log/a", "log/B", "log/10", "log/9", "log/sub/c", "logs/d", "e"):
-        await store.put(name, b"")
-    assert await names(store) == ["log/10", "log/9", "log/B", "log/a", "log/b"]
-    assert await names(store, start_after="log/9") == ["log/B", "log/a", "log/b"]
-    assert await names(store, start_after="log/b") == []
-
-
-async def test_deleted_is_gone(store: ObjectStore) -> None:
-    await store.put("log/a", b"")
-    await store.delete("log/a")
-    await store.delete("log/a")
-    assert await store.list("log") == []
-    await store.put_if_absent("log/a", b"")
-
-
-async def test_errors_of_a_decoder_are_its_own(store: ObjectStore) -> None:
-    await store.put("log/a", b"")
-    with pytest.raises(ZeroDivisionError):
-        await store.read("log/a", lambda _: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        await store.scan("log/a", lambda _: 1 // 0)
 
 
 async def test_links_in_a_circle_are_not_tried_again(tmp_path: Path) -> None:
@@ -129,13 +50,6 @@ async def test_links_in_a_circle_are_not_tried_again(tmp_path: Path) -> None:
 async def test_a_name_too_long_is_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(StorageRefused, match="name too long"):
         await LocalStore(tmp_path).read("x" * 5000, content)
-
-
-async def test_decoding_happens_beside_the_event_loop(store: ObjectStore) -> None:
-    await store.put("log/a", b"")
-    here = threading.get_ident()
-    assert await store.read("log/a", lambda _: threading.get_ident()) != here
-    assert await store.scan("log/a", lambda _: threading.get_ident()) != here
 
 
 async def test_nothing_is_left_beside_what_was_written(tmp_path: Path) -> None:
