@@ -62,7 +62,7 @@ test-tiers: .venv/.synced
 
 # Tests of brokers and of killed processes mostly wait, and those of tables compute, so they run side by side.
 test-all: setup $(CONNECT)/.synced
-	@tests/side_by_side.sh "test-tiers test" "test-golden test-long test-spark" "test-stores test-kafka test-faults"
+	@tests/side_by_side.sh "test-tiers test test-stores" "test-golden test-long test-spark" "test-kafka test-faults"
 
 check: .venv/.synced
 	$(BIN)/ruff check

@@ -1,0 +1,146 @@
+"""Tables in S3: every recorded history and case, read from a server as from the disk; and the commands on them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.events import COMMIT_TIMESTAMP
+from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.process import until
+from tests.support.follow import Followed, follow, snapshot
+from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
+from tests.support.servers.s3 import S3Server
+from tests.support.servers.s3_tables import RemoteTable
+
+pytestmark = pytest.mark.stores
+
+ARCHIVES = [*sorted(HISTORIES.glob("*.tar.xz")), *sorted(CASES_DATA.glob("*.tar.xz"))]
+
+
+def rows_of(versions: list[Followed]) -> list[tuple[pa.Schema, str]]:
+    """Return schema and rows of each batch, as text, in which NaN is itself, and without the times of the objects."""
+    batches = (batch.rows.drop_columns([COMMIT_TIMESTAMP]) for version in versions for batch in version.batches)
+    return [(batch.schema, str(batch.to_pylist())) for batch in batches]
+
+
+@pytest.fixture(autouse=True)
+def environment(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables with which every process here reaches the server."""
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
+def test_recorded_tables(archive: Path, tmp_path: Path, versitygw: S3Server) -> None:
+    recorded = read(archive, tmp_path)
+    remote = RemoteTable.copied(recorded.path, versitygw, versitygw.new_bucket())
+    local, found = follow(recorded.path, recorded.first), remote.follow(recorded.first)
+    assert rows_of(found) == rows_of(local)
+    assert [version.positions for version in found] == [version.positions for version in local]
+    pages = remote.snapshot(recorded.last)
+    assert rows_of(pages) == rows_of([snapshot(recorded.path, recorded.last)])
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """Three versions of a local table."""
+    table = Orders(tmp_path / "orders")
+    table.insert(1, 2)
+    table.delete(1)
+    table.insert(3)
+    return table
+
+
+def ids(lines: str) -> list[tuple[int, int]]:
+    """Return the version and the id of each line."""
+    return [(row["_commit_version"], row["id"]) for row in map(json.loads, lines.splitlines())]
+
+
+def test_the_commands_read_it(orders: Orders, versitygw: S3Server) -> None:
+    location = RemoteTable.copied(orders.path, versitygw, versitygw.new_bucket()).location
+    shown = tailer("tail", location, "--from", "earliest", "--to", "latest")
+    assert (shown.returncode, ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)])
+    assert shown.stderr == f"{location}: changes of versions 0 to 2\n"
+    net = tailer("tail", location, "--from", "earliest", "--to", "latest", "--net-changes")
+    assert (net.returncode, ids(net.stdout)) == (0, [(0, 2), (2, 3)])
+    plan = tailer("plan", location, "2")
+    assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
+    for command in (shown, net, plan):
+        assert versitygw.secret not in command.stdout + command.stderr
+
+
+def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, versitygw: S3Server) -> None:
+    """Rows and progress, the state table in the store as well; a restart goes on where it was."""
+    bucket = versitygw.new_bucket()
+    location = RemoteTable.copied(orders.path, versitygw, bucket).location
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        f'state_table = "s3://{bucket}/state"\n'
+        f'[pipelines.copy]\ntable = "{location}"\npoll_interval_s = 0.1\nsink = {{kind = "files", path = "copy"}}\n'
+        f'[pipelines.screen]\ntable = "{location}"\npoll_interval_s = 0.1\n'
+        'sink = {kind = "stdout", format = "jsonl"}\n'
+    )
+    connected = tailer("check", "--connect", config)
+    assert connected.returncode == 0
+    assert connected.stdout.count(f"reached version 2 of {location}, and one of its files") == 2
+    seen = ""
+    for version in (2, 3):
+        if version == 3:
+            orders.insert(4)
+            RemoteTable.copied(orders.path, versitygw, bucket)
+        with background("run", config) as daemon:
+            until(lambda: _delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
+            daemon.terminate()
+            out, error = daemon.communicate(timeout=30)
+        seen += out
+        assert "Unclosed" not in error
+        assert versitygw.secret not in error
+    expected = [(0, 1), (0, 2), (1, 1), (2, 3), (3, 4)]
+    assert ids(seen) == expected
+    copied = "".join(file.read_text() for file in sorted((tmp_path / "copy").rglob("[0-9]*.jsonl")))
+    assert ids(copied) == expected
+
+
+def _delivered(config: Path) -> list[str]:
+    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("variables", "place", "code", "error"),
+    [
+        ({}, "s3://{bucket}/nowhere", 3, "not a Delta table: no commit in _delta_log"),
+        ({}, "s3://no-such-bucket/orders", 4, "the bucket no-such-bucket does not exist"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "s3://{bucket}/orders", 4, "SignatureDoesNotMatch"),
+        ({"AWS_ACCESS_KEY_ID": "wrong"}, "s3://{bucket}/orders", 4, "InvalidAccessKeyId"),
+        (
+            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+            "s3://{bucket}/orders",
+            4,
+            "no credentials were found",
+        ),
+        ({"AWS_PROFILE": "nobody"}, "s3://{bucket}/orders", 4, "the profile of AWS_PROFILE does not exist"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    orders: Orders,
+    versitygw: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: Mapping[str, str],
+    place: str,
+    code: int,
+    error: str,
+) -> None:
+    bucket = versitygw.new_bucket()
+    RemoteTable.copied(orders.path, versitygw, bucket)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = tailer("tail", place.format(bucket=bucket), "--from", "earliest", "--to", "latest")
+    assert (done.returncode, done.stdout) == (code, "")
+    first, hint = done.stderr.splitlines()[-2:]
+    assert first.startswith("error: s3://")
+    assert error in first
+    assert hint.startswith("hint: ")
+    assert versitygw.secret not in done.stderr

@@ -1,0 +1,62 @@
+"""Tables copied to an S3 server, and read from there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from tailer.config.tables import open_files, open_table
+from tailer.engine.local import LocalEngine
+from tailer.plan import ChangePlan
+from tailer.stores.s3 import S3Options
+from tailer.stores.stores import Stores
+from tailer.table_log import TableLog
+from tests.support.follow import Followed
+from tests.support.servers.s3 import S3Server
+
+__all__ = ["RemoteTable"]
+
+
+@dataclass(frozen=True)
+class RemoteTable:
+    """A table at `location`, in the store that `stores` know."""
+
+    location: str
+    stores: Stores
+
+    @classmethod
+    def copied(cls, table: Path, server: S3Server, bucket: str) -> "RemoteTable":
+        """Copy a local table, file by file, below its own name."""
+        for file in sorted(path for path in table.rglob("*") if path.is_file()):
+            key = f"{table.name}/{file.relative_to(table)}"
+            server.client.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
+        stores = Stores(((f"s3://{bucket}", S3Options(endpoint=server.endpoint)),))
+        return cls(f"s3://{bucket}/{table.name}", stores)
+
+    def follow(self, first: int) -> list[Followed]:
+        """Return the changes of all versions from `first` on."""
+        return anyio.run(self._follow, first)
+
+    def snapshot(self, version: int) -> list[Followed]:
+        """Return the pages of the snapshot of `version`."""
+        return anyio.run(self._snapshot, version)
+
+    async def _follow(self, first: int) -> list[Followed]:
+        table, engine = self._opened()
+        await table.seek(first)
+        found = []
+        while (plan := await table.next_plan()) is not None:
+            found.append(await _run(plan, engine))
+        return found
+
+    async def _snapshot(self, version: int) -> list[Followed]:
+        table, engine = self._opened()
+        return [await _run(plan, engine) async for plan in table.snapshot_plans(version)]
+
+    def _opened(self) -> tuple[TableLog, LocalEngine]:
+        return open_table(self.location, self.stores), LocalEngine(files=open_files(self.stores))
+
+
+async def _run(plan: ChangePlan, engine: LocalEngine) -> Followed:
+    async with engine.run(plan) as batches:
+        return Followed(plan, tuple([batch async for batch in batches]))
