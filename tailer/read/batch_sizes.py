@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tailer.read.dictionary import Dictionary
 from tailer.read.footer import Chunk, Footer
 
-__all__ = ["BATCH_BYTES", "MAX_ROWS", "BatchSizes"]
+__all__ = ["BATCH_BYTES", "MAX_ROWS", "BatchSizes", "ValueSizes"]
 
 BATCH_BYTES: Final = 8 * 2**20
 MAX_ROWS: Final = 8192
@@ -42,18 +42,28 @@ class _Leaf:
     is_repeated: bool
 
 
-class BatchSizes:
-    """Batches of some columns of one file, decoded on this thread. `source`: the file's bytes."""
+class ValueSizes:
+    """The sizes of the values of some columns, as far as the schema of a Parquet file shows them."""
 
-    def __init__(self, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, columns: Sequence[str]) -> None:
+    def __init__(self, schema: pq.ParquetSchema, columns: Sequence[str]) -> None:
+        leaves = dict(_leaves(schema, columns))
+        self.columns = columns
+        self.varying = {index: leaf for index, leaf in leaves.items() if leaf.is_repeated or leaf.size_bytes is None}
+        self.fixed_bytes = sum(leaf.size_bytes or 0 for index, leaf in leaves.items() if index not in self.varying)
+        self.has_lists = any(leaf.is_repeated for leaf in leaves.values())
+
+
+class BatchSizes:
+    """Batches of the columns of `sizes` of one file, decoded on this thread. `source`: the file's bytes."""
+
+    def __init__(self, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, sizes: ValueSizes) -> None:
         self._metadata = file.metadata
         self._source = source
         self._footer = footer
-        self._columns = columns
-        leaves = dict(_leaves(file, columns))
-        self._varying = {index: leaf for index, leaf in leaves.items() if leaf.is_repeated or leaf.size_bytes is None}
-        self._fixed_bytes = sum(leaf.size_bytes or 0 for index, leaf in leaves.items() if index not in self._varying)
-        self._has_lists = any(leaf.is_repeated for leaf in leaves.values())
+        self._columns = sizes.columns
+        self._varying = sizes.varying
+        self._fixed_bytes = sizes.fixed_bytes
+        self._has_lists = sizes.has_lists
 
     def decode(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group. `file`: the file, opened in whatever way."""
@@ -122,8 +132,8 @@ def _average_rows(footer: pq.RowGroupMetaData) -> int:
     return int(min(max(BATCH_BYTES // average, 1), MAX_ROWS))
 
 
-def _leaves(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[tuple[int, _Leaf]]:
-    schema, wanted = file.schema, tuple(f"{name}." for name in columns)
+def _leaves(schema: pq.ParquetSchema, columns: Sequence[str]) -> Iterator[tuple[int, _Leaf]]:
+    wanted = tuple(f"{name}." for name in columns)
     for index in range(len(schema)):
         column = schema.column(index)
         if f"{column.path}.".startswith(wanted):

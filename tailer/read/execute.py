@@ -16,7 +16,7 @@ Partition columns come from the log, never from the file.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.footer import Footer
 from tailer.read.int96 import Int96
-from tailer.read.legacy_datetimes import OldCalendar
+from tailer.read.layout import layout_of
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span
 from tailer.read.row_group_ranges import RowGroupRanges
@@ -75,10 +75,10 @@ def execute(
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows, files)
         footer = Footer(source)
-        int96 = Int96.of(file, source, footer, **_READER)
-        projection = Projection(task, file.schema_arrow, OldCalendar.of(file, task), int96)
-        sizes = BatchSizes(file, source, footer, projection.columns)
-        stamps = _stamps(task, min(file.metadata.num_rows, MAX_ROWS))
+        layout = layout_of(task, file, partial(Int96.of, file, source, footer, **_READER))
+        int96, projection = layout.int96, layout.projection
+        sizes = BatchSizes(file, source, footer, layout.sizes)
+        stamps = _stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         asked = range(after_row + 1, through_row + 1)
         groups = {
             group: rows
@@ -180,7 +180,8 @@ def _chosen(
         # Taken from the table's own types: some of those that files have cannot be taken from.
         rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
         chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
-        yield ChangeBatch(task.table_id, task.version, task.index, chosen, pc.add(indices, _int64(position)))
+        row_index = indices if position == 0 else pc.add(indices, _int64(position))
+        yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index)
 
 
 def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
@@ -192,10 +193,11 @@ def _counting() -> pa.Array:
     return pa.array(range(MAX_ROWS), pa.int64())
 
 
-def _stamps(task: ChangeTask, count: int) -> tuple[pa.Array, pa.Array]:
+@lru_cache(maxsize=16)
+def _stamps(version: int, timestamp_ms: int, count: int) -> tuple[pa.Array, pa.Array]:
     """Return the last two metadata columns for `count` rows."""
-    timestamp = pa.scalar(task.timestamp_ms * 1000, METADATA_FIELDS[-1].type)
-    return pa.repeat(_int64(task.version), count), pa.repeat(timestamp, count)
+    timestamp = pa.scalar(timestamp_ms * 1000, METADATA_FIELDS[-1].type)
+    return pa.repeat(_int64(version), count), pa.repeat(timestamp, count)
 
 
 @cache

@@ -1,0 +1,74 @@
+"""Layouts of Parquet files: how the columns of a file become those of a task, and how large their values can be.
+
+A version may have thousands of files with a row each. To work out the layout of such a file takes as long as to read
+it, so each thread keeps the one before, and uses it again for a file with the same schema.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailer.plan import ChangeTask
+from tailer.read.batch_sizes import MAX_ROWS, ValueSizes
+from tailer.read.int96 import Int96
+from tailer.read.legacy_datetimes import OldCalendar
+from tailer.read.projection import Projection
+
+__all__ = ["Layout", "layout_of"]
+
+_last: Final = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a file for a task.
+
+    `int96`: None where the file has no timestamps of 96 bits. `sizes`: of the columns that `projection` reads.
+    """
+
+    int96: Int96 | None
+    projection: Projection
+    sizes: ValueSizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A layout, and all that it was worked out from: also `schema`, whose comparison ignores groups of columns."""
+
+    layout: Layout
+    task: ChangeTask
+    arrow: pa.Schema
+    schema: pq.ParquetSchema
+    key_values: dict[bytes, bytes] | None
+
+    def fits(self, task: ChangeTask, file: pq.ParquetFile) -> bool:
+        """Return whether it is the layout of `file` for `task`, too."""
+        # Most tasks share one schema object. Schemas that are only equal may differ in field ids.
+        return (
+            task.schema is self.task.schema
+            and task.kind is self.task.kind
+            and task.partition_values == self.task.partition_values
+            and task.tracking == self.task.tracking
+            and file.schema.equals(self.schema)
+            and file.metadata.metadata == self.key_values
+            and file.schema_arrow.equals(self.arrow, check_metadata=True)
+        )
+
+
+def layout_of(task: ChangeTask, file: pq.ParquetFile, find_int96: Callable[[], Int96 | None]) -> Layout:
+    """Return the layout of `file`, whose timestamps of 96 bits `find_int96` returns. Raises as `Projection` does."""
+    kept: _Kept | None = getattr(_last, "kept", None)
+    if kept is not None and kept.fits(task, file):
+        return kept.layout
+    calendar, int96 = OldCalendar.of(file, task), find_int96()
+    arrow = file.schema_arrow
+    projection = Projection(task, arrow, calendar, int96)
+    layout = Layout(int96, projection, ValueSizes(file.schema, projection.columns))
+    # What depends on the file itself is not kept, nor are the footers of large files.
+    if calendar is None and int96 is None and file.metadata.num_rows <= MAX_ROWS:
+        _last.kept = _Kept(layout, task, arrow, file.schema, file.metadata.metadata)
+    return layout
