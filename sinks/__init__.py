@@ -72,7 +72,8 @@ no other process has: no operation of one may fence, hide or wait for another's 
 pipeline's shards.
 
 A sink that is also a `tailer.sink.Heartbeat` is called whenever there is nothing to deliver. One that is also a
-`tailer.sink.FirstStart` is asked before a pipeline begins without progress in it.
+`tailer.sink.FirstStart` is asked before a pipeline begins without progress in it. A transaction, or an
+`AtLeastOnceSink`, that is also a `tailer.sink.WritesTogether` is given the rows of many small files in one step.
 
 `reset` sets progress without rows, durably, in either direction. Refuse (`SinkRejected`) a reset that would deliver
 twice or leave an unreported gap. Its position closes a version, or is `Position.opening(n)`: for a sink that

@@ -16,7 +16,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, Self, TextIO
 
@@ -29,7 +29,7 @@ from sinks.encoding.events import event_line
 from sinks.encoding.flat import FlatEncoder, slices
 from sinks.encoding.terminal import TerminalView
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch, ControlEvent
+from tailer.events import ChangeBatch, ControlEvent, joined_rows
 
 __all__ = ["StdoutSink"]
 
@@ -70,11 +70,15 @@ class StdoutSink:
 
         If cancelled, it may leave the last line incomplete.
         """
-        if len(batch) > FEW_ROWS or batch.size_bytes > PIECE_BYTES:
-            await to_thread.run_sync(self._print, batch)
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """Print rows as `write` does. See `WritesTogether.write_all`."""
+        if sum(map(len, batches)) > FEW_ROWS or sum(batch.size_bytes for batch in batches) > PIECE_BYTES:
+            await to_thread.run_sync(self._print, batches)
             return
         await lowlevel.checkpoint()
-        for text in self._texts(batch):
+        for text in self._texts(batches):
             if rest := self._send_at_once(text):
                 await to_thread.run_sync(self._send, rest)
 
@@ -89,8 +93,8 @@ class StdoutSink:
     async def aclose(self) -> None:
         """Do nothing: the stream is not ours to close."""
 
-    def _print(self, batch: ChangeBatch) -> None:
-        for text in self._texts(batch):
+    def _print(self, batches: Sequence[ChangeBatch]) -> None:
+        for text in self._texts(batches):
             self._send(text)
 
     def _print_event(self, event: ControlEvent) -> None:
@@ -101,14 +105,25 @@ class StdoutSink:
         if self._view is not None:
             self._send(self._encoded(self._view.counts()))
 
-    def _texts(self, batch: ChangeBatch) -> Iterator[memoryview]:
+    def _texts(self, batches: Sequence[ChangeBatch]) -> Iterator[memoryview]:
+        """Yield the texts of the batches, encoded together. If a row has none, yield those of the batches before it."""
         view = self._table()
         if view is not None:
-            yield from map(self._encoded, view.rows(batch))
-            return
-        if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
-            self._encoder = FlatEncoder(self.name, batch.rows.schema)
-        for rows in slices(batch.rows):
+            yield from map(self._encoded, view.rows(batches[0].version, joined_rows(batches)))
+        elif len(batches) == 1:
+            yield from self._lines(batches)
+        else:
+            try:
+                yield from list(self._lines(batches))
+            except SinkRejected:
+                for batch in batches:
+                    yield from self._lines([batch])
+
+    def _lines(self, batches: Sequence[ChangeBatch]) -> Iterator[memoryview]:
+        joined = joined_rows(batches)
+        if self._encoder is None or not self._encoder.schema.equals(joined.schema):
+            self._encoder = FlatEncoder(self.name, joined.schema)
+        for rows in slices(joined):
             yield memoryview(self._encoder.lines(rows))
 
     def _table(self) -> TerminalView | None:

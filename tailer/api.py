@@ -26,7 +26,7 @@ from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged
-from tailer.events import ChangeBatch, ControlEvent
+from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
@@ -287,8 +287,12 @@ class _BatchTransaction:
         self._progress = progress
 
     async def write(self, batch: ChangeBatch) -> None:
-        await self._send.send(batch.rows)
-        self._progress[self._app_id] = Progress(self._app_id, Position(batch.version, batch.task, batch.last_row))
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        await self._send.send(joined_rows(batches))
+        last = batches[-1]
+        self._progress[self._app_id] = Progress(self._app_id, Position(last.version, last.task, last.last_row))
 
     async def announce(self, event: ControlEvent) -> None:
         """Say nothing: the next batch has the new columns."""

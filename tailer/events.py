@@ -9,8 +9,10 @@ Control events come between rows: `SchemaChange` before rows with other columns,
 lost, if the operator chose to continue.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ __all__ = [
     "ControlEvent",
     "Gap",
     "SchemaChange",
+    "joined_rows",
 ]
 
 CHANGE_TYPE: Final = "_change_type"
@@ -53,7 +56,7 @@ class ChangeType(StrEnum):
     UPDATE_POSTIMAGE = "update_postimage"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChangeBatch:
     """Change rows of one task, in ascending physical row order.
 
@@ -72,9 +75,9 @@ class ChangeBatch:
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
-        """Arrow memory of the rows, in bytes."""
+        """Arrow memory of the rows, in bytes. Arrow counts as long as it takes to read a row of a small file."""
         return int(self.rows.nbytes)
 
     @property
@@ -96,6 +99,11 @@ class ChangeBatch:
             self.rows.slice(offset, length),
             self.row_index.slice(offset, length),
         )
+
+
+def joined_rows(batches: Sequence[ChangeBatch]) -> pa.RecordBatch:
+    """Return the rows of at least one batch, all of one schema, as one record batch; several are copied."""
+    return batches[0].rows if len(batches) == 1 else pa.concat_batches([batch.rows for batch in batches])
 
 
 @dataclass(frozen=True, slots=True)

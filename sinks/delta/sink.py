@@ -42,7 +42,7 @@ from sinks.delta.spool import Spool
 from sinks.delta.table import Anchor, TargetTable
 from sinks.encoding.typed import Misfit, conform, gap_row
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
-from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
 from tailer.sink import Append, Demands, Progress
 
@@ -171,10 +171,15 @@ class _DeltaTransaction:
 
     async def write(self, batch: ChangeBatch) -> None:
         """See `SinkTransaction.write`. Raises `SinkUnavailable` if the spool's disk is full."""
-        if not batch.rows.schema.equals(self._schema):
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """See `WritesTogether.write_all`. Raises as `write` does."""
+        rows = joined_rows(batches)
+        if not rows.schema.equals(self._schema):
             remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
-            raise SinkRejected(self._table.name, f"rows of another schema at version {batch.version}", remedy)
-        await to_thread.run_sync(self._take, batch.rows)
+            raise SinkRejected(self._table.name, f"rows of another schema at version {batches[0].version}", remedy)
+        await to_thread.run_sync(self._take, rows)
 
     async def announce(self, event: ControlEvent) -> None:
         """See `SinkTransaction.announce`. Rows that would not fit the table are refused before they come."""

@@ -32,7 +32,6 @@ from tailer.events import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
-    ChangeBatch,
     ChangeType,
     ControlEvent,
     Gap,
@@ -62,7 +61,7 @@ ELLIPSIS: Final = "…"
 
 
 class TerminalView:
-    """A renderer of the batches of one stream for `console`, which gives the width and the colours."""
+    """A renderer of the rows of one stream for `console`, which gives the width and the colours."""
 
     def __init__(self, sink: str, console: Console) -> None:
         self._sink = sink
@@ -74,16 +73,19 @@ class TerminalView:
         self._widths: list[int] = []
         self._names_due = True
 
-    def rows(self, batch: ChangeBatch) -> Iterator[str]:
-        """Render the batch as text, some hundred rows at a time. Raises `SinkRejected` for a type without a text."""
-        if len(batch) and batch.version != self._version:
-            yield self._heading(batch)
-        for start in range(0, len(batch), ROWS_AT_ONCE):
-            rows = batch.rows.slice(start, ROWS_AT_ONCE)
-            changes = rows.column(CHANGE_TYPE).to_pylist()
+    def rows(self, version: int, rows: pa.RecordBatch) -> Iterator[str]:
+        """Render change rows of a version as text, some hundred rows at a time.
+
+        Raises `SinkRejected` for a type without a text.
+        """
+        if len(rows) and version != self._version:
+            yield self._heading(version, rows)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows.slice(start, ROWS_AT_ONCE)
+            changes = some.column(CHANGE_TYPE).to_pylist()
             self._counts.update(changes)
             self._counts_shown = False
-            yield self._render(self._table(rows.drop_columns(list(METADATA)), changes))
+            yield self._render(self._table(some.drop_columns(list(METADATA)), changes))
 
     def event(self, event: ControlEvent) -> str:
         """Render an event as a line. The heading with the columns' names is repeated after it."""
@@ -102,11 +104,11 @@ class TerminalView:
         others = [f"{count} {_printable(kind)}" for kind, count in self._counts.items() if kind not in SIGNS]
         return self._render(Text(f"{' ' * MARGIN}{', '.join(known + others)}\n", "dim")) if known or others else ""
 
-    def _heading(self, batch: ChangeBatch) -> str:
+    def _heading(self, version: int, rows: pa.RecordBatch) -> str:
         before = self.counts()
-        (moment,) = self._cells(COMMIT_TIMESTAMP, batch.rows.column(COMMIT_TIMESTAMP).slice(0, 1))
-        title = Text(f"version {batch.version} · {moment}", "bold cyan")
-        self._version = batch.version
+        (moment,) = self._cells(COMMIT_TIMESTAMP, rows.column(COMMIT_TIMESTAMP).slice(0, 1))
+        title = Text(f"version {version} · {moment}", "bold cyan")
+        self._version = version
         self._counts.clear()
         return before + self._render(Rule(title, align="left", style="cyan"))
 

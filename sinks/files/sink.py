@@ -12,7 +12,7 @@ Rows stream into a hidden file as they come (`sinks.files.formats`), so memory i
 row group (Parquet).
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from sinks import read_options
 from sinks.files.directory import StreamDirectory, check_free, directory_name, has_streams, place, translated
 from sinks.files.formats import Draft, JsonLines, Parquet
 from tailer.errors import ConfigError, SinkFenced, SinkRejected
-from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
 from tailer.sink import Demands, Progress
 
@@ -164,10 +164,14 @@ class _FilesTransaction:
         self._versions: tuple[int, int] | None = None
 
     async def write(self, batch: ChangeBatch) -> None:
-        if not batch.rows.schema.equals(self._draft.schema):
-            raise SinkRejected(self._name, f"rows of another schema than was announced: {batch.rows.schema.names}")
-        self._hold(batch.version, batch.version)
-        await to_thread.run_sync(self._write, batch.rows)
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        version, rows = batches[0].version, joined_rows(batches)
+        if not rows.schema.equals(self._draft.schema):
+            raise SinkRejected(self._name, f"rows of another schema than was announced: {rows.schema.names}")
+        self._hold(version, version)
+        await to_thread.run_sync(self._write, rows)
 
     async def announce(self, event: ControlEvent) -> None:
         self._hold(event.first_version if isinstance(event, Gap) else event.version, event.version)

@@ -9,7 +9,7 @@ them: they are in the next transaction, and are read again after a crash.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -60,7 +60,10 @@ class KafkaTransaction:
         self.committed = False
 
     async def write(self, batch: ChangeBatch) -> None:
-        await to_thread.run_sync(self._guarded, self._write, batch)
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        await to_thread.run_sync(self._guarded, self._write, batches)
 
     async def announce(self, event: ControlEvent) -> None:
         await to_thread.run_sync(self._guarded, self._announce, event)
@@ -93,14 +96,15 @@ class KafkaTransaction:
                 return SinkRejected(self._name, reason, f"The version is too long for it: {remedy}.")
         return SinkUnavailable(self._name, f"{open_too_long} (where versions take that long, {remedy}): {error.reason}")
 
-    def _write(self, batch: ChangeBatch) -> None:
+    def _write(self, batches: Sequence[ChangeBatch]) -> None:
         encoder = self._encoder or self._encoder_for(self._schema)
-        last = self._last or encoder.pending
-        if last is not None and (last.version, last.task) != (batch.version, batch.task):
-            self._flush()
-        for piece in _pieces(batch):
-            self._send_rows(piece, encoder.encode(piece, _now_ms()))
-            self._last = piece
+        for batch in batches:
+            last = self._last or encoder.pending
+            if last is not None and (last.version, last.task) != (batch.version, batch.task):
+                self._flush()
+            for piece in _pieces(batch):
+                self._send_rows(piece, encoder.encode(piece, _now_ms()))
+                self._last = piece
 
     def _announce(self, event: ControlEvent) -> None:
         self._flush()

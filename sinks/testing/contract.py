@@ -16,7 +16,7 @@ from sinks.testing.suite import APP, OTHER, SCHEMA, Item, attempt, deliver, up_t
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position
-from tailer.sink import Progress, Sink
+from tailer.sink import Progress, Sink, write_together
 
 __all__ = ["SinkTests"]
 
@@ -106,6 +106,20 @@ class SinkTests(AnnouncementTests, ProgressTests, SnapshotTests):
             await deliver(sink, *shuffled[:4])
             await deliver(sink, *shuffled[4:])
         await self.assert_delivered(*shuffled)
+
+    async def test_small_batches_may_come_together(self) -> None:
+        first = [numbered(1, rows=1 + task % 3, task=task) for task in range(40)]
+        second = [numbered(2, rows=1, first_row=7), numbered(2, rows=2, first_row=9), numbered(2, task=3)]
+        async with self.opened() as sink:
+            async with sink.begin(APP, SCHEMA) as transaction:
+                await write_together(transaction, first[:2])
+                await transaction.write(first[2])
+                await write_together(transaction, first[3:])
+                await write_together(transaction, second)
+                await transaction.commit(up_to(APP, 2))
+            await deliver(sink, numbered(3))
+        await self.assert_progress(up_to(APP, 3))
+        await self.assert_delivered(*first, *second, numbered(3))
 
     async def test_an_empty_batch_is_nothing(self) -> None:
         async with self.opened() as sink:

@@ -2,7 +2,8 @@
 
 Batches come in task order and, within a task, in row order, although tasks run concurrently. The error of a failed task
 is raised at its place in that order, after all earlier rows. Memory is bounded by the batches in flight (invariant 7):
-at most `threads` + 1 files are open, each at most one read ahead of the consumer.
+at most `threads` + 1 files are open, each at most one read ahead of the consumer. Small files are read by one thread,
+many at a time, when the consumer asks for them.
 """
 
 import os
@@ -66,8 +67,8 @@ class LocalEngine:
         async with AsyncExitStack() as stack:
             for chunk in chunks:
                 stack.callback(chunk.close)
-            # For a single chunk of small files, reading ahead costs more than it gains.
-            group = await stack.enter_async_context(background()) if _cost_bytes(tasks) >= CHUNK_BYTES else None
+            # For small files, reading ahead costs more than it gains: threads wait for each other's interpreter lock.
+            group = None if _are_small(tasks) else await stack.enter_async_context(background())
             yield await stack.enter_async_context(aclosing(self._ordered(chunks, group)))
 
     async def _ordered(
@@ -93,6 +94,13 @@ class LocalEngine:
 
 def _cost_bytes(tasks: _Tasks) -> int:
     return sum(max(task.size_bytes, _OPEN_BYTES) for task, _ in tasks)
+
+
+def _are_small(tasks: _Tasks) -> bool:
+    """Return whether the files are few and small, or cost more to open than to read; a size of 0 is unknown."""
+    sizes = [task.size_bytes for task, _ in tasks]
+    are_tiny = min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _OPEN_BYTES
+    return are_tiny or _cost_bytes(tasks) < CHUNK_BYTES
 
 
 def _split(tasks: _Tasks) -> Iterator[_Tasks]:

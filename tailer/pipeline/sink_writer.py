@@ -11,26 +11,29 @@ at this version or later was written by another instance.
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 import anyio
 import pyarrow as pa
 
 from tailer.engine.port import Engine
-from tailer.engine.prefetch import PrefetchedBatches, prefetched
+from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, prefetched
 from tailer.errors import CommitUnknown, SinkFenced
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of
 from tailer.progress.recorded import Recorded
 from tailer.schema.changes import describe_changes
-from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.sink import Demands, Progress, Sink, SinkTransaction, write_together
 
 __all__ = ["Limits", "SinkWriter"]
 
 _log = logging.getLogger(__name__)
+
+_MANY_TASKS: Final = 16  # for fewer, to look for batches that come together costs more than it gains
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +102,59 @@ class SinkWriter:
     @asynccontextmanager
     async def batches(
         self, engine: Engine, plan: ChangePlan, after: Position | None
-    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """Run `plan` on `engine` from `after` on. If rows are slow to come, the open transaction is committed."""
-        if self._limits.max_quiet_s is None:
-            async with engine.run(plan, after) as batches:
-                yield batches
+    ) -> AsyncIterator[AsyncIterator[Sequence[ChangeBatch]]]:
+        """Run `plan` on `engine` from `after` on. Batches that are there at the same time come together.
+
+        If rows are slow to come, the open transaction is committed.
+        """
+        if self._limits.max_quiet_s is None and len(plan.tasks) < _MANY_TASKS:
+            async with engine.run(plan, after) as batches, aclosing(_one_by_one(batches)) as single:
+                yield single
         else:
             async with prefetched(engine, plan, after) as arrivals, aclosing(self._patiently(arrivals)) as patient:
                 yield patient
 
-    async def _patiently(self, arrivals: PrefetchedBatches) -> AsyncGenerator[ChangeBatch, None]:
-        batch: ChangeBatch | None = None
+    async def _patiently(self, arrivals: PrefetchedBatches) -> AsyncGenerator[Sequence[ChangeBatch], None]:
+        found: Sequence[ChangeBatch] = ()
         while True:
             with anyio.move_on_after(self._limits.max_quiet_s) as waiting:
-                batch = await arrivals.next()
+                found = await arrivals.take()
             if waiting.cancelled_caught:
                 if self.may_commit:
                     await self.commit()
-                batch = await arrivals.next()
-            if batch is None:
+                found = await arrivals.take()
+            if not found:
                 return
-            yield batch
+            yield found
 
-    async def write(self, batch: ChangeBatch, plan: ChangePlan) -> None:
-        """Write a batch of `plan`. Commit after it if the transaction is due and the sink can store the position."""
-        task = plan.tasks[(batch.task - plan.tasks[0].index) % TASKS]
-        transaction = await self._turn_to(task.schema, plan)
-        await transaction.write(batch)
-        self._position = Position(batch.version, batch.task, batch.last_row)
-        self._rows += len(batch)
-        self._bytes += batch.size_bytes
-        if self._is_due and self.may_commit:
-            await self.commit()
+    async def write(self, batches: Sequence[ChangeBatch], plan: ChangePlan) -> None:
+        """Write consecutive batches of `plan`.
+
+        Commit after each one at which the transaction is due, if the sink can store the position.
+        """
+        while batches:
+            schema = _schema_of(batches[0], plan)
+            transaction = await self._turn_to(schema, plan)
+            count = self._fitting(batches, schema, plan)
+            await write_together(transaction, batches[:count])
+            self._position = _end_of(batches[count - 1])
+            if self._is_due and self.may_commit:
+                await self.commit()
+            batches = batches[count:]
+
+    def _fitting(self, batches: Sequence[ChangeBatch], schema: pa.Schema, plan: ChangePlan) -> int:
+        """Add the batches to write in one step to the transaction's size. Return their number, at least 1."""
+        total = 0
+        for count, batch in enumerate(batches):
+            size = batch.size_bytes
+            total += size
+            if count > 0:
+                ends = self._is_due and self._stores(_end_of(batches[count - 1]))
+                if ends or total > AHEAD_BYTES or _schema_of(batch, plan) is not schema:
+                    return count
+            self._rows += len(batch)
+            self._bytes += size
+        return len(batches)
 
     async def close_version(self, plan: ChangePlan) -> None:
         """Note that the plan's version is complete. Commit if the transaction is due."""
@@ -187,9 +211,10 @@ class SinkWriter:
     @property
     def may_commit(self) -> bool:
         """Return whether the sink can store the current position."""
-        at, sink = self._position, self._sink
-        if at is None:
-            return False
+        return self._position is not None and self._stores(self._position)
+
+    def _stores(self, at: Position) -> bool:
+        sink = self._sink
         return at.closes_version or (sink.splits_snapshots if at.in_snapshot else sink.splits_versions)
 
     @property
@@ -245,3 +270,16 @@ class SinkWriter:
         if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
+
+
+async def _one_by_one(batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[Sequence[ChangeBatch], None]:
+    async for batch in batches:
+        yield (batch,)
+
+
+def _schema_of(batch: ChangeBatch, plan: ChangePlan) -> pa.Schema:
+    return plan.tasks[(batch.task - plan.tasks[0].index) % TASKS].schema
+
+
+def _end_of(batch: ChangeBatch) -> Position:
+    return Position(batch.version, batch.task, batch.last_row)

@@ -81,8 +81,8 @@ class VersionWriter:
         if self._row_ids is not None:
             self._row_ids.note(plan)
         async with writer.batches(self._engine, plan, after) as batches:
-            async for batch in batches:
+            async for some in batches:
                 if may_stop and self._is_stopping():
                     return False
-                await writer.write(batch, plan)
+                await writer.write(some, plan)
         return True

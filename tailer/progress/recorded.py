@@ -1,13 +1,13 @@
 """The adapter for destinations without transactions: flush the rows, then record the progress."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import pyarrow as pa
 
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import AtLeastOnceSink, Demands, Progress, ProgressStore, SinkTransaction
+from tailer.sink import AtLeastOnceSink, Demands, Progress, ProgressStore, SinkTransaction, write_together
 
 __all__ = ["Recorded"]
 
@@ -62,6 +62,9 @@ class _RecordedTransaction:
 
     async def write(self, batch: ChangeBatch) -> None:
         await self._sink.write(batch)
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        await write_together(self._sink, batches)
 
     async def announce(self, event: ControlEvent) -> None:
         await self._sink.announce(event)

@@ -29,6 +29,7 @@ from tailer.sink.ports import (
     SinkFactory,
     SinkTransaction,
 )
+from tailer.sink.together import WritesTogether, write_together
 from tailer.sink.wrapper import SinkWrapper
 
 __all__ = [
@@ -45,9 +46,11 @@ __all__ = [
     "SinkFactory",
     "SinkTransaction",
     "SinkWrapper",
+    "WritesTogether",
     "is_layout",
     "pipeline_of",
     "shard_name",
     "shard_of",
     "table_of",
+    "write_together",
 ]

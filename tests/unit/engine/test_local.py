@@ -208,6 +208,19 @@ async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) ->
     assert len(pulls) == 1
 
 
+@pytest.mark.parametrize(("size", "most_open"), [(1000, 1), (16_000, 1), (0, 5), (100_000, 5)])
+async def test_one_thread_reads_small_files(reader: Reader, size: int, most_open: int) -> None:
+    """A size of 0 is unknown: such a file may be large."""
+    seen: Seen = []
+    async with LocalEngine(4).run(plan(*[size] * 2000)) as batches:
+        async for batch in batches:
+            seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
+            if len(seen) < 100:
+                await anyio.sleep(0.001)  # time to read ahead
+    assert seen == everything(2000)
+    assert (reader.most_open == 1) == (most_open == 1)
+
+
 @pytest.mark.parametrize("size", [1, BIG])
 async def test_leaving_early_stops_the_work_and_closes_the_files(reader: Reader, size: int) -> None:
     reader.batches = 50

@@ -15,7 +15,7 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.prefetch import prefetched
 from tailer.errors import FileVacuumed, SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, joined_rows
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Demands, Sink, SinkTransaction
 from tailer.stores.local import LocalStore
@@ -85,8 +85,8 @@ async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
     seen = []
     async with prefetched(LocalEngine(), plans[-1], None) as arrivals:
         with pytest.raises(FileVacuumed):  # noqa: PT012 - raised behind the first batch
-            while (batch := await arrivals.next()) is not None:
-                seen += batch.rows.column("id").to_pylist()
+            while batches := await arrivals.take():
+                seen += joined_rows(batches).column("id").to_pylist()
     assert seen == [0, 1, 2]
 
 

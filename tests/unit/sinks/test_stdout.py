@@ -12,7 +12,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Literal, TextIO
 
 import anyio
 import pyarrow as pa
@@ -240,3 +240,35 @@ def test_head_ends_us(form: str) -> None:
         writer.stdout.close()
         assert (writer.wait(20), writer.stderr.read()) == (7, b"")
     assert head.stdout.count(b"\n") == 3
+
+
+@pytest.mark.parametrize("files", [4, 500])
+@pytest.mark.parametrize("form", ["jsonl", "table"])
+async def test_small_batches_together(form: Literal["jsonl", "table"], files: int) -> None:
+    batches = [numbered(1, rows=1 + task % 2, task=task) for task in range(files)]
+    texts = []
+    for together in (False, True):
+        pipe = Pipe()
+        pipe.read()
+        sink = StdoutSink("stdout", form, pipe.writer)
+        await sink.write(numbered(1, rows=3, task=files))  # a table's columns are wide enough then
+        if together:
+            await sink.write_all(batches)
+        else:
+            for batch in batches:
+                await sink.write(batch)
+        await sink.flush()
+        texts.append(pipe.finish().decode().splitlines())
+    assert texts[0] == texts[1]
+    assert len(texts[0]) >= 3 + sum(map(len, batches))
+
+
+@pytest.mark.parametrize("files", [4, 500])
+async def test_rows_before_one_that_has_no_text_are_printed(files: int) -> None:
+    damaged = pa.StringArray.from_buffers(1, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff"))
+    names = [damaged if task == 3 else pa.array(["good"]) for task in range(files)]
+    pipe = Pipe()
+    sink = StdoutSink("stdout", "jsonl", pipe.writer)
+    with pytest.raises(SinkRejected, match="not UTF-8"):
+        await sink.write_all([change_batch(1, {"name": name}, task) for task, name in enumerate(names)])
+    assert pipe.finish().count(b"good") == 3

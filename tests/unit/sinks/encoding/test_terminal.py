@@ -27,7 +27,7 @@ def view(width: int = 60, **options: object) -> TerminalView:
 
 
 def shown(table: TerminalView, *batches: ChangeBatch) -> list[str]:
-    return "".join(text for batch in batches for text in table.rows(batch)).splitlines()
+    return "".join(text for batch in batches for text in table.rows(batch.version, batch.rows)).splitlines()
 
 
 def people(ids: list[int | None], names: list[str | None]) -> dict[str, pa.Array]:
@@ -179,4 +179,4 @@ def test_a_type_without_a_text_is_named() -> None:
 
 def test_a_large_batch_comes_in_pieces() -> None:
     batch = changes(1, ["insert"] * 1000, people(list(range(1000)), ["x"] * 1000))
-    assert len(list(view().rows(batch))) == 5
+    assert len(list(view().rows(batch.version, batch.rows))) == 5
