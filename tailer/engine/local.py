@@ -2,7 +2,7 @@
 
 Batches come in task order and, within a task, in row order, although tasks run concurrently. The error of a failed task
 is raised at its place in that order, after all earlier rows. Memory is bounded by the batches in flight (invariant 7):
-at most `threads` + 1 files are open, each at most one read ahead of the consumer. Small files are read by one thread,
+at most `threads` + 1 files are open, each at most one read ahead of the consumer. Tiny files are read by one thread,
 many at a time, when the consumer asks for them.
 """
 
@@ -27,6 +27,7 @@ MAX_THREADS: Final = 8  # default limit: each thread holds a read
 READ_BYTES: Final = 4 * 2**20  # of Arrow memory, per read
 CHUNK_BYTES: Final = 2**20  # of files, read sequentially by one thread
 _OPEN_BYTES: Final = 16 * 2**10  # cost of opening a file, as bytes
+_TINY_BYTES: Final = 4 * 2**10  # a file of this size is hardly more than a footer
 
 _Tasks = list[tuple[ChangeTask, int]]
 
@@ -67,7 +68,7 @@ class LocalEngine:
         async with AsyncExitStack() as stack:
             for chunk in chunks:
                 stack.callback(chunk.close)
-            # For small files, reading ahead costs more than it gains: threads wait for each other's interpreter lock.
+            # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock.
             group = None if _are_small(tasks) else await stack.enter_async_context(background())
             yield await stack.enter_async_context(aclosing(self._ordered(chunks, group)))
 
@@ -97,9 +98,9 @@ def _cost_bytes(tasks: _Tasks) -> int:
 
 
 def _are_small(tasks: _Tasks) -> bool:
-    """Return whether the files are few and small, or cost more to open than to read; a size of 0 is unknown."""
+    """Return whether the files are few and small, or tiny on average; a size of 0 is unknown."""
     sizes = [task.size_bytes for task, _ in tasks]
-    are_tiny = min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _OPEN_BYTES
+    are_tiny = min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
     return are_tiny or _cost_bytes(tasks) < CHUNK_BYTES
 
 

@@ -3,7 +3,10 @@
 Nothing is asserted about time. `make bench` prints the table; quoted figures come from here.
 """
 
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Final
 
 import anyio
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -20,6 +24,7 @@ from tailer.stores.local import LocalStore
 
 RUNS: Final = 5
 ROWS: Final = 50_000
+FILES: Final = 20_000
 FEED: Final = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -54,6 +59,21 @@ def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write one version of 20,000 files with a row each."""
+    path = tmp_path_factory.mktemp("bench") / "files"
+    write_deltalake(path, pa.table({"id": pa.array([-1], pa.int64()), "name": ["first"]}), configuration=FEED)
+    adds = []
+    for number in range(FILES):
+        file = path / f"{number}.parquet"
+        pq.write_table(pa.table({"id": pa.array([number], pa.int64()), "name": [f"customer {number}"]}), file)
+        adds.append({"path": file.name, "size": file.stat().st_size, "partitionValues": {}, "dataChange": True})
+    lines = [json.dumps({"add": add | {"modificationTime": 1}}) for add in adds]
+    (path / "_delta_log" / f"{1:020d}.json").write_text("\n".join(lines) + "\n")
+    return path
+
+
 def ours(path: Path) -> int:
     """Read every change of the table through the local engine, version by version."""
 
@@ -67,6 +87,12 @@ def ours(path: Path) -> int:
         return rows
 
     return anyio.run(run)
+
+
+def printed(path: Path) -> int:
+    """Count the lines that `tailer tail` prints for the whole range."""
+    words = [sys.executable, "-m", "tailer", "tail", str(path), "--from", "earliest", "--to", "latest"]
+    return subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout.count(b"\n")
 
 
 def delta_rs(path: Path) -> int:
@@ -91,10 +117,16 @@ def seconds(work: Callable[[], int], rows: int) -> float:
 
 
 def compare(
-    title: str, path: Path, peer: Callable[[Path], int], rows: int, runs: int, show: Callable[[str], None]
+    title: str,
+    path: Path,
+    peer: Callable[[Path], int],
+    rows: int,
+    runs: int,
+    show: Callable[[str], None],
+    read: Callable[[Path], int] = ours,
 ) -> None:
     """Run both in turn, and show medians and the median of the ratios."""
-    pairs = [(seconds(lambda: ours(path), rows), seconds(lambda: peer(path), rows)) for _ in range(runs)]
+    pairs = [(seconds(lambda: read(path), rows), seconds(lambda: peer(path), rows)) for _ in range(runs)]
     mine, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(b / a for a, b in pairs)
     show(f"{title}: lake-tailer {mine:.3f} s ({rows / mine:,.0f} rows/s), delta-rs {theirs:.3f} s, ratio {ratio:.2f}")
@@ -119,3 +151,9 @@ def test_wide_appends(appends: Path, show: Callable[[str], None]) -> None:
 def test_small_commits(small_commits: Path, show: Callable[[str], None]) -> None:
     """Commits of 10 rows, followed one by one."""
     compare("500 versions of 10 rows, each by itself", small_commits, delta_rs_by_version, 5000, 3, show)
+
+
+def test_small_files(small_files: Path, show: Callable[[str], None]) -> None:
+    """A version of 20,000 files with a row each: read, and then printed by `tailer tail`, which includes its start."""
+    compare("20,000 files of 1 row", small_files, delta_rs, FILES + 1, 3, show)
+    compare("20,000 files of 1 row, as JSON Lines", small_files, delta_rs, FILES + 1, 3, show, printed)

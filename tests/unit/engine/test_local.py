@@ -208,8 +208,8 @@ async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) ->
     assert len(pulls) == 1
 
 
-@pytest.mark.parametrize(("size", "most_open"), [(1000, 1), (16_000, 1), (0, 5), (100_000, 5)])
-async def test_one_thread_reads_small_files(reader: Reader, size: int, most_open: int) -> None:
+@pytest.mark.parametrize(("size", "most_open"), [(1000, 1), (4000, 1), (0, 5), (5000, 5), (100_000, 5)])
+async def test_one_thread_reads_tiny_files(reader: Reader, size: int, most_open: int) -> None:
     """A size of 0 is unknown: such a file may be large."""
     seen: Seen = []
     async with LocalEngine(4).run(plan(*[size] * 2000)) as batches:
