@@ -153,8 +153,9 @@ class _TaskChunk:
 
 
 def _execute_all(tasks: _Tasks, files: DataFiles) -> Generator[ChangeBatch, None, None]:
-    for task, after_row in tasks:
-        yield from execute(task, after_row, files=files)
+    with files.in_turn([task.uri for task, _ in tasks]) as opened:
+        for task, after_row in tasks:
+            yield from execute(task, after_row, files=opened)
 
 
 def _read_some(batches: Iterator[ChangeBatch]) -> _ReadResult:

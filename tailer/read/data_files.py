@@ -6,17 +6,22 @@ stop, or to look for lost files; because requester pays and every other option o
 because the bytes in memory are bounded whatever a row group has, which neither of them does.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from tailer.stores.pieces import Limits
 from tailer.stores.ranges import ObjectRanges
-from tailer.stores.read_ahead import LIMITS, ReadAhead
+from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
-__all__ = ["LOCAL", "DataFile", "DataFiles"]
+__all__ = ["LOCAL", "DataFile", "DataFiles", "Files"]
+
+_OPEN_AHEAD: Final = 8
 
 
 class DataFile:
@@ -40,6 +45,22 @@ class DataFile:
             raise handle.failure
 
 
+class Files(Protocol):
+    """Opens files by their location."""
+
+    def has(self, uri: str) -> bool:
+        """Return whether it is known what is meant by `uri`."""
+        ...
+
+    def open(self, uri: str) -> DataFile:
+        """Open a file. Raises `OSError` for a local one, and what `ObjectRanges` raises for any other."""
+        ...
+
+    def read(self, uri: str, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset` on; fewer only where the file ends there. Raises as `open`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DataFiles:
     """Opens files. Survives pickle if `ranges` does.
@@ -51,18 +72,17 @@ class DataFiles:
     limits: Limits = LIMITS
 
     def has(self, uri: str) -> bool:
-        """Return whether it can be known what is meant by `uri`."""
+        """See `Files.has`."""
         return uri.startswith("/") or self.ranges is not None
 
     def open(self, uri: str) -> DataFile:
-        """Open a file. Raises `OSError` for a local one, and what `ObjectRanges` raises for any other."""
+        """See `Files.open`."""
         if self.ranges is None or uri.startswith("/"):
             return DataFile(pa.OSFile(uri))
-        handle = _Handle(ReadAhead(self.ranges(uri), self.limits))
-        return DataFile(pa.PythonFile(handle, "r"), handle)
+        return _opened(ReadAhead(self.ranges(uri), self.limits))
 
     def read(self, uri: str, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset` on; fewer only where the file ends there. Raises as `open`."""
+        """See `Files.read`."""
         if self.ranges is not None and not uri.startswith("/"):
             return self.ranges(uri).read(offset, length) if offset >= 0 and length > 0 else b""
         with pa.OSFile(uri) as file:
@@ -73,8 +93,64 @@ class DataFiles:
             data: bytes = file.read(min(length, size - offset))
             return data
 
+    @contextmanager
+    def in_turn(self, uris: Sequence[str]) -> Iterator[Files]:
+        """Open files that are read one after the other: of objects some are opened ahead."""
+        if self.ranges is None:
+            yield self
+            return
+        ahead = _FilesInTurn(self, uris)
+        try:
+            yield ahead
+        finally:
+            ahead.close()
+
 
 LOCAL: Final = DataFiles()
+
+
+class _FilesInTurn:
+    """Opens files of which the following ones are known."""
+
+    def __init__(self, files: DataFiles, uris: Sequence[str]) -> None:
+        self._files = files
+        self._following = deque(uris)
+        self._opening: deque[tuple[str, Future[ReadAhead]]] = deque()
+
+    def has(self, uri: str) -> bool:
+        """See `Files.has`."""
+        return self._files.has(uri)
+
+    def read(self, uri: str, offset: int, length: int) -> bytes:
+        """See `Files.read`."""
+        return self._files.read(uri, offset, length)
+
+    def open(self, uri: str) -> DataFile:
+        """See `Files.open`. A file that is not the next one is opened by itself."""
+        opening = self._opening.popleft()[1] if self._opening and self._opening[0][0] == uri else None
+        if opening is None and self._following and self._following[0] == uri:
+            self._following.popleft()
+        self._open_ahead()
+        if opening is None or opening.cancel():
+            return self._files.open(uri)
+        return _opened(opening.result())
+
+    def close(self) -> None:
+        """Give up what is being opened."""
+        for _, opening in self._opening:
+            opening.cancel()
+
+    def _open_ahead(self) -> None:
+        ranges, limits = self._files.ranges, self._files.limits
+        while ranges is not None and self._following and len(self._opening) < _OPEN_AHEAD:
+            uri = self._following.popleft()
+            if not uri.startswith("/"):
+                self._opening.append((uri, open_ahead(ranges(uri), limits)))
+
+
+def _opened(read_ahead: ReadAhead) -> DataFile:
+    handle = _Handle(read_ahead)
+    return DataFile(pa.PythonFile(handle, "r"), handle)
 
 
 class _Handle:

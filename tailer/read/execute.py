@@ -37,7 +37,7 @@ from tailer.errors import (
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
-from tailer.read.data_files import LOCAL, DataFiles
+from tailer.read.data_files import LOCAL, Files
 from tailer.read.footer import Footer
 from tailer.read.int96 import Int96
 from tailer.read.layout import layout_of
@@ -58,7 +58,7 @@ def execute(
     first_byte: int = 0,
     end_byte: int = END,
     *,
-    files: DataFiles = LOCAL,
+    files: Files = LOCAL,
 ) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
 
@@ -103,14 +103,14 @@ def execute(
                     yield from _chosen(task, batch, first, selection, projection, stamps, wanted)
 
 
-def row_groups(task: ChangeTask, files: DataFiles = LOCAL) -> list[int]:
+def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:
     """Return the number of rows of each row group of the task's file. Raises as `execute` does."""
     _check_locations(task, files)
     with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
         return _counts(task, file)
 
 
-def _check_locations(task: ChangeTask, files: DataFiles) -> None:
+def _check_locations(task: ChangeTask, files: Files) -> None:
     """Raise unless it is known where every file of the task is: a name alone would mean one in our own folder."""
     for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
         if uri is not None and not files.has(uri):
@@ -209,7 +209,7 @@ def _repeated(kind: ChangeType) -> pa.Array:
 class _Selection:
     """The selected rows of the file, and their change types."""
 
-    def __init__(self, task: ChangeTask, num_rows: int, files: DataFiles) -> None:
+    def __init__(self, task: ChangeTask, num_rows: int, files: Files) -> None:
         self._task = task
         self._files = files
         self._refinement = task.refinement or Refinement()

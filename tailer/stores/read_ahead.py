@@ -11,7 +11,7 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Final
 
@@ -19,7 +19,7 @@ from tailer.errors import StorageUnavailable
 from tailer.stores.pieces import Limits, Piece, Range, Streamed, attach, pieces_of, streamed
 from tailer.stores.ranges import ObjectRanges
 
-__all__ = ["LIMITS", "ReadAhead"]
+__all__ = ["LIMITS", "ReadAhead", "open_ahead"]
 
 LIMITS: Final = Limits()
 _THREADS: Final = 8
@@ -163,6 +163,11 @@ class ReadAhead:
         if piece.future is not None:
             piece.future.cancel()
         piece.future = piece.content = None
+
+
+def open_ahead(ranges: ObjectRanges, limits: Limits = LIMITS) -> Future[ReadAhead]:
+    """Open an object that will be read later."""
+    return _threads().submit(ReadAhead, ranges, limits)
 
 
 def _begin(part: Piece | Streamed) -> int:
