@@ -48,36 +48,40 @@ def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
 class LocalEngine:
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
-    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`. `files`: opens what tasks name.
+    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and as many as that for files of
+    stores, for which threads mostly wait. `files`: opens what tasks name.
     """
 
     key: Final = ()
 
     def __init__(self, threads: int | None = None, files: DataFiles = LOCAL) -> None:
         self._files = files
-        self._threads = threads or min(os.cpu_count() or 1, MAX_THREADS)
-        self._limiter: CapacityLimiter | None = None
+        self._threads = {True: threads or min(os.cpu_count() or 1, MAX_THREADS), False: threads or MAX_THREADS}
+        self._limiters: dict[bool, CapacityLimiter] = {}
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`."""
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(self._threads)
         tasks = remaining(plan, after)
-        chunks = [_TaskChunk(chunk, self._limiter, self._files) for chunk in _split(tasks)]
+        are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
+        threads = self._threads[are_local]
+        limiter = self._limiters.setdefault(are_local, CapacityLimiter(threads))
+        chunks = [_TaskChunk(chunk, limiter, self._files) for chunk in _split(tasks)]
         async with AsyncExitStack() as stack:
             for chunk in chunks:
                 stack.callback(chunk.close)
-            # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock.
-            group = None if _are_small(tasks) else await stack.enter_async_context(background())
-            yield await stack.enter_async_context(aclosing(self._ordered(chunks, group)))
+            # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
+            # store, they wait for the answer.
+            small = _are_few(tasks) or (are_local and _are_tiny(tasks))
+            group = None if small else await stack.enter_async_context(background())
+            yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, threads)))
 
     async def _ordered(
-        self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None
+        self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, threads: int
     ) -> AsyncGenerator[ChangeBatch, None]:
         """Yield batches in order, while `group`, if any, reads the current chunk and the next `threads` chunks."""
         waiting = iter(chunks)
-        for ahead in islice(waiting, self._threads + 1):
+        for ahead in islice(waiting, threads + 1):
             ahead.start(group)
         for chunk in chunks:
             more = True
@@ -97,11 +101,15 @@ def _cost_bytes(tasks: _Tasks) -> int:
     return sum(max(task.size_bytes, _OPEN_BYTES) for task, _ in tasks)
 
 
-def _are_small(tasks: _Tasks) -> bool:
-    """Return whether the files are few and small, or tiny on average; a size of 0 is unknown."""
+def _are_few(tasks: _Tasks) -> bool:
+    """Return whether the files are a single chunk."""
+    return _cost_bytes(tasks) < CHUNK_BYTES
+
+
+def _are_tiny(tasks: _Tasks) -> bool:
+    """Return whether the files are tiny on average; a size of 0 is unknown."""
     sizes = [task.size_bytes for task, _ in tasks]
-    are_tiny = min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
-    return are_tiny or _cost_bytes(tasks) < CHUNK_BYTES
+    return min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
 
 
 def _split(tasks: _Tasks) -> Iterator[_Tasks]:

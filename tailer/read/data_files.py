@@ -21,7 +21,7 @@ from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
 __all__ = ["LOCAL", "DataFile", "DataFiles", "Files"]
 
-_OPEN_AHEAD: Final = 8
+_OPEN_AHEAD: Final = 16
 
 
 class DataFile:
@@ -70,6 +70,10 @@ class DataFiles:
 
     ranges: Callable[[str], ObjectRanges] | None = None
     limits: Limits = LIMITS
+
+    def is_local(self, uri: str) -> bool:
+        """Return whether a file is one of this machine."""
+        return self.ranges is None or uri.startswith("/")
 
     def has(self, uri: str) -> bool:
         """See `Files.has`."""

@@ -30,7 +30,7 @@ class Limits:
     """
 
     tail_bytes: int = 2**17
-    held_bytes: int = 32 * 2**20
+    held_bytes: int = 16 * 2**20
     piece_bytes: int = 4 * 2**20
     least_bytes: int = 2**18
     near_bytes: int = 2**16

@@ -22,7 +22,7 @@ from tailer.stores.ranges import ObjectRanges
 __all__ = ["LIMITS", "ReadAhead", "open_ahead"]
 
 LIMITS: Final = Limits()
-_THREADS: Final = 8
+_THREADS: Final = 16
 
 
 class ReadAhead:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -30,7 +31,7 @@ from tests.support.tables.log_files import parquet, task
 
 RUNS: Final = 3
 DELAY_S: Final = float(os.environ.get("LAKE_TAILER_BENCH_DELAY_S", "0.02"))
-KINDS: Final = {
+KINDS: Final[dict[str, tuple[pa.DataType, Callable[[Random], object]]]] = {
     "numbers": (pa.int64(), lambda dice: dice.getrandbits(60)),
     "reals": (pa.float64(), Random.random),
     "texts": (pa.string(), lambda dice: f"a text of some length {dice.getrandbits(40)}"),
@@ -96,9 +97,8 @@ def contenders(port: int, paths: list[Path], columns: list[str]) -> Iterator[tup
         ("Arrow, whole groups", {}),
     ):
         yield name, lambda options=options: theirs(map(arrow.open_input_file, names), columns, **options)  # type: ignore[misc]
-    if find_spec("obstore") is not None:
-        import obstore  # noqa: PLC0415 - not a dependency
-
+    if find_spec("obstore") is not None:  # not a dependency
+        obstore: Any = import_module("obstore")
         store = obstore.store.S3Store(
             "bucket",
             endpoint=f"http://127.0.0.1:{port}",

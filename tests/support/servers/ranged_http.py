@@ -22,6 +22,7 @@ from tailer.stores.ranges import ObjectEnd, ObjectRanges
 
 __all__ = ["HttpObjects", "serving"]
 
+ROOT: Final = Path(__file__).resolve().parents[3]
 _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -64,7 +65,7 @@ class _HttpObject:
 def serving(folder: Path, delay_s: float) -> Iterator[int]:
     """Serve the files below a folder from another process; yield the port."""
     command = [sys.executable, __file__, str(folder), str(delay_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.getcwd()}) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}) as server:
         assert server.stdout is not None
         try:
             yield int(server.stdout.readline())
@@ -112,7 +113,7 @@ class _Answers(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 self.connection.sendfile(file, first, end - first)
 
-    def log_message(self, *_: object) -> None:  # type: ignore[override]
+    def log_message(self, *_: object) -> None:
         pass
 
 

@@ -30,6 +30,7 @@ from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskK
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute, row_groups
 from tailer.stores.pieces import Limits
+from tailer.stores.read_ahead import _THREADS
 from tests.support.ranges import PREFIX, StoredObjects, long_footer
 from tests.support.tables.log_files import parquet, task, vector_file
 
@@ -227,7 +228,7 @@ def test_closing_in_the_middle_leaves_nothing_behind(wide: Path) -> None:
         time.sleep(0.001)
     time.sleep(0.1)
     assert objects.running == 0
-    assert len(objects.requests) <= made + 8
+    assert len(objects.requests) <= made + _THREADS
 
 
 def opens(uri: str) -> StoredObjects:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailer.errors import ObjectNotFound, StorageRefused, StorageUnavailable, TailerError
 from tailer.stores.pieces import Limits, Range
-from tailer.stores.read_ahead import ReadAhead, _threads
+from tailer.stores.read_ahead import _THREADS, ReadAhead, _threads
 from tests.support.ranges import PREFIX, StoredObjects
 
 SMALL = Limits(tail_bytes=100, held_bytes=2000, piece_bytes=300, least_bytes=50, near_bytes=10, gap_bytes=100)
@@ -161,7 +161,7 @@ def test_a_read_does_not_wait_for_those_of_other_objects(tmp_path: Path) -> None
     for other in [*others, ahead]:
         other.close()
     settle(slow)
-    assert len(slow.requests) <= 4 + 8 * 2
+    assert len(slow.requests) <= 4 + 2 * _THREADS
 
 
 def test_closing_cancels_requests_and_frees_memory(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_closing_cancels_requests_and_frees_memory(tmp_path: Path) -> None:
     ahead.close()
     assert time.monotonic() - began < 0.1
     settle(objects)
-    assert len(objects.requests) <= 1 + 8
+    assert len(objects.requests) <= 1 + _THREADS
     gc.collect()
     assert not [found for found in gc.get_objects() if type(found) is bytes and len(found) > MB]
 
