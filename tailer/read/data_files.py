@@ -179,8 +179,11 @@ class _Handle:
         return content
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self.read_ahead.size_bytes)[whence]
-        return self._at
+        at = offset + (0, self._at, self.read_ahead.size_bytes)[whence]
+        if at < 0:
+            raise pa.ArrowInvalid(f"there is nothing at {at}")
+        self._at = at
+        return at
 
     def tell(self) -> int:
         return self._at

@@ -117,7 +117,10 @@ class ReadAhead:
             follows = around_end <= at < around_end + len(self._around)
             least = min(2 * len(self._around), self._limits.piece_bytes) if follows else self._limits.near_bytes
             stop = min(max(end, at + least), self._tail_begin)
-            self._around_begin, self._around = at, _fetched(self._ranges, at, stop)
+            found = _fetched(self._ranges, at, stop)
+            if len(found) > self._limits.held_bytes:
+                return memoryview(found)
+            self._around_begin, self._around = at, found
             if stop == self._tail_begin and not self._pieces:  # a footer larger than the tail is read more than once
                 self._tail_begin, self._tail = at, self._around + self._tail
                 return memoryview(self._tail)[: end - at]

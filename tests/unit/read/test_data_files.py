@@ -187,6 +187,11 @@ def test_files_that_cannot_be_read(varied: Path) -> None:
             list(execute(stored(varied, NUMBERS), files=files))
 
 
+def test_there_is_nothing_before_the_first_byte(varied: Path) -> None:
+    with DataFiles(StoredObjects()).open(f"{PREFIX}{varied}") as file, pytest.raises(pa.ArrowInvalid):
+        file.source.seek(-1)
+
+
 def test_without_stores_there_are_only_local_files(varied: Path) -> None:
     with pytest.raises(ChangesUnavailable, match="is not a local path"):
         list(execute(stored(varied, NUMBERS), files=LOCAL))

@@ -145,6 +145,14 @@ def test_tiny_reads_that_follow_each_other_share_requests(tmp_path: Path) -> Non
     assert len(objects.requests) < 150
 
 
+def test_a_large_read_that_nobody_expected_is_not_kept(tmp_path: Path) -> None:
+    content, objects = stored(tmp_path / "f", 50_000), StoredObjects()
+    ahead = opened(objects, tmp_path / "f")
+    ahead.expect([(49_000, 49_001)])
+    assert bytes(ahead.read(0, 20_000)) == content[:20_000]
+    assert len(ahead._around) <= SMALL.held_bytes
+
+
 def test_a_read_does_not_wait_for_those_of_other_objects(tmp_path: Path) -> None:
     """All threads are busy for long with objects that nobody reads now."""
     stored(tmp_path / "f", 60_000)
