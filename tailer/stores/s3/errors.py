@@ -21,7 +21,17 @@ from tailer.errors import (
 )
 from tailer.stores.s3.options import S3Options
 
-__all__ = ["CONFLICT", "EMPTY_RANGE", "NOT_FOUND", "Place", "TornBody", "error_code", "is_expired", "translate"]
+__all__ = [
+    "CONFLICT",
+    "EMPTY_RANGE",
+    "NOT_FOUND",
+    "Place",
+    "TornBody",
+    "error_code",
+    "is_expired",
+    "is_login_refused",
+    "translate",
+]
 
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound"})
 CONFLICT: Final = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
@@ -32,6 +42,7 @@ _PRECONDITION: Final = frozenset({"412", "PreconditionFailed"})
 _EXPIRED: Final = frozenset({"400", "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _WRONG_KEYS: Final = frozenset(
     {"InvalidAccessKeyId", "InvalidClientTokenId", "InvalidToken", "UnrecognizedClientException"}
+    | {"XAdminUserNotFound"}
 )
 _DENIED: Final = frozenset(
     {"401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "Forbidden", "InvalidSecurity", "NotSignedUp"}
@@ -89,6 +100,12 @@ def error_code(error: BaseException) -> str:
 def is_expired(error: BaseException) -> bool:
     """Return whether new credentials may help. A bare 400 counts: HEAD does not say more."""
     return error_code(error) in _EXPIRED
+
+
+def is_login_refused(error: BaseException) -> bool:
+    """Return whether the next request should look for credentials from the start."""
+    codes = _WRONG_KEYS | {"SignatureDoesNotMatch"}
+    return is_expired(error) or isinstance(error, boto.NoCredentialsError) or error_code(error) in codes
 
 
 def translate(error: Exception, uri: str, place: Place) -> StorageError:

@@ -5,6 +5,9 @@ siblings, shared profiles, a web identity, the instance or the container. So opt
 """
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tailer.errors import ConfigError
 
 __all__ = ["S3Options"]
 
@@ -15,7 +18,8 @@ class S3Options:
 
     `endpoint`: a URL. `path_style`: whether buckets are named in the path of a request, not in its host.
     `profile`: a name in AWS's shared configuration. `role_arn`: a role to assume with the credentials found.
-    `anonymous`: send requests unsigned. `requester_pays`: agree to pay for requests.
+    `anonymous`: send requests unsigned. `requester_pays`: agree to pay for requests. Raises `ConfigError` for an
+    endpoint with a password, which would be shown.
     """
 
     endpoint: str | None = None
@@ -26,3 +30,8 @@ class S3Options:
     external_id: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
+
+    def __post_init__(self) -> None:
+        if self.endpoint is not None and "@" in urlsplit(self.endpoint).netloc:
+            remedy = "Remove them, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile."
+            raise ConfigError("endpoint", "holds a user name or a password", remedy)

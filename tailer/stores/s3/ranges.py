@@ -12,7 +12,7 @@ from urllib3.exceptions import HTTPError
 from tailer.errors import ObjectAlreadyExists, StorageUnavailable
 from tailer.stores.ranges import ObjectEnd
 from tailer.stores.s3.attempts import PAUSE_S, Attempts
-from tailer.stores.s3.errors import EMPTY_RANGE, Place, TornBody, error_code, is_expired, translate
+from tailer.stores.s3.errors import EMPTY_RANGE, Place, TornBody, error_code, is_login_refused, translate
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.thread_clients import thread_client
 
@@ -72,7 +72,7 @@ class S3Ranges:
             except _FAILURES as error:
                 if error_code(error) in EMPTY_RANGE:
                     return None
-                if lent is not None and is_expired(error):
+                if lent is not None and is_login_refused(error):
                     lent.retire()
                 if not attempts.take(error):
                     self._raise(error, place)

@@ -14,7 +14,7 @@ import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher, CredentialProvider, DeferredRefreshableCredentials
-from botocore.exceptions import NoCredentialsError
+from botocore.exceptions import InvalidConfigError, NoCredentialsError
 
 from tailer.stores.s3.options import S3Options
 
@@ -51,7 +51,10 @@ def client_arguments(options: S3Options, kind: Callable[..., C], **more: object)
     """
     session = botocore.session.Session(profile=options.profile)
     region = _region(session, options)
-    host = urlsplit(options.endpoint or _configured_endpoint(session, region)).hostname or ""
+    address = urlsplit(options.endpoint or _configured_endpoint(session, region))
+    if "@" in address.netloc:
+        raise InvalidConfigError(error_msg="the endpoint holds a user name or a password")
+    host = address.hostname or ""
     if options.anonymous:
         more["signature_version"] = UNSIGNED
     is_path_style = not host.endswith(_AMAZON) if options.path_style is None else options.path_style

@@ -20,7 +20,7 @@ from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, Sto
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
 from tailer.stores.s3.attempts import PAUSE_S, Attempts
 from tailer.stores.s3.clients import loop_client
-from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_expired, translate
+from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_login_refused, translate
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.ranges import RangeFile, S3Ranges
 from tailer.stores.wakeup import TimerWake, Wake
@@ -172,8 +172,8 @@ class S3Store:
                     place = place.through(lent.client, lent.credentials)
                     try:
                         return await read(await getattr(lent.client, operation)(**request))
-                    except ClientError as error:
-                        if is_expired(error):
+                    except (BotoCoreError, ClientError) as error:
+                        if is_login_refused(error):
                             lent.retire()
                         raise
             except _FAILURES as error:
