@@ -15,7 +15,7 @@ from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore, OpenObject, StoredObject
 from tailer.stores.s3 import S3Options, open_store
-from tests.support.servers.s3 import S3Server
+from tests.support.servers.s3 import S3Server, close_thread_clients
 from tests.support.servers.s3_link import S3Link
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.setenv(name, value)
         with S3Link(server, is_serial=request.param == "s3proxy") as link:
             yield open_store(server.new_bucket(), "some/root", S3Options(endpoint=link.endpoint))
+        close_thread_clients()
 
 
 def content(stored: StoredObject) -> bytes:

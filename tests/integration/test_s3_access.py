@@ -12,9 +12,9 @@ import pytest
 from anyio import to_thread
 
 from tailer.errors import ConfigError, Retry, StorageAccessRefused, StorageError, StorageUnavailable
-from tailer.stores.s3 import S3Options, open_ranges, open_store, thread_clients
+from tailer.stores.s3 import S3Options, open_ranges, open_store
 from tests.support.servers.ports import free_ports
-from tests.support.servers.s3 import S3Server
+from tests.support.servers.s3 import S3Server, close_thread_clients
 from tests.support.servers.s3_link import Fault, S3Link
 from tests.support.servers.sts import TokenService, serving_sts
 
@@ -34,9 +34,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     yield tmp_path
-    for client in list(thread_clients._CLIENTS.values()):
-        client.retire()
-        client.client.close()
+    close_thread_clients()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tailer.stores.port import StoredObject
 from tailer.stores.s3 import S3Options, sessions, store, thread_clients
 from tailer.stores.s3.clients import loop_client
 from tailer.stores.s3.store import S3Store
-from tests.support.servers.s3 import S3Server
+from tests.support.servers.s3 import S3Server, close_thread_clients
 from tests.support.servers.s3_link import Fault, Request, S3Link
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +32,7 @@ def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Lin
         monkeypatch.setenv(name, value)
     with S3Link(versitygw) as link:
         yield link
+    close_thread_clients()
 
 
 @pytest.fixture

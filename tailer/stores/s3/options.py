@@ -19,7 +19,7 @@ class S3Options:
     `endpoint`: a URL. `path_style`: whether buckets are named in the path of a request, not in its host.
     `profile`: a name in AWS's shared configuration. `role_arn`: a role to assume with the credentials found.
     `anonymous`: send requests unsigned. `requester_pays`: agree to pay for requests. Raises `ConfigError` for an
-    endpoint with a password, which would be shown.
+    endpoint that is no URL, or has a password in it, which would be shown.
     """
 
     endpoint: str | None = None
@@ -32,6 +32,10 @@ class S3Options:
     requester_pays: bool = False
 
     def __post_init__(self) -> None:
-        if self.endpoint is not None and "@" in urlsplit(self.endpoint).netloc:
+        try:
+            has_login = "@" in urlsplit(self.endpoint or "").netloc
+        except ValueError:
+            raise ConfigError("endpoint", "is not a URL", "Give one such as https://minio.example:9000.") from None
+        if has_login:
             remedy = "Remove them, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile."
             raise ConfigError("endpoint", "holds a user name or a password", remedy)

@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 import botocore.session
 from botocore.config import Config
 
+from tailer.stores.s3 import thread_clients
 from tests.jars.where import MissingJarsError, jars, versitygw
 from tests.support.servers.ports import free_ports
 from tests.support.servers.server_process import ServerProcess
 from tests.tiers import using
 
-__all__ = ["S3Server", "serving_s3proxy", "serving_versitygw"]
+__all__ = ["S3Server", "close_thread_clients", "serving_s3proxy", "serving_versitygw"]
 
 _KEY: Final = "AKIDFORTESTS"
 _SECRET: Final = "hush+hush/AlsoForTests"
@@ -64,6 +65,13 @@ class S3Server:
         name = f"tests-{uuid.uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=name)
         return name
+
+
+def close_thread_clients() -> None:
+    """Close the clients of worker threads, which otherwise live as long as the process."""
+    for client in list(thread_clients._CLIENTS.values()):
+        client.retire()
+        client.client.close()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ProfileNotFound
 
+from tailer.errors import ConfigError
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, sync_session
 
@@ -102,3 +103,12 @@ def test_a_login_has_a_name_without_a_secret(options: S3Options, method: str | N
 
 def test_a_session_reads_nothing_when_it_is_made() -> None:
     assert sync_session(S3Options(profile="missing", role_arn=None)) is not None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"), [("https://me:hush@minio.example", "holds a user name"), ("http://[::1", "is not a URL")]
+)
+def test_an_endpoint_is_an_address_alone(endpoint: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        S3Options(endpoint=endpoint)
+    assert "hush" not in f"{caught.value} {caught.value.hint}"
