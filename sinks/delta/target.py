@@ -4,6 +4,7 @@ A table is ours if it has our progress or our columns. Any other table is foreig
 source table is never a target, by any path; its id identifies it.
 """
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -77,12 +78,7 @@ def table_refusal(
 
 def is_permanent(error: Exception) -> bool:
     """Return whether an error of delta-rs, or of the system, would occur again."""
-    message = str(error)
-    found = _SYSTEM_ERROR.search(message)
-    number = error.errno if isinstance(error, OSError) else None
-    if number is None and found is not None:
-        number = int(found[1] or found[2])
-    return is_lasting(number) or any(text in message for text in _REFUSALS)
+    return is_lasting(_system_error(error)) or any(text in str(error) for text in _REFUSALS)
 
 
 def delivered_name(pipeline: str) -> str:
@@ -91,5 +87,19 @@ def delivered_name(pipeline: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error. delta-rs appends stack traces and violating rows, which we must not print."""
-    return str(error).partition("\n")[0] or type(error).__name__
+    """Return the first line of an error, and the system's reason if that stands in a later one.
+
+    The other lines of delta-rs are stack traces and violating rows, which we must not print.
+    """
+    line = str(error).partition("\n")[0] or type(error).__name__
+    number = _system_error(error)
+    cause = "" if number is None else os.strerror(number)
+    return line if cause in line else f"{line}: {cause}"
+
+
+def _system_error(error: Exception) -> int | None:
+    """Return the number of the system's error that caused `error`; None if it had another cause."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = _SYSTEM_ERROR.search(str(error))
+    return None if found is None else int(found[1] or found[2])

@@ -189,16 +189,25 @@ async def test_where_no_state_table_can_be_created_the_reason_is_named() -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("text", "error", "reason"),
     [
-        ("Generic LocalFileSystem error: Permission denied (os error 13)", SinkRejected),
-        ('Could not create: Os { code: 30, kind: ReadOnlyFilesystem, message: "Read-only file system" }', SinkRejected),
-        ("Generic LocalFileSystem error: No space left on device (os error 28)", SinkUnavailable),
-        ("Generic LocalFileSystem error: connection reset", SinkUnavailable),
+        ("Generic LocalFileSystem error: Permission denied (os error 13)", SinkRejected, "Permission denied"),
+        (
+            'Could not create: Os { code: 30, kind: ReadOnlyFilesystem, message: "Read-only file system" }',
+            SinkRejected,
+            "Read-only file system",
+        ),
+        ("Generic LocalFileSystem error: No space left on device (os error 28)", SinkUnavailable, "No space left"),
+        (
+            "Generic LocalFileSystem error\n ↳ Unable to copy data to file\n ↳ No space left on device (os error 28)\n",
+            SinkUnavailable,
+            "LocalFileSystem error: No space left on device$",
+        ),
+        ("Generic LocalFileSystem error: connection reset", SinkUnavailable, "connection reset"),
     ],
 )
 async def test_a_table_that_cannot_be_written_is_no_destination_that_is_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: type[SinkError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: type[SinkError], reason: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(text)
@@ -206,7 +215,7 @@ async def test_a_table_that_cannot_be_written_is_no_destination_that_is_down(
     sink = DeltaSink("target", str(tmp_path / "target"))
     await deliver(sink, numbered(1), app_id=APP)
     monkeypatch.setattr(delta_table, "write_deltalake", fail)
-    with pytest.raises(error):
+    with pytest.raises(error, match=reason):
         await deliver(sink, numbered(2), app_id=APP)
 
 
