@@ -26,6 +26,13 @@ def command(config: Path, reach: bool) -> int:
     sink is asked for its progress, if the configuration has no fault; the exit code is then that of the worst error.
     """
     findings = examine(config)
+    codes = _connect(findings.settings) if reach and findings.settings is not None else _report(findings)
+    click.echo(f"{_mark(not codes)} {config}{_count(len(codes))}")
+    return max(codes, default=0)
+
+
+def _report(findings: Findings) -> list[int]:
+    """Print every pipeline and every fault of the configuration; return an exit code for each fault."""
     for problem in findings.problems:
         if problem.pipeline not in findings.names:
             click.echo(f"{_mark(False)} {problem.error}")
@@ -33,23 +40,23 @@ def command(config: Path, reach: bool) -> int:
     sound = {each.name: each for each in findings.sound}
     for name in findings.names:
         _pipeline(findings, name, sound.get(name))
-    click.echo(f"{_mark(not findings.problems)} {config}{_count(len(findings.problems))}")
-    if findings.settings is None:
-        return 2
-    return _connect(findings.settings) if reach else 0
+    return [problem.error.exit_code for problem in findings.problems]
 
 
-def _connect(settings: Settings) -> int:
-    """Print what could be reached, and return the exit code."""
-    codes = [0]
+def _connect(settings: Settings) -> list[int]:
+    """Print every pipeline and what could be reached; return the exit code of each pipeline that failed."""
+    summaries = {each.name: _summary(each) for each in settings.pipelines}
+    codes = []
     for name, found in anyio.run(connect, settings).items():
+        reached = isinstance(found, Connection)
+        click.echo(f"{_mark(reached)} pipeline {name}: {summaries[name]}")
         if isinstance(found, Connection):
-            click.echo(f"{_mark(True)} pipeline {name}: {_reached(found)}")
+            click.echo(f"       {_reached(found)}")
         else:
             codes.append(found.exit_code)
-            click.echo(f"{_mark(False)} pipeline {name}: {found}")
+            click.echo(f"       {found}")
             _hint(found.hint)
-    return max(codes)
+    return codes
 
 
 def _reached(found: Connection) -> str:

@@ -39,25 +39,31 @@ def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
     config = configured(orders, CONFIG)
     done = tailer("check", "--connect", config)
     assert (done.returncode, done.stderr) == (0, "")
-    *_, last = done.stdout.splitlines()
-    reached = f"ok     pipeline copy: reached version 1 of {orders.path}, and one of its files"
-    assert last == f"{reached}; the sink has no progress"
+    first, second, last = done.stdout.splitlines()
+    assert first.startswith("ok     pipeline copy: ")
+    reached = f"       reached version 1 of {orders.path}, and one of its files"
+    assert second == f"{reached}; the sink has no progress"
+    assert last == f"ok     {config}"
     assert sorted(path.name for path in config.parent.iterdir()) == ["orders", "tailer.toml"]
     with background("run", config) as daemon:
         until(lambda: _lag(config) == "0")
         daemon.terminate()
         daemon.communicate(timeout=30)
-    *_, last = tailer("check", "--connect", config).stdout.splitlines()
-    assert last == f"{reached}; the sink has everything to the end of version 1"
+    _, second, _ = tailer("check", "--connect", config).stdout.splitlines()
+    assert second == f"{reached}; the sink has everything to the end of version 1"
 
 
 def test_what_cannot_be_reached_does_not_hide_the_rest(orders: Orders) -> None:
-    done = tailer("check", "--connect", configured(orders, LOST + CONFIG))
+    config = configured(orders, LOST + CONFIG)
+    done = tailer("check", "--connect", config)
     assert done.returncode == 3
-    *_, failed, hint, reached = done.stdout.splitlines()
-    assert failed.startswith(f"failed pipeline lost: {orders.path.parent}/nowhere: not a Delta table")
+    lost, reason, hint, copy, reached, verdict = done.stdout.splitlines()
+    assert lost.startswith("failed pipeline lost: ")
+    assert reason.startswith(f"       {orders.path.parent}/nowhere: not a Delta table")
     assert "_delta_log" in hint
-    assert reached.startswith("ok     pipeline copy: reached version 1")
+    assert copy.startswith("ok     pipeline copy: ")
+    assert reached.startswith("       reached version 1")
+    assert verdict == f"failed {config}: 1 fault"
 
 
 def test_files_are_opened(orders: Orders) -> None:
@@ -66,7 +72,9 @@ def test_files_are_opened(orders: Orders) -> None:
         file.write_bytes(b"PAR1 and nothing else PAR1")
     done = tailer("check", "--connect", config)
     assert done.returncode == 3
-    assert f"failed pipeline copy: {orders.path}: version 1: {orders.path}/" in done.stdout
+    first, reason, *_ = done.stdout.splitlines()
+    assert first.startswith("failed pipeline copy: ")
+    assert reason.startswith(f"       {orders.path}: version 1: {orders.path}/")
 
 
 def test_a_table_without_a_file_to_try(orders: Orders) -> None:
