@@ -24,13 +24,14 @@ _GAP_SHARE: Final = 8
 class Limits:
     """Bounds of what is fetched and held of one object.
 
-    `tail_bytes`: fetched when it is opened. `held_bytes`: of the pieces held and being fetched. `piece_bytes`: of one
-    piece. `least_bytes`: below this size nothing is cut. `near_bytes`: fetched rather than left out between two ranges;
-    `gap_bytes`: likewise between two large ones.
+    `tail_bytes`: fetched when it is opened. `held_bytes`: of the pieces held and being fetched; less with many objects
+    open, which have `shared_bytes` together. `piece_bytes`: of one piece. `least_bytes`: below this size nothing is
+    cut. `near_bytes`: fetched rather than left out between two ranges; `gap_bytes`: likewise between two large ones.
     """
 
     tail_bytes: int = 2**17
-    held_bytes: int = 16 * 2**20
+    held_bytes: int = 32 * 2**20
+    shared_bytes: int = 128 * 2**20
     piece_bytes: int = 4 * 2**20
     least_bytes: int = 2**18
     near_bytes: int = 2**16
@@ -88,15 +89,18 @@ def streamed(ranges: Iterable[Range], end: int) -> list[Streamed]:
     return found
 
 
-def pieces_of(streams: Sequence[Streamed], held: Sequence[Piece], limits: Limits) -> list[Piece]:
-    """Return the pieces that have all bytes of `streams` but those of the pieces `held`, which are in order."""
+def pieces_of(streams: Sequence[Streamed], held: Sequence[Piece], held_bytes: int, limits: Limits) -> list[Piece]:
+    """Return the pieces that have all bytes of `streams` but those of the pieces `held`, which are in order.
+
+    `held_bytes`: for which there is room.
+    """
     total = sum(stream.end - stream.begin for stream in streams)
-    if total <= limits.held_bytes:
-        size_bytes, joined_bytes = max(total // _PARALLEL, 4 * limits.least_bytes), total + limits.held_bytes
+    if total <= held_bytes:
+        size_bytes, joined_bytes = max(total // _PARALLEL, 4 * limits.least_bytes), total + held_bytes
     else:
         # Of each large range one piece is read while the next one is fetched.
         large = sum(stream.end - stream.begin > limits.least_bytes for stream in streams)
-        size_bytes = max(limits.held_bytes // (2 * max(large, 1)), limits.least_bytes)
+        size_bytes = max(held_bytes // (2 * max(large, 1)), limits.least_bytes)
         joined_bytes = min(size_bytes, limits.piece_bytes)
     size_bytes = min(size_bytes, limits.piece_bytes)
     found = []

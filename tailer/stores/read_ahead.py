@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Final
+from weakref import WeakSet
 
 from tailer.errors import StorageUnavailable
 from tailer.stores.pieces import Limits, Piece, Range, Streamed, attach, pieces_of, streamed
@@ -50,6 +51,7 @@ class ReadAhead:
 
         Nothing else is held any longer.
         """
+        _expecting.add(self)
         orders = [streamed(now, self._tail_begin), streamed(later, self._tail_begin)]
         for piece in self._pieces:
             piece.streams = []
@@ -60,7 +62,7 @@ class ReadAhead:
         known = sorted(self._requested, key=_begin)
         found: list[Piece] = []
         for rank, streams in enumerate(orders):
-            made = pieces_of(streams, known, self._limits)
+            made = pieces_of(streams, known, self._most_held, self._limits)
             attach(made, streams, rank)
             found += made
             known = sorted(known + made, key=_begin)
@@ -83,6 +85,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Free its memory. What was not yet requested is not any more; an answer still to come is dropped."""
+        _expecting.discard(self)
         for piece in list(self._requested):
             self._drop(piece)
         self._pieces, self._streams, self._tail, self._around = [], [], b"", b""
@@ -146,9 +149,14 @@ class ReadAhead:
                 piece.future = _threads().submit(_fetched, self._ranges, piece.begin, piece.end)
             self._waiting.popleft()
 
+    @property
+    def _most_held(self) -> int:
+        """The bound of bytes held, as long as no more objects are read."""
+        return min(self._limits.held_bytes, self._limits.shared_bytes // max(len(_expecting), 1))
+
     def _has_room(self, size_bytes: int) -> bool:
         """Return whether there is room for a piece, after dropping what was read."""
-        most = self._limits.held_bytes - size_bytes
+        most = self._most_held - size_bytes
         if self._held_bytes > most:
             for piece in [piece for piece in self._requested if piece.is_read]:
                 self._drop(piece)
@@ -166,6 +174,10 @@ class ReadAhead:
         if piece.future is not None:
             piece.future.cancel()
         piece.future = piece.content = None
+
+
+# All that may hold pieces.
+_expecting: Final[WeakSet[ReadAhead]] = WeakSet()
 
 
 def open_ahead(ranges: ObjectRanges, limits: Limits = LIMITS) -> Future[ReadAhead]:

@@ -4,6 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -122,6 +123,23 @@ def test_columns_side_by_side_within_a_bound(tmp_path: Path) -> None:
     assert objects.fetched_bytes == len(content)
     assert max(request.end - request.begin for request in objects.requests) <= SMALL.piece_bytes
     assert objects.most_running > 1
+
+
+def test_many_objects_share_a_bound(tmp_path: Path) -> None:
+    stored(tmp_path / "f", 10_000)
+    objects = StoredObjects()
+    limits = replace(SMALL, shared_bytes=8000)
+    many = [opened(objects, tmp_path / "f", limits) for _ in range(10)]
+    for ahead in many:
+        ahead.expect([(0, 9000)])
+    assert [ahead._held_bytes <= 2000 for ahead in many] == [True] * 10
+    assert max(ahead._held_bytes for ahead in many[5:]) <= 1400
+    for ahead in many[1:]:
+        ahead.close()
+    for at in range(0, 9000, 100):
+        many[0].read(at, 100)
+        assert many[0]._held_bytes <= 2000
+    assert many[0]._most_held == 2000
 
 
 def test_what_comes_later_is_fetched_when_there_is_room(tmp_path: Path) -> None:
