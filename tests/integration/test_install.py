@@ -28,7 +28,9 @@ PACKAGES: Final = 16  # at most, with indirect dependencies
 # Modules that need an extra, by the library that is missing without it.
 NEED_EXTRAS: Final = {
     "aiobotocore": {"tailer.stores.s3."},
+    "aiohttp": {"tailer.stores.s3."},
     "botocore": {"tailer.stores.s3."},
+    "urllib3": {"tailer.stores.s3."},
     "deltalake": {"sinks.delta."},
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.delta.catalog.unity"},
@@ -56,6 +58,15 @@ CHANGES: Final = """
 import tailer
 rows = tailer.changes("shop").to_arrow()
 print(tailer.__version__, rows.num_rows, sum(rows["amount"].to_pylist()))
+"""
+OPEN_S3: Final = """
+from tailer.errors import ConfigError
+from tailer.stores.s3 import S3Options, open_ranges, open_store
+for open_it in (open_ranges, open_store):
+    try:
+        open_it("shop", "orders", S3Options())
+    except ConfigError as error:
+        print(error.hint)
 """
 CONFIG: Final = """
 metrics = "127.0.0.1:0"
@@ -226,6 +237,11 @@ def test_the_plain_install_tails_a_table(bare: Installed) -> None:
 
 def test_the_plain_install_gives_changes_to_python(bare: Installed) -> None:
     assert bare.output("python", "-c", CHANGES) == f"{VERSION} 5 {10 + 20 + 30 + 20 + 21:.1f}\n"
+
+
+def test_a_store_without_its_client_names_the_extra(bare: Installed) -> None:
+    result = bare.run("python", "-c", OPEN_S3)
+    assert result.stdout.splitlines() == ["Install it: pip install 'lake-tailer[s3]'."] * 2, result.stderr
 
 
 def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:

@@ -240,6 +240,22 @@ async def test_a_role_that_may_not_be_assumed_is_refused(
     assert "trust policy" in error.hint
 
 
+async def test_a_web_identity_is_a_login(
+    read: Read, bucket: str, versitygw: S3Server, bare: Path, sts: TokenService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bare / "token").write_text("a token of the cluster")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(bare / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    options = S3Options(endpoint=versitygw.endpoint)
+    assert await read(bucket, options) == DATA
+    (asked,) = sts.asked
+    assert (asked["RoleArn"], asked["WebIdentityToken"]) == (ROLE, "a token of the cluster")
+    sts.is_refusing = True
+    error = await failure(read, bucket, S3Options(endpoint=versitygw.endpoint, region="eu-west-3"), "of the cluster")
+    assert isinstance(error, StorageAccessRefused)
+    assert "AssumeRoleWithWebIdentity was refused" in str(error)
+
+
 async def test_a_role_needs_credentials(read: Read, bucket: str, versitygw: S3Server, sts: TokenService) -> None:
     error = await failure(read, bucket, S3Options(endpoint=versitygw.endpoint, role_arn=ROLE))
     assert "no credentials were found" in str(error)

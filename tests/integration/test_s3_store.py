@@ -182,7 +182,19 @@ async def test_errors_that_last_are_not_tried_again(
     assert len(link.requests) == 1
 
 
+async def test_a_server_that_ignores_the_condition_is_refused(opened: S3Store, link: S3Link) -> None:
+    link.faults = [Fault(lambda _: len(link.requests) > 1, status=200)]
+    with pytest.raises(StorageAccessRefused, match="ignores If-None-Match"):
+        await opened.put_if_absent("log/1", b"ours")
+    link.requests.clear()
+    await opened.put_if_absent("log/2", b"ours")
+    await opened.put_if_absent("log/3", b"ours")
+    assert link.methods() == ["PUT", "PUT", "PUT"]
+
+
 async def test_each_verb_takes_one_request(opened: S3Store, link: S3Link) -> None:
+    await opened.put_if_absent("log/0", b"one")
+    link.requests.clear()
     await opened.put_if_absent("log/1", b"one")
     await opened.read("log/1", content)
     await opened.scan("log/1", lambda opened: opened.file.read())

@@ -2,11 +2,13 @@
 
 Put-if-absent is a PUT with `If-None-Match: *`. Its answer may be lost after the object was created, and connections
 repeat a PUT by themselves, so even a plain "exists already" is in doubt. Every such PUT therefore carries an id in the
-object's metadata, and where it fails, the object is asked whose it is. Times of modification have whole seconds,
+object's metadata, and where it fails, the object is asked whose it is. Some servers ignore the condition, which the
+first such PUT of a bucket finds out. Times of modification have whole seconds,
 because answers about single objects have no more.
 """
 
 import io
+import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable
@@ -16,7 +18,14 @@ import aiohttp
 import anyio
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
+from tailer.errors import (
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    StorageAccessRefused,
+    StorageError,
+    StorageRefused,
+    StorageUnavailable,
+)
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
 from tailer.stores.s3.attempts import PAUSE_S, Attempts
 from tailer.stores.s3.clients import loop_client
@@ -27,6 +36,8 @@ from tailer.stores.wakeup import TimerWake, Wake
 
 __all__ = ["S3Store"]
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Answer = dict[str, Any]
 
@@ -35,6 +46,9 @@ _WHOLE_BYTES: Final = 8 * 2**20
 _BUFFER_BYTES: Final = 2**20
 _CONFLICTS: Final = 5
 _WRITE_ID: Final = "lake-tailer-write"
+
+# Buckets whose server has shown that it knows put-if-absent.
+_CHECKED: Final[set[tuple[str, S3Options]]] = set()
 
 _FAILURES: Final = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, ValueError, TornBody)
 
@@ -94,7 +108,10 @@ class S3Store:
         return sorted((meta for meta in found if meta.name > start_after), key=lambda meta: meta.name)
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object."""
+        """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object.
+
+        Raises `StorageAccessRefused` where the server does not know put-if-absent.
+        """
         write_id = uuid.uuid4().hex
         request = {"Body": data, "IfNoneMatch": "*", "Metadata": {_WRITE_ID: write_id}}
         for left in reversed(range(_CONFLICTS)):
@@ -107,6 +124,7 @@ class S3Store:
                     raise
                 await anyio.sleep(PAUSE_S)
             else:
+                await self._check_condition(name, request)
                 return
 
     async def put(self, name: str, data: bytes) -> None:
@@ -129,6 +147,20 @@ class S3Store:
 
     def _uri(self, name: str) -> str:
         return f"{self.uri}/{name}"
+
+    async def _check_condition(self, name: str, request: dict[str, Any]) -> None:
+        """Repeat the first PUT that created an object, which must fail: some servers ignore the condition."""
+        if (self.bucket, self.options) in _CHECKED:
+            return
+        try:
+            await self._ask(name, "put_object", _itself, Key=self._key(name), **request)
+        except ObjectAlreadyExists:
+            _CHECKED.add((self.bucket, self.options))
+        except StorageError as error:
+            _log.info("%s: it was not checked that the server knows put-if-absent: %s", self._uri(name), error)
+        else:
+            reason = "the server ignores If-None-Match, so that two writers could overwrite each other's commits"
+            raise StorageAccessRefused(self._uri(name), reason, "Use a server, or a version of it, that supports it.")
 
     async def _was_written(self, name: str, write_id: str, error: StorageError) -> bool:
         """Return whether a PUT that failed with `error` has created the object after all.

@@ -1,4 +1,4 @@
-"""AWS's token service on a loopback port: it answers AssumeRole with the login of an S3 server.
+"""AWS's token service on a loopback port: it grants the login of an S3 server as a role, also to a web identity.
 
 The session token is empty, because the servers of the tests know none.
 """
@@ -16,11 +16,11 @@ from tests.support.servers.s3 import S3Server
 
 __all__ = ["TokenService", "serving_sts"]
 
-_ROLE: Final = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult>
+_ROLE: Final = """<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result>
 <AssumedRoleUser><Arn>{arn}</Arn><AssumedRoleId>AROA:tests</AssumedRoleId></AssumedRoleUser>
 <Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>
 <SessionToken></SessionToken><Expiration>{until}</Expiration></Credentials>
-</AssumeRoleResult></AssumeRoleResponse>"""
+</{action}Result></{action}Response>"""
 _REFUSED: Final = """<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>
 <Code>AccessDenied</Code><Message>not for this user</Message></Error></ErrorResponse>"""
 
@@ -41,8 +41,8 @@ class TokenService:
         if self.is_refusing:
             return 403, _REFUSED
         until = (datetime.now(UTC) + timedelta(seconds=self.lifetime_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        role = parameters["RoleArn"]
-        return 200, _ROLE.format(arn=role, until=until, key=self.server.key, secret=self.server.secret)
+        named = {"action": parameters["Action"], "arn": parameters["RoleArn"], "until": until}
+        return 200, _ROLE.format(key=self.server.key, secret=self.server.secret, **named)
 
 
 @contextmanager
