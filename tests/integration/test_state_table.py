@@ -38,16 +38,27 @@ from tailer.sink import Progress
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore
+from tailer.stores.s3 import S3Options, open_store
 from tests.integration.state_writer import following
+from tests.support.servers.s3 import S3Server
 
 APP = "pipeline/3f2a"
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.stores)])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("versitygw")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        return open_store(server.new_bucket(), "state", S3Options(endpoint=server.endpoint))
     return LocalStore(tmp_path / "state") if request.param == "local" else MemoryStore()
+
+
+# Too many for a server.
+hundreds_of_commits = pytest.mark.parametrize("store", ["local", "memory"], indirect=True)
 
 
 def at(version: int, app: str = APP) -> Progress:
@@ -105,6 +116,7 @@ async def test_only_one_instance_records(store: ObjectStore) -> None:
     assert await StateTable(store).progress(APP) == at(3)
 
 
+@hundreds_of_commits
 async def test_other_streams_do_not_disturb(store: ObjectStore) -> None:
     first, second = StateTable(store), StateTable(store)
     for version in range(130):  # beyond two checkpoints
@@ -188,6 +200,7 @@ async def test_readers_are_not_disturbed_while_the_log_is_shortened(tmp_path: Pa
     assert reads == sorted(reads)
 
 
+@hundreds_of_commits
 async def test_a_writer_that_slept_through_two_checkpoints_is_not_lost(store: ObjectStore) -> None:
     """Its next version was deleted long ago, so creating it succeeds without an effect."""
     sleeper = await fill(store, 3, "sleeper")
