@@ -122,7 +122,7 @@ class ReadAhead:
             stop = min(max(end, at + least), self._tail_begin)
             found = _fetched(self._ranges, at, stop)
             if len(found) > self._limits.held_bytes:
-                return memoryview(found)
+                return memoryview(found)[: end - at]
             self._around_begin, self._around = at, found
             if stop == self._tail_begin and not self._pieces:  # a footer larger than the tail is read more than once
                 self._tail_begin, self._tail = at, self._around + self._tail
