@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import tailer.delta.table
+from tailer.delta.log.actions import CHUNK_BYTES
 from tailer.delta.log.commit_file import read_whole
 from tailer.delta.log.listing import LOG, commit_name
 from tailer.delta.table import GAP_CHECK_MISSES, GONE_CHECK_MISSES, DeltaTableLog
@@ -545,6 +547,25 @@ async def test_a_snapshot_of_which_only_the_checkpoint_is_left(tmp_path: Path) -
     os.utime(classic(tmp_path, 1, *HEAD, add("a")), (5, 5))
     plan = await whole_snapshot(DeltaTableLog(LocalStore(tmp_path)), 1)
     assert ([task.uri for task in plan.tasks], plan.timestamp_ms) == ([f"{tmp_path}/a"], 5000)
+
+
+async def test_a_plan_takes_less_than_1_kb_for_a_file_that_changed_rows(tmp_path: Path) -> None:
+    """Statistics, which can be long, are not kept (invariant 7)."""
+    files, statistics = 20_000, json.dumps({"numRecords": 1, "minValues": {"a": "x" * 800}})
+    name = "a=1/part-{:05d}-28558bf2-39cc-4803-9b78-d6139d32b6a8-c000.snappy.parquet"
+    write_commit(tmp_path, 0, *HEAD)
+    write_commit(tmp_path, 1, *(add(name.format(number), stats=statistics) for number in range(files)))
+    log = DeltaTableLog(LocalStore(tmp_path))
+    await log.seek(1)
+    tracemalloc.start()
+    try:
+        plan = await log.next_plan()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert plan is not None
+    assert len(plan.tasks) == files
+    assert peak < files * 1000 + 8 * CHUNK_BYTES
 
 
 async def test_hints_are_not_relied_upon(tmp_path: Path) -> None:
