@@ -13,7 +13,7 @@ type: delta-rs has written it as integers.) Left alone, delta-rs casts the rows 
 large for a float into infinity. So such rows are refused, and `widening` gives the next step.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,7 @@ __all__ = [
     "compare",
     "far_dates",
     "fit",
+    "maps_columns",
     "measured",
     "partition_problems",
     "partition_refusal",
@@ -63,6 +64,7 @@ _NULL_PARTITIONS: Final = {"": "an empty string", "__HIVE_DEFAULT_PARTITION__": 
 # Types whose least and greatest value delta-rs writes exactly. It converts decimals to doubles, has no form of NaN
 # (a filtering reader would skip the file).
 _MEASURED: Final = _PARTITION_TYPES | {pa.binary(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")}
+_COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 _FAR_DAYS: Final = 95_000_000  # about 260,000 years; delta-rs panics over the text of a date some years beyond
 # Names in Spark's SQL of the types that others can be widened to.
 _SQL_TYPES: Final = {
@@ -262,3 +264,8 @@ def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Diff
         _compare_types(table.item_type, rows.item_type, f"{path}.value", found)
     else:
         found.conflicts.append(f"{path} ({table} in the table, {rows} in the rows)")
+
+
+def maps_columns(configuration: Mapping[str, str | None]) -> bool:
+    """Return whether the columns of a table with these properties have other names in its files."""
+    return configuration.get(_COLUMN_MAPPING, "none") != "none"

@@ -54,10 +54,12 @@ from deltalake import (
 )
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
+from sinks.delta.one_stream import rows_in_one_stream
 from sinks.delta.schema import (
     Fit,
     compare,
     fit,
+    maps_columns,
     measured,
     partition_problems,
     rewriting,
@@ -76,7 +78,6 @@ from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 
 __all__ = ["Anchor", "TargetTable"]
 
-_COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 # The key under which other writers keep user metadata of a commit.
 NOTE: Final = "userMetadata"
 _NO_ROWS: Final[pa.Schema] = pa.schema([])
@@ -172,17 +173,19 @@ class TargetTable:
         try:
             at = self._create(anchor) if anchor.table is None else anchor
             assert at.table is not None
-            write_deltalake(
-                at.table,
-                rows(at.schema),
-                mode="append",
-                schema_mode="merge" if at.merge else None,
-                writer_properties=_writing(at, far),
-                commit_properties=CommitProperties(
-                    custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
-                    app_transactions=_transactions(anchor, position),
-                ),
+            commit = CommitProperties(
+                custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
+                app_transactions=_transactions(anchor, position),
             )
+            with rows_in_one_stream():
+                write_deltalake(
+                    at.table,
+                    rows(at.schema),
+                    mode="append",
+                    schema_mode="merge" if at.merge else None,
+                    writer_properties=_writing(at, far),
+                    commit_properties=commit,
+                )
         except SinkError:
             raise
         except Exception as error:
@@ -325,7 +328,7 @@ class TargetTable:
             fitting = fit(found, earlier, rows)
         except Misfit as misfit:
             raise SinkRejected(self.name, f"{self.path}: {misfit}", "Choose a new path for the new schema.") from misfit
-        if table is not None and fitting.added and _maps_columns(table):
+        if table is not None and fitting.added and maps_columns(table.metadata().configuration):
             columns = ", ".join(fitting.added)
             remedy = f"Add them: ALTER TABLE delta.`{self.path}` ADD COLUMNS (...)"
             self._reject(f"{self.path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
@@ -387,14 +390,10 @@ def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
 def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:
     """Choose the columns with correct statistics, if delta-rs would write wrong ones by default."""
     # With column mapping the files have other names, and one column may have another one's name there.
-    mapped = anchor.table is not None and _maps_columns(anchor.table)
+    mapped = anchor.table is not None and maps_columns(anchor.table.metadata().configuration)
     names = [] if mapped else [name for name in measured(anchor.schema) if name not in far]
     return WriterProperties(
         compression="SNAPPY",
         default_column_properties=ColumnProperties(statistics_enabled="NONE"),
         column_properties={name: ColumnProperties(statistics_enabled="PAGE") for name in names},
     )
-
-
-def _maps_columns(table: DeltaTable) -> bool:
-    return bool(table.metadata().configuration.get(_COLUMN_MAPPING, "none") != "none")

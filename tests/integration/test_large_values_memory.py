@@ -8,6 +8,7 @@ from threading import Thread
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.daemon.process import peak_mb
@@ -114,11 +115,25 @@ def test_run_into_files(tmp_path: Path) -> None:
     assert resident_mb < LIMIT_MB
 
 
-def stop_when_delivered(daemon: subprocess.Popen[bytes], target: Path) -> None:
+def test_run_into_delta(tmp_path: Path) -> None:
+    first_version(tmp_path / "table", "string")
+    config = tmp_path / "tailer.toml"
+    config.write_text('[pipelines.copy]\ntable = "table"\nstart = "earliest"\nsink = {kind = "delta", path = "out"}\n')
+    with subprocess.Popen([str(TAILER), "run", str(config)]) as daemon:
+        stopping = Thread(target=stop_when_delivered, args=(daemon, tmp_path / "out", "*.parquet"))
+        stopping.start()
+        resident_mb = peak_mb(daemon)
+        stopping.join()
+    assert daemon.returncode == 0
+    assert sum(pq.read_metadata(file).num_rows for file in (tmp_path / "out").glob("*.parquet")) == ROWS
+    assert resident_mb < LIMIT_MB
+
+
+def stop_when_delivered(daemon: subprocess.Popen[bytes], target: Path, names: str = "*.jsonl") -> None:
     """Ask the daemon to stop once a file is visible; incomplete files are hidden."""
     end = time.monotonic() + WAIT_S
     while daemon.poll() is None and time.monotonic() < end:
-        if any(not path.name.startswith(".") for path in target.rglob("*.jsonl")):
+        if any(not path.name.startswith(".") for path in target.rglob(names)):
             break
         time.sleep(0.1)
     daemon.terminate()
