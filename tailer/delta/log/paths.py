@@ -42,17 +42,17 @@ def _located(path: str, root: str) -> str:
         if uri[2] == "//":
             host, _, name = name.partition("/")
         if scheme.lower() in _S3_SCHEMES and host:
-            return f"s3://{host}/{_decoded(_plain(name))}"
+            return f"s3://{host}/{_plain(_decoded(name))}"
         if scheme.lower() != "file" or host.lower() not in ("", "localhost"):
             return _decoded(path)
-        return _decoded(_plain("/" + name.lstrip("/")))
+        return _plain(_decoded("/" + name.lstrip("/")))
     if path.startswith("/"):
-        return _decoded(_plain(path))
-    return _decoded_under(root, _plain(path))
+        return _plain(_decoded(path))
+    return _under(root, _plain(_decoded(path)))
 
 
 def _plain(path: str) -> str:
-    """Remove `.` and `..` from a path as from a URI: symbolic links are ignored.
+    """Remove `.` and `..` from a decoded path, as Hadoop does: symbolic links are ignored.
 
     A relative result may still begin with `..`.
     """
@@ -68,10 +68,10 @@ def _plain(path: str) -> str:
     return "/".join(segments)
 
 
-def _decoded_under(root: str, path: str) -> str:
+def _under(root: str, path: str) -> str:
     while path == ".." or path.startswith("../"):
         root, path = root.rpartition("/")[0], path[3:]
-    return f"{root}/{_decoded(path)}"
+    return f"{root}/{path}"
 
 
 def _decoded(path: str) -> str:
