@@ -174,9 +174,6 @@ class _Checks:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table))
         roots = [self._attempt((*key, "allowed_roots"), self._location(root)) for root in shape.allowed_roots]
-        if table is not None and not is_local(table) and engine not in (None, EngineKind.LOCAL):
-            remedy = "Leave `engine` out: then this process reads the rows."
-            self._problem((*key, "table"), "is in a store, which executors cannot read", remedy)
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
         made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
         pairing = PairingRules()

@@ -2,28 +2,31 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tailer.config.file import Key, StoreShape
 from tailer.errors import ConfigError
 from tailer.stores.location import is_local, parse_location
 from tailer.stores.s3.options import S3Options
 from tailer.stores.stores import Stores
 
-__all__ = ["configured_stores"]
+if TYPE_CHECKING:
+    from tailer.config.file import Key, StoreShape
 
-Report = Callable[[Key, str, str], None]
+__all__ = ["configured_stores", "store_faults"]
+
+Report = Callable[["Key", str, str], None]
 
 _ENDPOINT_REMEDY: Final = "Give one such as https://s3.example.com or http://127.0.0.1:9000."
 
 
-def configured_stores(shapes: Mapping[str, StoreShape], report: Report) -> Stores:
+def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Stores:
     """Return the stores without a fault. Faults go to `report`."""
     found: dict[str, S3Options] = {}
     for name, shape in shapes.items():
         key = ("stores", name)
-        faults = list(_faults(shape))
+        options = _options(shape)
+        faults = list(store_faults(options))
         for option, reason, remedy in faults:
             report((*key, option), reason, remedy)
         try:
@@ -36,11 +39,11 @@ def configured_stores(shapes: Mapping[str, StoreShape], report: Report) -> Store
         elif prefix in found:
             report((*key, "prefix"), f"{prefix} has another table", "Keep one of the two.")
         elif not faults:
-            found[prefix] = _options(shape)
+            found[prefix] = options
     return Stores(tuple(found.items()))
 
 
-def _options(shape: StoreShape) -> S3Options:
+def _options(shape: "StoreShape") -> S3Options:
     return S3Options(
         shape.endpoint,
         shape.region,
@@ -53,19 +56,19 @@ def _options(shape: StoreShape) -> S3Options:
     )
 
 
-def _faults(shape: StoreShape) -> Iterator[tuple[str, str, str]]:
-    """Yield the option, the reason and the next step of each fault."""
-    if shape.endpoint is not None:
-        yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(shape.endpoint))
+def store_faults(options: S3Options) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, the reason and the next step of each fault. Values are in no text."""
+    if options.endpoint is not None:
+        yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(options.endpoint))
     for option in ("region", "profile", "role_arn", "external_id"):
-        if getattr(shape, option) == "":
+        if getattr(options, option) == "":
             yield option, "is empty", "Leave it out, or give a name."
-    if shape.anonymous:
+    if options.anonymous:
         for option in ("profile", "role_arn", "external_id"):
-            if getattr(shape, option) is not None:
+            if getattr(options, option) is not None:
                 yield option, "has no effect with anonymous = true", "Leave one of the two out."
-    elif shape.external_id is not None and shape.role_arn is None:
-        yield "external_id", "has no effect without role_arn", "Add the role to assume."
+    elif options.external_id is not None and options.role_arn is None:
+        yield "external_id", "has no effect without a role", "Add the role to assume."
 
 
 def _endpoint_faults(endpoint: str) -> Iterator[tuple[str, str]]:

@@ -70,7 +70,7 @@ class Engines:
             return local
         from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415 - PySpark is an extra
 
-        remote = ChangelogEngine(SparkEngine(self.spark.executors), rules, report, self._files)
+        remote = ChangelogEngine(SparkEngine(self.spark.executors, self._files), rules, report, self._files)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
 
 

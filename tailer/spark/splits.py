@@ -1,9 +1,11 @@
 """Splits: units of work for executors.
 
 A split survives pickle and is read by one synchronous function, `read_split`, on any machine. That function calls
-`tailer.read.execute.execute`, so no engine can disagree with another. Its files are local ones so far: an executor
-refuses any other location. Each split yields its rows in position order, and
+`tailer.read.execute.execute`, so no engine can disagree with another. Each split yields its rows in position order, and
 those of `file_splits`, read one after the other, yield all rows of a plan in that order.
+
+A split brings `files`, which opens its files where it is read. They name stores and profiles and hold no secret: keys
+are found by each machine itself.
 
 - `FilesSplit`: slices of files. Large files are divided by row group, small files share a split.
 - `DiffSplit`: a version whose rows must be compared with each other to find the changes
@@ -25,7 +27,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
-from tailer.read.data_files import LOCAL
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute
 
 __all__ = [
@@ -66,9 +68,9 @@ class FileSlice:
         """The approximate cost of reading it: bytes of the file, and a fixed cost of opening it."""
         return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
 
-    def rows(self) -> Iterator[ChangeBatch]:
+    def rows(self, files: DataFiles) -> Iterator[ChangeBatch]:
         """See `tailer.read.execute.execute`."""
-        return execute(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte)
+        return execute(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class FilesSplit:
     """Slices of files in the order of their positions."""
 
     slices: tuple[FileSlice, ...]
+    files: DataFiles = LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class DiffSplit:
 
     plan: ChangePlan
     rules: PairingRules
+    files: DataFiles = LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class NetChangesSplit:
 
     plans: tuple[ChangePlan, ...]
     rules: PairingRules
+    files: DataFiles = LOCAL
 
 
 Split = FilesSplit | DiffSplit | NetChangesSplit
@@ -105,7 +110,7 @@ def read_split(split: Split) -> Iterator[ChangeBatch]:
     match split:
         case FilesSplit():
             for part in split.slices:
-                yield from part.rows()
+                yield from part.rows(split.files)
         case DiffSplit():
             yield from _compared(split)
         case NetChangesSplit():
@@ -126,7 +131,9 @@ def file_slices(plan: ChangePlan, after: Position | None = None, through: Positi
     ]
 
 
-def file_splits(work: Sequence[FileSlice], most_bytes: int = MAX_SPLIT_BYTES) -> list[FilesSplit]:
+def file_splits(
+    work: Sequence[FileSlice], most_bytes: int = MAX_SPLIT_BYTES, files: DataFiles = LOCAL
+) -> list[FilesSplit]:
     """Group slices into splits of similar size: few enough to start quickly, many enough to keep executors busy.
 
     `most_bytes`: the limit of a split, as far as row groups allow.
@@ -134,10 +141,13 @@ def file_splits(work: Sequence[FileSlice], most_bytes: int = MAX_SPLIT_BYTES) ->
     wanted = _split_bytes(sum(each.size_bytes for each in work), most_bytes)
     part_bytes = min(max(wanted, _PART_BYTES), most_bytes)
     parts = [part for each in work for part in _cut(each, part_bytes)]
-    return [FilesSplit(tuple(group)) for group in _grouped(parts, [part.size_bytes for part in parts], wanted)]
+    groups = _grouped(parts, [part.size_bytes for part in parts], wanted)
+    return [FilesSplit(tuple(group), files) for group in groups]
 
 
-def diff_splits(plan: ChangePlan, rules: PairingRules) -> tuple[list[DiffSplit], list[FileSlice]]:
+def diff_splits(
+    plan: ChangePlan, rules: PairingRules, files: DataFiles = LOCAL
+) -> tuple[list[DiffSplit], list[FileSlice]]:
     """Return the splits of a plan whose rows must be compared, and the slices that need no comparison after all.
 
     See `tailer.changelog.carryovers.concerns`. The splits have similar sizes where possible.
@@ -150,7 +160,7 @@ def diff_splits(plan: ChangePlan, rules: PairingRules) -> tuple[list[DiffSplit],
     sizes = [part.size_bytes for part in changed]
     groups = _grouped(changed, sizes, _split_bytes(sum(sizes), MAX_SPLIT_BYTES))
     alone = [each for part in parts if not concerns(part, rules) for each in file_slices(part)]
-    return [DiffSplit(_united(group), rules) for group in groups], alone
+    return [DiffSplit(_united(group), rules, files) for group in groups], alone
 
 
 def _united(parts: Sequence[ChangePlan]) -> ChangePlan:
@@ -193,16 +203,16 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
         with borrowed_index() as row_index:
-            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, LOCAL)
+            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, split.files)
         for part in file_slices(plan):
-            for batch in part.rows():
+            for batch in part.rows(split.files):
                 yield from preimages.joined(batch)
 
 
 def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps:
         with borrowed_index() as row_index:
-            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, LOCAL)
+            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, split.files)
         for plan in plans:
             for part in file_slices(plan):
-                yield from part.rows()
+                yield from part.rows(split.files)

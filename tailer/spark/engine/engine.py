@@ -17,6 +17,7 @@ from anyio import CancelScope, to_thread
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, DeletionVectorRef, Position, Refinement
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.spark.engine.executors import Executors, Run
 from tailer.spark.splits import FileSlice, FilesSplit, file_slices, file_splits, read_split
 
@@ -39,15 +40,16 @@ class _Item:
 
 
 class SparkEngine:
-    """An engine that runs plans on `executors`.
+    """An engine that runs plans on `executors`, which open files with `files`.
 
     `executors` is called in a worker thread, because Spark may have to start first.
     """
 
     key: Final = ()
 
-    def __init__(self, executors: Callable[[], Executors]) -> None:
+    def __init__(self, executors: Callable[[], Executors], files: DataFiles = LOCAL) -> None:
         self._executors = executors
+        self._files = files
 
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
@@ -62,8 +64,8 @@ class SparkEngine:
 
     def _begun(self, plan: ChangePlan, after: Position | None) -> Run[_Item]:
         bitmaps: dict[DeletionVectorRef, bytes] = {}  # read once for all slices of a file
-        items = [_packed(split, bitmaps) for split in file_splits(file_slices(plan, after), SPLIT_BYTES)]
-        return self._executors().run(_encoded, items)
+        splits = file_splits(file_slices(plan, after), SPLIT_BYTES, self._files)
+        return self._executors().run(_encoded, [_packed(split, bitmaps) for split in splits])
 
 
 async def _batches(results: Run[_Item], plan: ChangePlan) -> AsyncGenerator[ChangeBatch, None]:
@@ -95,7 +97,7 @@ def _encoded(item: _Item) -> Iterator[bytes]:
     with SpilledBitmaps() as bitmaps:
         both = zip(item.split.slices, item.found, strict=True)
         parts = (_with(part, found, bitmaps.store_framed) for part, found in both)
-        for batch in read_split(FilesSplit(tuple(parts))):
+        for batch in read_split(replace(item.split, slices=tuple(parts))):
             place = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
             rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(place)
             sink = pa.BufferOutputStream()

@@ -20,6 +20,7 @@ from tailer.changelog.task_ids import renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
 from tailer.plan import END, ChangePlan, Position, output_schema
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import row_groups
 from tailer.schema.changes import describe_changes
 from tailer.spark.source.plan_cache import Place, PlanCache, Step, View
@@ -43,15 +44,19 @@ class Budget:
 class Admission:
     """Admission of the changes of `table`, seen through `view` and paired by `rules`.
 
-    `net`: deliver the net changes of each batch. Methods raise what reading the log raises. Call one at a time.
+    `net`: deliver the net changes of each batch. `files`: opens the table's files, here and where splits are read.
+    Methods raise what reading the log raises. Call one at a time.
     """
 
-    def __init__(self, table: TableLog, view: View, rules: PairingRules, *, net: bool = False) -> None:
+    def __init__(
+        self, table: TableLog, view: View, rules: PairingRules, *, net: bool = False, files: DataFiles = LOCAL
+    ) -> None:
         self._cache = PlanCache(table, view)
         self._table = table
         self._view = view
         self._rules = rules
         self._net = net
+        self._files = files
 
     async def start(self, point: StartPoint) -> Place:
         """Return the place just before `point`."""
@@ -105,8 +110,8 @@ class Admission:
         if table_id not in (None, found_id) and after.position < through:
             raise TableReplaced(self._table.uri, through.version, str(table_id), found_id)
         if any(plan.tasks for plan in ranged):
-            found.append(NetChangesSplit(tuple(ranged), self._rules))
-        return [*found, *file_splits(rows)]
+            found.append(NetChangesSplit(tuple(ranged), self._rules, self._files))
+        return [*found, *file_splits(rows, files=self._files)]
 
     def _take(
         self,
@@ -124,7 +129,7 @@ class Admission:
         if self._net and not step.in_snapshot:
             ranged.append(step.plan)
         elif self._is_whole(step):
-            work, alone = diff_splits(renumbered(step.plan, self._rules), self._rules)
+            work, alone = diff_splits(renumbered(step.plan, self._rules), self._rules, self._files)
             found += work
             rows += alone
         else:
@@ -156,7 +161,7 @@ class Admission:
             _check_whole(step, after, step.end)
             files = {task.uri: task for task in plan.tasks}
             counted = files.values() if remaining.left_rows is not None else ()
-            rows = sum([sum(await in_thread(row_groups, task)) for task in counted])
+            rows = sum([sum(await in_thread(row_groups, task, self._files)) for task in counted])
             if not remaining.admits(len(files), plan.size_bytes, rows):
                 remaining.closed = True
                 return after
@@ -189,7 +194,7 @@ class Admission:
                 return END, 0, size
             if include is not None and begin == 0 and include.cardinality <= remaining.left_rows:
                 return END, include.cardinality, size
-        groups = await in_thread(row_groups, part.task)
+        groups = await in_thread(row_groups, part.task, self._files)
         total = sum(groups)
         if begin >= total:
             return END, 0, 0

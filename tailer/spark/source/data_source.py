@@ -177,7 +177,7 @@ class BatchReader(DataSourceReader):
         if first.version > last + 1:
             reason = f"version {first.version} comes after the end, version {last}"
             raise ConfigError("startingVersion", reason, "Give an earlier start, or a later end.")
-        admission = Admission(table, self._view, chosen.rules, net=chosen.net_changes)
+        admission = Admission(table, self._view, chosen.rules, net=chosen.net_changes, files=chosen.open_files())
         begin = await admission.start(first)
         return await admission.work(begin, Position.end(last))
 
@@ -265,7 +265,8 @@ class _Planning:
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._chosen = chosen
         self._table = chosen.open_table()
-        self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes)
+        files = chosen.open_files()
+        self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes, files=files)
         self._first: Place | None = None
         self._last: int | None = None
         self._final = chosen.end is None  # whether that is the final last version

@@ -5,12 +5,20 @@ both ends belong to it):
 
 | option | value |
 |---|---|
-| `path` | the folder that contains `_delta_log`; also as `file:/...`; what `load` is given |
+| `path` | the folder that contains `_delta_log`: a path, `file:/...` or `s3://BUCKET/...`; what `load` is given |
 | `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
 | `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one |
 | `startingTimestamp` | the first version not earlier than it |
 | `snapshot` | `true`: begin with all rows of the newest version; a stream without a start does |
 | `endingVersion`, `endingTimestamp` | default: the newest; a stream has no more rows after it |
+
+How to reach a store (`tailer.spark.source.locations`; as in `[stores.NAME]` of the configuration):
+
+| option | value |
+|---|---|
+| `endpoint`, `region`, `pathStyle` | where it is; default: as AWS's own tools find it |
+| `profile`, `roleArn`, `externalId`, `anonymous` | how to log in; keys themselves are refused |
+| `requesterPays` | `true`: agree to pay for requests |
 
 How much a micro-batch holds; without any of the three, 1000 files:
 
@@ -37,22 +45,23 @@ Names of options and columns are found without regard to case, as everywhere in 
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_of, from_texts, option_names
-from tailer.config.tables import open_table
+from tailer.config.tables import open_files, open_table
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
+from tailer.read.data_files import DataFiles
 from tailer.spark.source.admission import Budget
+from tailer.spark.source.locations import StoreGiven, location_of, roots_of, stores_of
 from tailer.start import Start, StartKind
+from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
@@ -62,7 +71,6 @@ __all__ = ["DEFAULT_MAX_FILES", "SourceOptions", "read_options"]
 
 DEFAULT_MAX_FILES: Final = 1000
 
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]*[^`,\s]))\s*(?:,|$)")
 _A_START: Final = "Give startingVersion, startingTimestamp or snapshot = true."
@@ -78,7 +86,7 @@ AppId = Annotated[
 ]
 
 
-class _Given(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _Given(StoreGiven, frozen=True, kw_only=True, rename="camel"):
     """The options as they are written."""
 
     path: str = ""
@@ -103,17 +111,18 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 _NAMES: Final = {name.lower(): name for name in option_names(_Given)}
+_REFUSED: Final = {name.lower(): name for name in _Given.refused}
 _WORDS: Final = frozenset({"carryovers", "schema"})  # in any case
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Validated options. `path` is absolute; `end` is inclusive, None: the newest version.
+    """Validated options. `path` is the table's location; `end` is inclusive, None: the newest version.
 
     `start`: None if none was given (see `check_batch`, `check_stream`). `columns`: empty for all.
     """
 
-    path: Path
+    path: str
     allowed_roots: tuple[str, ...] = ()
     start: Start | None = None
     end: Start | None = None
@@ -126,10 +135,15 @@ class SourceOptions:
     envelope: bool = False
     app_id: str | None = None
     snapshot: bool | None = None
+    stores: Stores = field(default_factory=Stores)
 
     def open_table(self) -> TableLog:
         """Open the log of the table; no I/O."""
-        return open_table(str(self.path), allowed_roots=self.allowed_roots)
+        return open_table(self.path, self.stores, allowed_roots=self.allowed_roots)
+
+    def open_files(self) -> DataFiles:
+        """Make what opens the table's files, on any machine; no I/O."""
+        return open_files(self.stores)
 
     def spelled_as(self, names: Sequence[str]) -> "SourceOptions":
         """Return the same options, with `columns` and the key spelled as in `names`, the columns of a table.
@@ -164,9 +178,10 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     end = _place("ending", given.ending_version, given.ending_timestamp, (StartKind.LATEST,))
     _check_range(start, end)
     columns = () if given.columns is None else _columns("columns", given.columns)
+    path, roots = location_of(given.path, "path"), roots_of(given.allowed_roots)
     return SourceOptions(
-        path=_path(given.path, "path"),
-        allowed_roots=_roots(given.allowed_roots),
+        path=path,
+        allowed_roots=roots,
         start=start,
         end=end,
         budget=_budget(given),
@@ -178,6 +193,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         envelope=given.schema == "envelope",
         app_id=given.app_id,
         snapshot=given.snapshot,
+        stores=stores_of(given, (path, *roots)),
     )
 
 
@@ -188,7 +204,8 @@ def _given(options: Mapping[str, str]) -> _Given:
         reason = "Spark does not hand the options of a table on to a data source in Python"
         remedy = "Use CREATE TEMPORARY VIEW v USING tailer OPTIONS (...), or spark.read.format('tailer')."
         raise ConfigError("CREATE TABLE", reason, remedy)
-    named = {_NAMES.get(name.lower(), name): text.strip() for name, text in options.items()}
+    spelled = _REFUSED | _NAMES
+    named = {spelled.get(name.lower(), name): text.strip() for name, text in options.items()}
     if "paths" in folded:  # the form in which Spark passes a list given to `load`
         paths = json.loads(folded["paths"])
         if len(paths) != 1 or "path" in folded:
@@ -200,32 +217,6 @@ def _given(options: Mapping[str, str]) -> _Given:
         reason = f"is {texts[fault.where]!r}, but {fault.reason}" if fault.where in _NAMES.values() else fault.reason
         raise ConfigError(fault.where, reason, fault.remedy)
     return msgspec.convert(values, _Given)
-
-
-def _path(text: str, where: str) -> Path:
-    if not text:
-        raise ConfigError(where, "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
-    scheme = _SCHEME.fullmatch(text)
-    if scheme is None:
-        return _folder(text)
-    if scheme[1].lower() != "file":
-        # The rest of an address may hold a secret.
-        raise ConfigError(where, f"{scheme[1]}: is not a local path", "Give a folder that all executors can read.")
-    # As in Hadoop: one slash or three, and no escapes.
-    local = re.sub(r"^//(?=/)", "", scheme[2])
-    if not local.startswith("/") or re.match(r"//[^/]", local):
-        raise ConfigError(where, "is not an absolute path on this machine", "Write it as file:///data/orders.")
-    return _folder(local)
-
-
-def _roots(text: str) -> tuple[str, ...]:
-    return tuple(str(_path(root.strip(), "allowedRoots")) for root in text.split(",")) if text else ()
-
-
-def _folder(text: str) -> Path:
-    """Resolve a path. Relative paths are relative to the current folder, as Spark's are."""
-    one_slash = re.sub("^/+", "/", text)
-    return Path(os.path.normpath(Path.cwd() / one_slash))
 
 
 def _start(given: _Given) -> Start | None:

@@ -25,6 +25,7 @@ from anyio import to_thread
 from pyspark.sql import SparkSession
 
 from tailer.config.pipelines import PipelineSettings
+from tailer.config.tables import open_files
 from tailer.engine.background import background
 from tailer.engine.port import Engine
 from tailer.errors import (
@@ -243,7 +244,9 @@ class AppendSession:
                 self._delivery.row_ids.note(plan)
         if any(plan.tasks for plan in versions.plans):
             append = await self.sink.appending(app_id, schemas_of(versions))
-            splits = await to_thread.run_sync(splits_of, versions, self._delivery.settings.pairing)
+            settings = self._delivery.settings
+            files = open_files(settings.stores)
+            splits = await to_thread.run_sync(splits_of, versions, settings.pairing, files)
             write = RangeAppend(self._spark, self.sink.name, append, splits, versions.last)
             await self._append(write, append, Position.end(versions.last))
         else:

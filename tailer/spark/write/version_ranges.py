@@ -16,6 +16,7 @@ from tailer.errors import SchemaChanged, TailerError
 from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.plan import ChangePlan, output_schema
+from tailer.read.data_files import DataFiles
 from tailer.schema.changes import describe_changes
 from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
@@ -104,18 +105,18 @@ def schemas_of(version_range: VersionRange) -> list[pa.Schema]:
     return distinct
 
 
-def splits_of(version_range: VersionRange, rules: PairingRules) -> list[Split]:
-    """Return the splits of the range. Raises `ConfigError` if rows lack the key of `rules`."""
+def splits_of(version_range: VersionRange, rules: PairingRules, files: DataFiles) -> list[Split]:
+    """Return the splits of the range, read with `files`. Raises `ConfigError` if rows lack the key of `rules`."""
     found: list[Split] = []
     rows: list[FileSlice] = []
     for plan in version_range.plans:
         if concerns(plan, rules):
-            work, alone = diff_splits(plan, rules)
+            work, alone = diff_splits(plan, rules, files)
             found += work
             rows += alone
         else:
             rows += file_slices(plan)
-    return [*found, *file_splits(rows)]
+    return [*found, *file_splits(rows, files=files)]
 
 
 def _schemas(plan: ChangePlan) -> Iterator[pa.Schema]:

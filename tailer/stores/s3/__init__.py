@@ -37,4 +37,5 @@ def open_ranges(bucket: str, key: str, options: S3Options) -> "S3Ranges":
 
 
 def _missing(bucket: str, error: ImportError) -> ConfigError:
-    return ConfigError(f"s3://{bucket}", f"S3 cannot be reached: {error}", how_to_install("s3"))
+    remedy = f"{how_to_install('s3')} Executors of Spark need it, too."
+    return ConfigError(f"s3://{bucket}", f"S3 cannot be reached: {error}", remedy)

@@ -213,12 +213,6 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "gs:// is not a store",
         "s3://BUCKET/FOLDER",
     ),
-    (
-        'engine = "auto"\n' + PIPELINE.replace('"orders"', '"s3://lake/y"'),
-        "pipelines.orders.table",
-        "which executors cannot read",
-        "Leave `engine` out",
-    ),
     (PIPELINE.replace('"orders"', '""'), "pipelines.orders.table", "is empty", ""),
     (PIPELINE.replace("orders]", '"a/b"]'), "pipelines.a/b", "not a valid name of a pipeline", "letters"),
     ("[pipelines.a]\ntable = 'x'", "pipelines.a.sink", "is missing", "[pipelines.NAME.sink]"),

@@ -86,7 +86,7 @@ def test_a_state_table_is_apart_from_tables(tmp_path: Path, place: str) -> None:
         ('prefix = "s3://lake"\nregoin = "x"', "stores.lake.regoin", "no such option", "Did you mean 'region'?"),
         ('prefix = "s3://lake"\nregion = ""', "stores.lake.region", "is empty", "Leave it out"),
         ('prefix = "s3://lake"\npath_style = "yes"', "stores.lake.path_style", "must be true or false", "quotes"),
-        ('prefix = "s3://lake"\nexternal_id = "1"', "stores.lake.external_id", "without role_arn", "role"),
+        ('prefix = "s3://lake"\nexternal_id = "1"', "stores.lake.external_id", "without a role", "role"),
         ('prefix = "s3://lake"\nanonymous = true\nprofile = "p"', "stores.lake.profile", "no effect", "Leave one"),
         (
             'prefix = "s3://lake"\n[stores.b]\nprefix = "s3a://lake/"',

@@ -1,0 +1,96 @@
+"""The locations that a query reads and the store they are in, from options of the data source. No I/O, no pyspark.
+
+A query has the options of one store, for its table and for `allowedRoots`. Secrets are not among them: Spark keeps
+options in plans and shows them, and every machine finds its own keys.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+
+from tailer.config.stores import store_faults
+from tailer.errors import ConfigError
+from tailer.stores.location import bucket_and_key, is_local, parse_location
+from tailer.stores.s3.options import S3Options
+from tailer.stores.stores import Stores
+
+__all__ = ["StoreGiven", "location_of", "roots_of", "stores_of"]
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_SECRETS: Final = (
+    "accessKeyId",
+    "secretAccessKey",
+    "sessionToken",
+    "fs.s3a.access.key",
+    "fs.s3a.secret.key",
+    "fs.s3a.session.token",
+)
+_SECRETS_REMEDY: Final = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver and of all executors, "
+    "or name a `profile` that all of them have."
+)
+
+
+class StoreGiven(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The options of a store as they are written; named as in the configuration's [stores.NAME]."""
+
+    refused: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(
+        _SECRETS, ("would be a secret in Spark's plans", _SECRETS_REMEDY)
+    )
+
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    profile: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
+    anonymous: bool = False
+    requester_pays: bool = False
+
+
+def location_of(text: str, where: str) -> str:
+    """Return the location that `text` names. Raises `ConfigError` naming the option `where`."""
+    if not text:
+        raise ConfigError(where, "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
+    if bucket_and_key(text) is not None:
+        return parse_location(text, Path("/"), where)
+    scheme = _SCHEME.fullmatch(text)
+    if scheme is None:
+        return _folder(text)
+    if scheme[1].lower() != "file":
+        # The rest of an address may hold a secret.
+        reason = f"{scheme[1]}: is neither a local path nor a store that can be read"
+        raise ConfigError(where, reason, "Give a folder that all executors can read, or s3://BUCKET/FOLDER.")
+    # As in Hadoop: one slash or three, and no escapes.
+    local = re.sub(r"^//(?=/)", "", scheme[2])
+    if not local.startswith("/") or re.match(r"//[^/]", local):
+        raise ConfigError(where, "is not an absolute path on this machine", "Write it as file:///data/orders.")
+    return _folder(local)
+
+
+def roots_of(text: str) -> tuple[str, ...]:
+    """Return the locations in `allowedRoots`, which are separated by commas. Raises `ConfigError`."""
+    return tuple(location_of(root.strip(), "allowedRoots") for root in text.split(",")) if text else ()
+
+
+def stores_of(given: StoreGiven, locations: tuple[str, ...]) -> Stores:
+    """Return the stores of `locations`, those of a query. Raises `ConfigError` for a wrong option of the store."""
+    options = S3Options(**{name: getattr(given, name) for name in StoreGiven.__struct_fields__})
+    spelled = dict(zip(StoreGiven.__struct_fields__, StoreGiven.__struct_encode_fields__, strict=True))
+    for option, reason, remedy in store_faults(options):
+        raise ConfigError(spelled[option], reason, remedy)
+    remote = [location for location in locations if not is_local(location)]
+    for option, name in spelled.items():
+        if not remote and getattr(options, option) != getattr(S3Options(), option):
+            raise ConfigError(name, "is of no use: the table is on a local disk", "Leave it out.")
+    return Stores(tuple((location, options) for location in remote))
+
+
+def _folder(text: str) -> str:
+    """Resolve a path. Relative paths are relative to the current folder, as Spark's are."""
+    one_slash = re.sub("^/+", "/", text)
+    return os.path.normpath(Path.cwd() / one_slash)
