@@ -68,7 +68,7 @@ class FileSlice:
         """The approximate cost of reading it: bytes of the file, and a fixed cost of opening it."""
         return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
 
-    def rows(self, files: DataFiles) -> Iterator[ChangeBatch]:
+    def rows(self, files: DataFiles = LOCAL) -> Iterator[ChangeBatch]:
         """See `tailer.read.execute.execute`."""
         return execute(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte, files=files)
 

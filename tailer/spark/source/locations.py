@@ -18,7 +18,7 @@ from tailer.stores.location import bucket_and_key, is_local, parse_location
 from tailer.stores.s3.options import S3Options
 from tailer.stores.stores import Stores
 
-__all__ = ["StoreGiven", "location_of", "roots_of", "stores_of"]
+__all__ = ["Locations", "location_of", "roots_of", "stores_of"]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _SECRETS: Final = (
@@ -35,13 +35,15 @@ _SECRETS_REMEDY: Final = (
 )
 
 
-class StoreGiven(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The options of a store as they are written; named as in the configuration's [stores.NAME]."""
+class Locations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The options for locations as they are written. Those of the store are named as in [stores.NAME]."""
 
     refused: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(
         _SECRETS, ("would be a secret in Spark's plans", _SECRETS_REMEDY)
     )
 
+    path: str = ""
+    allowed_roots: str = ""
     endpoint: str | None = None
     region: str | None = None
     path_style: bool | None = None
@@ -50,6 +52,13 @@ class StoreGiven(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     external_id: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
+
+
+_SPELLED: Final = {
+    field.name: field.encode_name
+    for field in msgspec.structs.fields(Locations)
+    if field.name not in ("path", "allowed_roots")
+}
 
 
 def location_of(text: str, where: str) -> str:
@@ -77,14 +86,13 @@ def roots_of(text: str) -> tuple[str, ...]:
     return tuple(location_of(root.strip(), "allowedRoots") for root in text.split(",")) if text else ()
 
 
-def stores_of(given: StoreGiven, locations: tuple[str, ...]) -> Stores:
+def stores_of(given: Locations, locations: tuple[str, ...]) -> Stores:
     """Return the stores of `locations`, those of a query. Raises `ConfigError` for a wrong option of the store."""
-    options = S3Options(**{name: getattr(given, name) for name in StoreGiven.__struct_fields__})
-    spelled = dict(zip(StoreGiven.__struct_fields__, StoreGiven.__struct_encode_fields__, strict=True))
+    options = S3Options(**{name: getattr(given, name) for name in _SPELLED})
     for option, reason, remedy in store_faults(options):
-        raise ConfigError(spelled[option], reason, remedy)
+        raise ConfigError(_SPELLED[option], reason, remedy)
     remote = [location for location in locations if not is_local(location)]
-    for option, name in spelled.items():
+    for option, name in _SPELLED.items():
         if not remote and getattr(options, option) != getattr(S3Options(), option):
             raise ConfigError(name, "is of no use: the table is on a local disk", "Leave it out.")
     return Stores(tuple((location, options) for location in remote))

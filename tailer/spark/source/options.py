@@ -59,7 +59,7 @@ from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
 from tailer.read.data_files import DataFiles
 from tailer.spark.source.admission import Budget
-from tailer.spark.source.locations import StoreGiven, location_of, roots_of, stores_of
+from tailer.spark.source.locations import Locations, location_of, roots_of, stores_of
 from tailer.start import Start, StartKind
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
@@ -86,11 +86,9 @@ AppId = Annotated[
 ]
 
 
-class _Given(StoreGiven, frozen=True, kw_only=True, rename="camel"):
+class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
     """The options as they are written."""
 
-    path: str = ""
-    allowed_roots: str = ""
     starting_version: str | None = None
     starting_timestamp: str | None = None
     ending_version: str | None = None

@@ -12,6 +12,7 @@ from tailer.spark.source.admission import Budget
 from tailer.spark.source.filters import RowFilter
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.start import Start, StartKind
+from tailer.stores.s3 import S3Options
 
 
 def options(**given: object) -> SourceOptions:
@@ -136,13 +137,16 @@ def test_a_list_of_one_path_is_that_path() -> None:
     [
         ("", "is missing or empty"),
         ("  ", "is missing or empty"),
-        ("s3a://bucket/secret", "s3a: is not a local path"),
-        ("hdfs:/data", "hdfs: is not a local path"),
+        ("gs://bucket/secret", "gs: is neither a local path nor a store that can be read"),
+        ("hdfs:/data", "hdfs: is neither a local path nor a store that can be read"),
+        ("s3:/bucket/t", "s3: is neither a local path nor a store that can be read"),
+        ("s3://key:secret@bucket/t", "holds credentials"),
+        ("s3:///t", "'' is not the name of a bucket"),
         ("file:orders", "is not an absolute path on this machine"),
         ("file://host/orders", "is not an absolute path on this machine"),
     ],
 )
-def test_remote_paths_are_refused(text: str, reason: str) -> None:
+def test_other_paths_are_refused(text: str, reason: str) -> None:
     where, said, remedy = refused(path=text)
     assert (where, said) == ("path", reason)
     assert remedy
@@ -236,7 +240,7 @@ def test_counts_and_booleans_in_any_case() -> None:
 def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
     assert refused(startingVersoin=1)[2] == "Did you mean 'startingVersion'?"
     assert refused(maxFilesPerTriger=1)[2] == "Did you mean 'maxFilesPerTrigger'?"
-    assert refused(password="x")[2].startswith("The options are: path, allowedRoots, startingVersion, ")
+    assert refused(password="x")[2].startswith("The options are: path, allowedRoots, endpoint, region, ")
 
 
 def test_folders_outside_of_the_table() -> None:
@@ -244,8 +248,76 @@ def test_folders_outside_of_the_table() -> None:
     assert found.allowed_roots == ("/origin", "/other/raw")
     with pytest.raises(ConfigError, match="allowedRoots: is missing or empty"):
         read_options({"path": "/t", "allowedRoots": "/origin,", "startingVersion": "0"})
-    with pytest.raises(ConfigError, match="allowedRoots: s3: is not a local path"):
-        read_options({"path": "/t", "allowedRoots": "s3://raw", "startingVersion": "0"})
+    with pytest.raises(ConfigError, match="allowedRoots: gs: is neither"):
+        read_options({"path": "/t", "allowedRoots": "gs://raw", "startingVersion": "0"})
+
+
+@pytest.mark.parametrize("text", ["s3://lake/sales/orders", "S3A://lake/sales/orders/", " s3n://lake/sales/orders"])
+def test_tables_in_a_store(text: str) -> None:
+    found = options(path=text)
+    assert found.path == "s3://lake/sales/orders"
+    assert found.stores.options(found.path) == S3Options()
+    assert options(path="s3://lake").path == "s3://lake"
+    assert options(path="s3://lake/a%20b c#d?e").path == "s3://lake/a%20b c#d?e"
+
+
+def test_the_options_of_a_store_are_those_of_the_table_and_its_roots() -> None:
+    found = options(
+        path="s3://lake/clone",
+        allowedRoots="s3a://raw/orders, /data/other",
+        endPoint="https://s3.example.com",
+        region="eu-central-1",
+        pathStyle="TRUE",
+        profile="reader",
+        roleArn="arn:aws:iam::123456789012:role/reader",
+        externalId="4711",
+        requesterPays="true",
+    )
+    assert found.allowed_roots == ("s3://raw/orders", "/data/other")
+    given = S3Options(
+        "https://s3.example.com",
+        "eu-central-1",
+        True,
+        "reader",
+        "arn:aws:iam::123456789012:role/reader",
+        "4711",
+        requester_pays=True,
+    )
+    assert found.stores.options("s3://lake/clone/file") == given
+    assert found.stores.options("s3://raw/orders/file") == given
+    assert found.stores.options("s3://raw/others/file") == S3Options()
+    assert pickle.loads(pickle.dumps(found)) == found
+    anonymous = options(path="s3://open/t", anonymous="true")
+    assert anonymous.stores.options(anonymous.path) == S3Options(anonymous=True)
+
+
+@pytest.mark.parametrize("name", ["accessKeyId", "secretAccessKey", "SESSIONTOKEN", "fs.s3a.secret.key"])
+def test_secrets_are_refused_and_not_shown(name: str) -> None:
+    where, reason, remedy = refused(path="s3://lake/t", **{name: "hush"})
+    assert (where.lower(), reason) == (name.lower(), "would be a secret in Spark's plans")
+    assert "AWS_SECRET_ACCESS_KEY in the environment of the driver and of all executors" in remedy
+    assert "hush" not in where + reason + remedy
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "reason"),
+    [
+        ({"endpoint": "https://k:hush@s3.example.com"}, "endpoint", "holds a user or a password"),
+        ({"endpoint": "minio:9000"}, "endpoint", "is not an address"),
+        ({"region": ""}, "region", "is empty"),
+        ({"externalId": "1"}, "externalId", "has no effect without a role"),
+        ({"anonymous": "true", "roleArn": "r"}, "roleArn", "has no effect with anonymous = true"),
+        ({"pathStyle": "yes"}, "pathStyle", "is 'yes', but must be true or false"),
+        ({"path": "/data/t", "profile": "p"}, "profile", "is of no use: the table is on a local disk"),
+        ({"path": "/data/t", "requesterPays": "true"}, "requesterPays", "is of no use"),
+    ],
+)
+def test_faults_of_a_store_are_named(given: dict[str, str], where: str, reason: str) -> None:
+    found, said, remedy = refused(**{"path": "s3://lake/t", **given})
+    assert found == where
+    assert said.startswith(reason)
+    assert remedy
+    assert "hush" not in said + remedy
 
 
 def test_a_table_made_with_sql_is_refused() -> None:
