@@ -47,7 +47,7 @@ test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) java
 	$(PYTEST) --tier stores
 
 # The second environment is tried even if a test of the first one fails.
-test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) java
 	@failed=; $(PYTEST) --tier spark || failed=1; $(PYTEST:.venv/%=$(CONNECT)/%) --tier connect || failed=1; [ -z "$$failed" ]
 
 test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) java
