@@ -1,9 +1,13 @@
 """Files of a table, opened by their location: local ones, and objects of a store.
 
 Arrow could read objects by itself (`pyarrow.fs.S3FileSystem`), and so could obstore. Our own ranges are used instead,
-because then a store has one source of credentials and one set of errors, with which the pipeline decides to wait, to
-stop, or to look for lost files; because requester pays and every other option of a store hold for data files too; and
-because the bytes in memory are bounded whatever a row group has, which neither of them does.
+because then a store has one source of credentials and one set of errors, by which the pipeline decides to wait, to
+stop, or to look for lost files; because requester pays and every other option of a store hold for data files too;
+because no second client of S3 is needed; and because the bytes in memory are bounded whatever a row group has. Arrow
+reads either a whole row group ahead, or one column after the other, each megabyte after a round trip, as it does
+through obstore. At 20 ms a request, 12 columns of a file of 218 MB take 1.1 times as long as from a local disk, 2.8
+times with Arrow's whole row groups, and 6 times with a megabyte at a time by Arrow or obstore
+(`tests/bench/test_ranges.py`, two processors shared with the server).
 """
 
 from collections import deque
