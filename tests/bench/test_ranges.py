@@ -1,8 +1,8 @@
 """Reading data files of a store: our ranges, Arrow's S3 file system and obstore, at a server of this machine.
 
 The server answers each request after `DELAY_S`, as an object store does, from another process. One run measures all
-contenders and the same files on the local disk; Arrow and obstore read files one after the other, in one thread. Where obstore is not installed, it is left out. Nothing is asserted
-about time. `make bench` prints the table.
+contenders and the same files on the local disk; Arrow and obstore read files one after the other, in one thread. Where
+obstore is not installed, it is left out. Nothing is asserted about time. `make bench` prints the table.
 """
 
 import os
