@@ -266,3 +266,29 @@ async def test_engines_read_stores(tmp_path: Path) -> None:
             found.append([row async for batch in batches for row in batch.rows.to_pylist()])
     assert found[0] == found[1]
     assert len(found[0]) == 2 * 286
+
+
+async def test_small_files_are_opened_ahead(tmp_path: Path) -> None:
+    """Also where a file is read twice; one that is gone is an error at its place."""
+    schema = pa.schema([("a", pa.int64())])
+    paths = [parquet(tmp_path / f"{number:02}", pa.table({"a": [number]})) for number in range(40)]
+    paths[21:21] = [paths[20], paths[20]]
+    tasks = tuple(replace(stored(path, schema), index=index) for index, path in enumerate(paths))
+    plan = ChangePlan("t", "id", 3, 1000, None, Regime.FILES, schema, tasks)
+    objects = StoredObjects(delay_s=0.005)
+
+    async def values(found: list[int]) -> None:
+        async with LocalEngine(1, DataFiles(objects)).run(plan) as batches:
+            async for batch in batches:
+                found += batch.rows.column("a").to_pylist()
+
+    found: list[int] = []
+    await values(found)
+    assert found == [*range(21), 20, 20, *range(21, 40)]
+    assert len(objects.requests) == len(paths)
+    assert objects.most_running > 4
+    paths[-1].unlink()
+    found = []
+    with pytest.raises(FileVacuumed, match="39"):
+        await values(found)
+    assert found == [*range(21), 20, 20, *range(21, 39)]
