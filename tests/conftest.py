@@ -11,7 +11,7 @@ from tests.support.histories.random_history import quick
 from tests.support.kafka.cluster import KafkaCluster, Listener
 from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
-from tests.support.servers.s3 import S3Server, serving_s3proxy, serving_versitygw
+from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
 

@@ -15,8 +15,8 @@ from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore, OpenObject, StoredObject
 from tailer.stores.s3 import S3Options, open_store
-from tests.support.servers.s3 import S3Server, close_thread_clients
-from tests.support.servers.s3_link import S3Link
+from tests.support.s3.link import S3Link
+from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = pytest.mark.anyio
 

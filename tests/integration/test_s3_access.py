@@ -13,10 +13,10 @@ from anyio import to_thread
 
 from tailer.errors import ConfigError, Retry, StorageAccessRefused, StorageError, StorageUnavailable
 from tailer.stores.s3 import S3Options, open_ranges, open_store
+from tests.support.s3.link import Fault, S3Link
+from tests.support.s3.server import S3Server, close_thread_clients
+from tests.support.s3.sts import TokenService, serving_sts
 from tests.support.servers.ports import free_ports
-from tests.support.servers.s3 import S3Server, close_thread_clients
-from tests.support.servers.s3_link import Fault, S3Link
-from tests.support.servers.sts import TokenService, serving_sts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.stores]
 

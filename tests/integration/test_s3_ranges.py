@@ -11,8 +11,8 @@ import pytest
 from tailer.errors import ObjectNotFound, StorageAccessRefused, StorageUnavailable
 from tailer.stores.ranges import ObjectEnd, ObjectRanges
 from tailer.stores.s3 import S3Options, open_ranges, ranges, sessions
-from tests.support.servers.s3 import S3Server, close_thread_clients
-from tests.support.servers.s3_link import Fault, S3Link
+from tests.support.s3.link import Fault, S3Link
+from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = pytest.mark.stores
 

@@ -10,8 +10,8 @@ from tailer.errors import StorageError
 from tailer.events import COMMIT_TIMESTAMP
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, RecordedTable, read
 from tests.support.oracle.rows import assert_same, rows_of
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_tables import RemoteTable
+from tests.support.s3.server import S3Server
+from tests.support.s3.tables import RemoteTable
 from tests.support.spark.queries import Checkpoint, Query, read_batch, rows_of_all
 
 ARCHIVES: Final = [*sorted(HISTORIES.glob("*.tar.xz"))[:4], *sorted(CASES_DATA.glob("*.tar.xz"))]

@@ -8,8 +8,8 @@ from tailer.plan import Position
 from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress
 from tailer.stores.s3 import S3Options, open_store
-from tests.support.servers.s3 import S3Server, close_thread_clients
-from tests.support.servers.s3_link import Fault, Request, S3Link
+from tests.support.s3.link import Fault, Request, S3Link
+from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = pytest.mark.anyio
 

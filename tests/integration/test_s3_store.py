@@ -17,8 +17,8 @@ from tailer.stores.port import StoredObject
 from tailer.stores.s3 import S3Options, sessions, store, thread_clients
 from tailer.stores.s3.clients import loop_client
 from tailer.stores.s3.store import S3Store
-from tests.support.servers.s3 import S3Server, close_thread_clients
-from tests.support.servers.s3_link import Fault, Request, S3Link
+from tests.support.s3.link import Fault, Request, S3Link
+from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = pytest.mark.anyio
 

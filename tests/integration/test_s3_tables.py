@@ -12,8 +12,8 @@ from tests.support.daemon.commands import Orders, background, tailer
 from tests.support.daemon.process import until
 from tests.support.follow import Followed, follow, snapshot
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_tables import RemoteTable
+from tests.support.s3.server import S3Server
+from tests.support.s3.tables import RemoteTable
 
 pytestmark = pytest.mark.stores
 

@@ -26,8 +26,8 @@ from tests.support.daemon.commands import Orders, background
 from tests.support.follow import plans, run_plan
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_tables import RemoteTable
+from tests.support.s3.server import S3Server
+from tests.support.s3.tables import RemoteTable
 from tests.support.spark.batches import Placed, placed
 from tests.support.spark.queries import read_batch
 from tests.support.spark.session import delta_jars

@@ -40,7 +40,7 @@ from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore
 from tailer.stores.s3 import S3Options, open_store
 from tests.integration.state_writer import following
-from tests.support.servers.s3 import S3Server
+from tests.support.s3.server import S3Server
 
 APP = "pipeline/3f2a"
 

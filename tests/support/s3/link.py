@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import unquote, urlsplit
 
-from tests.support.servers.s3 import S3Server
+from tests.support.s3.server import S3Server
 
 __all__ = ["Fault", "Request", "S3Link"]
 

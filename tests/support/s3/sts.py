@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 from urllib.parse import parse_qsl
 
-from tests.support.servers.s3 import S3Server
+from tests.support.s3.server import S3Server
 
 __all__ = ["TokenService", "serving_sts"]
 

@@ -12,7 +12,7 @@ from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 from tests.support.follow import Followed
-from tests.support.servers.s3 import S3Server
+from tests.support.s3.server import S3Server
 
 __all__ = ["RemoteTable"]
 
