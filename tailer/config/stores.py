@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from tailer.errors import ConfigError
 from tailer.stores.location import is_local, parse_location
@@ -25,8 +27,8 @@ def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Sto
     found: dict[str, S3Options] = {}
     for name, shape in shapes.items():
         key = ("stores", name)
-        options = _options(shape)
-        faults = list(store_faults(options))
+        given = {name: value for name, value in msgspec.structs.asdict(shape).items() if name != "prefix"}
+        faults = list(store_faults(given))
         for option, reason, remedy in faults:
             report((*key, option), reason, remedy)
         try:
@@ -39,35 +41,25 @@ def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Sto
         elif prefix in found:
             report((*key, "prefix"), f"{prefix} has another table", "Keep one of the two.")
         elif not faults:
-            found[prefix] = options
+            found[prefix] = S3Options(**given)
     return Stores(tuple(found.items()))
 
 
-def _options(shape: "StoreShape") -> S3Options:
-    return S3Options(
-        shape.endpoint,
-        shape.region,
-        shape.path_style,
-        shape.profile,
-        shape.role_arn,
-        shape.external_id,
-        shape.anonymous,
-        shape.requester_pays,
-    )
+def store_faults(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, the reason and the next step of each fault of `given`, the fields of `S3Options`.
 
-
-def store_faults(options: S3Options) -> Iterator[tuple[str, str, str]]:
-    """Yield the option, the reason and the next step of each fault. Values are in no text."""
-    if options.endpoint is not None:
-        yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(options.endpoint))
+    Values are in no text.
+    """
+    if given["endpoint"] is not None:
+        yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(given["endpoint"]))
     for option in ("region", "profile", "role_arn", "external_id"):
-        if getattr(options, option) == "":
+        if given[option] == "":
             yield option, "is empty", "Leave it out, or give a name."
-    if options.anonymous:
+    if given["anonymous"]:
         for option in ("profile", "role_arn", "external_id"):
-            if getattr(options, option) is not None:
+            if given[option] is not None:
                 yield option, "has no effect with anonymous = true", "Leave one of the two out."
-    elif options.external_id is not None and options.role_arn is None:
+    elif given["external_id"] is not None and given["role_arn"] is None:
         yield "external_id", "has no effect without a role", "Add the role to assume."
 
 

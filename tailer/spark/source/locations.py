@@ -88,9 +88,10 @@ def roots_of(text: str) -> tuple[str, ...]:
 
 def stores_of(given: Locations, locations: tuple[str, ...]) -> Stores:
     """Return the stores of `locations`, those of a query. Raises `ConfigError` for a wrong option of the store."""
-    options = S3Options(**{name: getattr(given, name) for name in _SPELLED})
-    for option, reason, remedy in store_faults(options):
+    values = {name: getattr(given, name) for name in _SPELLED}
+    for option, reason, remedy in store_faults(values):
         raise ConfigError(_SPELLED[option], reason, remedy)
+    options = S3Options(**values)
     remote = [location for location in locations if not is_local(location)]
     for option, name in _SPELLED.items():
         if not remote and getattr(options, option) != getattr(S3Options(), option):

@@ -1,5 +1,6 @@
 """The stores of a configuration: options by prefix, and that every fault is named with its key and a next step."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,14 @@ def test_the_environment_sets_options_of_a_store(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("TAILER_STORES__LAKE__ANONYMOUS", "true")
     (orders,) = load(written(tmp_path, STORE + PIPELINE)).pipelines
     assert orders.stores.options(orders.table) == S3Options(endpoint="https://s3.example.com", anonymous=True)
+
+
+@pytest.mark.parametrize("lines", ['engine = "auto"', 'engine = "spark"'])
+def test_executors_may_read_a_store(tmp_path: Path, lines: str) -> None:
+    found = load(written(tmp_path, f'{lines}\n[stores.lake]\nprefix = "s3://lake"\nprofile = "p"\n{PIPELINE}'))
+    (orders,) = found.pipelines
+    assert found.stores.options(orders.table) == S3Options(profile="p")
+    assert pickle.loads(pickle.dumps(orders.stores)) == found.stores
 
 
 def test_a_state_table_may_be_in_a_store(tmp_path: Path) -> None:
