@@ -27,7 +27,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
-from tailer.read.data_files import LOCAL, DataFiles
+from tailer.read.data_files import LOCAL, DataFiles, Files
 from tailer.read.execute import execute
 
 __all__ = [
@@ -68,7 +68,7 @@ class FileSlice:
         """The approximate cost of reading it: bytes of the file, and a fixed cost of opening it."""
         return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
 
-    def rows(self, files: DataFiles = LOCAL) -> Iterator[ChangeBatch]:
+    def rows(self, files: Files = LOCAL) -> Iterator[ChangeBatch]:
         """See `tailer.read.execute.execute`."""
         return execute(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte, files=files)
 
@@ -109,8 +109,7 @@ def read_split(split: Split) -> Iterator[ChangeBatch]:
     """
     match split:
         case FilesSplit():
-            for part in split.slices:
-                yield from part.rows(split.files)
+            yield from _read(split.slices, split.files)
         case DiffSplit():
             yield from _compared(split)
         case NetChangesSplit():
@@ -200,13 +199,18 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
         yield group
 
 
+def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch]:
+    with files.in_turn([part.task.uri for part in slices]) as opened:
+        for part in slices:
+            yield from part.rows(opened)
+
+
 def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
         with borrowed_index() as row_index:
             plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, split.files)
-        for part in file_slices(plan):
-            for batch in part.rows(split.files):
-                yield from preimages.joined(batch)
+        for batch in _read(file_slices(plan), split.files):
+            yield from preimages.joined(batch)
 
 
 def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
@@ -214,5 +218,4 @@ def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
         with borrowed_index() as row_index:
             plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, split.files)
         for plan in plans:
-            for part in file_slices(plan):
-                yield from part.rows(split.files)
+            yield from _read(file_slices(plan), split.files)

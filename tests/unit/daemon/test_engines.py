@@ -15,7 +15,9 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position, Regime
-from tailer.read.data_files import LOCAL
+from tailer.read.data_files import LOCAL, DataFiles
+from tailer.spark.engine.engine import SparkEngine
+from tailer.stores.stores import Stores
 from tests.support.tables.log_files import task
 
 
@@ -62,6 +64,18 @@ async def test_without_spark_there_are_threads() -> None:
         engine = engines.for_pipeline(PairingRules(), lambda *_: None)
     assert isinstance(engine, ChangelogEngine)
     assert isinstance(engine._engine, LocalEngine)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", [EngineKind.SPARK, EngineKind.AUTO])
+async def test_executors_open_files_as_configured(kind: EngineKind) -> None:
+    files = DataFiles(Stores().ranges)
+    async with open_engines(kind, SparkSettings(), files) as engines:
+        engine = engines.for_pipeline(PairingRules(), lambda *_: None)
+        remote = engine._large if isinstance(engine, SizedEngine) else engine
+        assert isinstance(remote, ChangelogEngine)
+        assert isinstance(remote._engine, SparkEngine)
+        assert remote._engine._files is files
 
 
 @pytest.mark.anyio

@@ -1,6 +1,7 @@
 """Splits of tables in a store: they bring what opens their files, survive pickle, and hold no secret."""
 
 import pickle
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.tables import open_files
-from tailer.errors import ChangesUnavailable
+from tailer.errors import ChangesUnavailable, ConfigError
 from tailer.plan import ChangePlan
 from tailer.read.data_files import DataFiles
+from tailer.spark.source.data_source import TailerSource
 from tailer.spark.splits import (
     DiffSplit,
     FilesSplit,
@@ -107,3 +109,19 @@ def test_names_travel_and_secrets_do_not(rewrite: ChangePlan, monkeypatch: pytes
             assert value.encode() not in packed
         ranges = pickle.loads(packed).files.ranges
         assert ranges.__self__ == stores
+
+
+def test_an_executor_without_the_extra_says_so(rewrite: ChangePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tailer.stores.s3.ranges", None)
+    for split in splits(in_store(rewrite), open_files(Stores())):
+        with pytest.raises(ConfigError, match="s3://lake: S3 cannot be reached") as caught:
+            list(read_split(split))
+        assert "lake-tailer[s3]" in caught.value.hint
+        assert "Executors" in caught.value.hint
+
+
+def test_a_driver_without_the_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tailer.stores.s3.store", None)
+    with pytest.raises(ConfigError, match="s3://lake: S3 cannot be reached") as caught:
+        TailerSource({"path": "s3://lake/orders", "startingVersion": "0"}).schema()
+    assert any("lake-tailer[s3]" in note for note in caught.value.__notes__)
