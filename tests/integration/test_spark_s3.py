@@ -41,13 +41,13 @@ VECTORS: Final = CASES_DATA / "vectors_on_a_file_with_many_row_groups.1.tar.xz"
 
 
 @pytest.fixture
-def server(spark: SparkSession, s3proxy: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+def server(spark: SparkSession, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """A server whose keys, but not its endpoint, the driver and the executors have in their environment."""
     for name in KEYS:
-        monkeypatch.setenv(name, s3proxy.environment[name])
-        monkeypatch.setitem(spark.sparkContext.environment, name, s3proxy.environment[name])
+        monkeypatch.setenv(name, versitygw.environment[name])
+        monkeypatch.setitem(spark.sparkContext.environment, name, versitygw.environment[name])
     tailer.spark.register(spark)
-    return s3proxy
+    return versitygw
 
 
 @pytest.fixture
@@ -190,17 +190,17 @@ def configured(server: S3Server, location: str, folder: Path) -> Path:
     return path
 
 
-def test_the_daemon_on_spark_delivers_what_is_in_the_store(s3proxy: S3Server, tmp_path: Path) -> None:
+def test_the_daemon_on_spark_delivers_what_is_in_the_store(versitygw: S3Server, tmp_path: Path) -> None:
     """The executors of one pipeline read, those of the other write."""
-    orders, bucket = Orders(tmp_path / "source"), s3proxy.new_bucket()
+    orders, bucket = Orders(tmp_path / "source"), versitygw.new_bucket()
     orders.insert(*range(200))
     orders.delete(3, 4)
-    location = RemoteTable.copied(orders.path, s3proxy, bucket).location
-    variables = {name: s3proxy.environment[name] for name in KEYS}
-    config = configured(s3proxy, location, tmp_path)
+    location = RemoteTable.copied(orders.path, versitygw, bucket).location
+    variables = {name: versitygw.environment[name] for name in KEYS}
+    config = configured(versitygw, location, tmp_path)
     with background("run", config, SPARK_LOCAL_IP="127.0.0.1", **variables) as daemon:
         until(lambda: all(is_copied(orders, tmp_path / f"target-{write}") for write in ("driver", "executors")))
         daemon.send_signal(signal.SIGTERM)
         said = "".join(daemon.communicate(timeout=WAIT_S))
         assert daemon.returncode == 0, said
-    assert s3proxy.secret not in said
+    assert versitygw.secret not in said
