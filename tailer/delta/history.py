@@ -18,10 +18,10 @@ from tailer.delta.catalog.port import CommitLog
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
 from tailer.delta.log.actions import Commit, Metadata, Protocol, scan_commit
 from tailer.delta.log.clock import CommitClock
-from tailer.delta.log.listing import LogListing, LogPath, LogSegment
+from tailer.delta.log.listing import LogListing, LogPath, LogSegment, commit_name
 from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
-from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
+from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, TailerError, VersionAhead, VersionGone
 from tailer.stores.port import ObjectStore, OpenObject, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
@@ -110,6 +110,14 @@ class TableHistory:
         listing = await self._log.listing()
         first = listing.commits[0].version if listing.commits else None
         return VersionGone(self._store.uri, version, first, listing.latest)
+
+    async def version_ahead(self, version: int, latest: int) -> TailerError:
+        """Build the error for a log that ends at `latest`, before `version`; its listing may be out of date."""
+        if not self._managed:
+            with suppress(ObjectNotFound):
+                meta = await self._store.stat(commit_name(version))
+                return StorageUnavailable(f"{self._store.uri}/{meta.name}", "it exists, but a listing lacks it")
+        return VersionAhead(self._store.uri, version, latest)
 
     async def find(self, listing: LogListing, version: int) -> Found:
         """Return protocol and metadata at `version`, supported or not. Raises as `state` does."""

@@ -141,7 +141,7 @@ class DeltaTableLog:
         """See `TableLog.seek`. A gap after `version` is raised when it is reached."""
         listing = await self._log.recent(CLOCK_WINDOW, version - 1)
         if version > listing.latest + 1:
-            raise VersionAhead(self.uri, version - 1, listing.latest)
+            raise await self._history.version_ahead(version - 1, listing.latest)
         if version <= listing.latest and not has_commit(listing, version):
             raise await self._history.version_gone(version)
         self._state, self._state_is_early = await self._history.state_before(listing, version)
@@ -274,7 +274,7 @@ class DeltaTableLog:
             raise NotATable(self.uri, f"{error.reason} any more: was the table moved or deleted?") from None
         if listing.latest < self._next - 1:
             await self._check_identity()
-            raise VersionAhead(self.uri, self._next - 1, listing.latest)
+            raise await self._history.version_ahead(self._next - 1, listing.latest)
         self._known = listing.latest
         # The commit may be new; a gap is only a listing with later versions but without this one.
         if self._next <= listing.latest and not has_commit(listing, self._next):

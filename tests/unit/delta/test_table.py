@@ -255,6 +255,29 @@ async def test_commits_that_come_between_the_question_and_the_listing(tmp_path: 
     assert [plan.version for plan in await following(log, 2)] == [2, 3]
 
 
+class OutdatedStore(LocalStore):
+    """A store whose listings end with version 1 while `is_outdated`."""
+
+    is_outdated = True
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        found = await super().list(prefix, start_after)
+        return [meta for meta in found if meta.name <= commit_name(1) or not self.is_outdated]
+
+
+async def test_an_outdated_listing_is_no_log_that_went_backwards(tmp_path: Path) -> None:
+    a_log(tmp_path, 4)
+    store = OutdatedStore(tmp_path)
+    log = DeltaTableLog(store)
+    with pytest.raises(StorageUnavailable, match=r"00003\.json.*a listing lacks it"):
+        await log.seek(4)
+    store.is_outdated = False
+    await log.seek(4)
+    store.is_outdated = True
+    with pytest.raises(StorageUnavailable, match=r"00003\.json.*a listing lacks it"):
+        await waiting(log)
+
+
 async def test_a_broken_commit_stops_us_before_it_until_it_is_repaired(tmp_path: Path) -> None:
     log = a_log(tmp_path, 3)
     whole = at(tmp_path, 1).read_text()
