@@ -1,0 +1,108 @@
+"""SIGKILL of the real daemon while its table is in S3 and requests fail at random: nothing is missing or duplicated."""
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination, until
+from tests.support.histories.long_history import LongHistory
+from tests.support.histories.s3_history import S3History
+from tests.support.servers.ports import free_ports
+from tests.support.servers.s3 import S3Server
+from tests.support.servers.s3_faults import FaultKind, FaultyS3Link
+from tests.support.servers.s3_link import Fault
+
+pytestmark = pytest.mark.stores
+
+KILLS: Final = 2
+COMMITS: Final = 60
+BACKLOG: Final = 8
+
+
+@pytest.fixture
+def source(tmp_path: Path, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3History:
+    """A busy table in S3."""
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+    return S3History(LongHistory(tmp_path / "source", 5, COMMITS), versitygw)
+
+
+@pytest.fixture
+def link(versitygw: S3Server) -> Iterator[FaultyS3Link]:
+    """A link that fails now and then, without what takes a timeout."""
+    with FaultyS3Link(versitygw, 5, 50, 0, {FaultKind.STALL, FaultKind.STALL_IN_BODY}) as link:
+        yield link
+
+
+@pytest.fixture
+def daemons() -> Iterator[list[Daemon]]:
+    """The daemons of a test, all killed at its end."""
+    found: list[Daemon] = []
+    yield found
+    for daemon in found:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+def configure(tmp_path: Path, source: S3History, link: FaultyS3Link, there: Destination, port: int) -> Path:
+    """Write the daemon's configuration, with metrics on a port."""
+    path = tmp_path / "tailer.toml"
+    path.write_text(
+        f'metrics = "127.0.0.1:{port}"\n'
+        f'[stores.lake]\nprefix = "s3://{source.bucket}"\nendpoint = "{link.endpoint}"\n'
+        f'[pipelines.orders]\ntable = "{source.location}"\nstart = "earliest"\npoll_interval_s = 0.05\n'
+        f"[pipelines.orders.sink]\n{there.sink}"
+    )
+    return path
+
+
+def errors(port: int) -> float:
+    """Return the daemon's metric."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("lake_tailer_errors_total"))
+
+
+@pytest.mark.parametrize("kind", [FilesDestination, DeltaDestination])
+def test_killed_again_and_again(
+    source: S3History, link: FaultyS3Link, tmp_path: Path, daemons: list[Daemon], kind: type
+) -> None:
+    there: Destination = kind(tmp_path / "target", f"orders/{source.history.table_id}")
+    (port,) = free_ports(1)
+    config = configure(tmp_path, source, link, there, port)
+    moments, reached = random.Random(5), []
+    for _ in range(KILLS):
+        daemons.append(Daemon(config))
+        daemons[-1].wait_until_running()
+        before, killed_at = there.reached(), math.inf
+        while time.monotonic() < killed_at:
+            if source.history.published < there.reached() + BACKLOG:
+                source.publish(moments.randrange(4))
+            time.sleep(0.05)
+            if there.reached() > before:
+                killed_at = min(killed_at, time.monotonic() + moments.uniform(0, 0.6))
+        daemons[-1].kill()
+        reached.append(there.reached())
+    source.publish(COMMITS)
+    daemons.append(Daemon(config))
+    daemons[-1].wait_until_running()
+    daemons[-1].wait_until_reached(there, source.history.last)
+    # One fault that lasts longer than the client tries is in the metrics.
+    counted = errors(port)
+    link.faults.append(Fault(times=4, status=503, code="SlowDown"))
+    until(lambda: errors(port) > counted)
+    assert daemons[-1].terminate() == 0, daemons[-1].said
+    transactions = [[row[:3] for row in transaction] for transaction in there.transactions()]
+    bounds = [bound for rows in transactions if rows for bound in (min(rows)[0], max(rows)[0])]
+    assert bounds == sorted(bounds)
+    assert Counter(row for rows in transactions for row in rows) == source.history.changes
+    print(f"killed at versions {reached}; {link.injected.total()} faults")
+    assert -1 < reached[0] < reached[-1] < source.history.last

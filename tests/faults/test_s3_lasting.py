@@ -1,0 +1,163 @@
+"""Lasting faults of an S3 server, and the number of requests without any."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+from tenacity import wait_none
+
+import tailer.pipeline.retry
+import tailer.stores.s3.sessions
+from tailer.config.tables import open_files, open_table
+from tailer.delta.table import GAP_CHECK_MISSES, GONE_CHECK_MISSES
+from tailer.engine.local import LocalEngine
+from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError
+from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
+from tailer.start import Start
+from tailer.stores.s3 import S3Options
+from tailer.stores.stores import Stores
+from tests.support.histories.s3_history import upload
+from tests.support.servers.s3 import S3Server
+from tests.support.servers.s3_link import Fault, Request, S3Link
+from tests.support.streams import Destination, Growing, become
+
+pytestmark = [pytest.mark.stores, pytest.mark.anyio]
+
+ALWAYS = 10**6
+
+
+@pytest.fixture(autouse=True)
+def no_time_is_lost(monkeypatch: pytest.MonkeyPatch, versitygw: S3Server) -> None:
+    """Send each request once, and again without a pause."""
+    monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_none())
+    monkeypatch.setattr(tailer.stores.s3.sessions, "_ATTEMPTS", 1)
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def link(versitygw: S3Server) -> Iterator[S3Link]:
+    """A link before a server."""
+    with S3Link(versitygw) as link:
+        yield link
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Growing:
+    """A table of five versions, with one file each."""
+    found = Growing(tmp_path / "t")
+    for first in range(0, 50, 10):
+        found.insert(range(first, first + 10))
+    return found
+
+
+def following(link: S3Link, bucket: str, there: Destination, until: str | None = None) -> Pipeline:
+    """Make a pipeline that follows the table at the root of the bucket's folder `t`."""
+    stores = Stores(((f"s3://{bucket}", S3Options(endpoint=link.endpoint)),))
+    log = open_table(f"s3://{bucket}/t", stores)
+    end = None if until is None else Start.parse(until)
+    engine, limits = LocalEngine(2, open_files(stores)), Limits(poll_interval_s=0.02, retry_for_s=1)
+    return row_pipeline(
+        "p", log, there.sink(), engine, log.make_wake(), Start.parse("earliest"), until=end, limits=limits
+    )
+
+
+def of_file(version: int) -> Callable[[Request], bool]:
+    """Return whether a request is for the data file of a version."""
+    return lambda request: request.path.endswith(f"/{version}-0.parquet")
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault(of_file(3), ALWAYS, 404, "NoSuchKey"), FileVacuumed),
+        (Fault(of_file(3), ALWAYS, 403, "AccessDenied"), StorageAccessRefused),
+        (Fault(of_file(3), ALWAYS, 403, "ExpiredToken"), StorageUnavailable),
+        (Fault(of_file(3), ALWAYS, 503, "SlowDown"), StorageUnavailable),
+        (Fault(of_file(3), ALWAYS, torn_at=10), StorageUnavailable),
+    ],
+    ids=["404", "denied", "expired", "slow down", "torn"],
+)
+async def test_a_lasting_fault_stops_after_every_earlier_version(
+    versitygw: S3Server, link: S3Link, table: Growing, fault: Fault, error: type[TailerError]
+) -> None:
+    bucket, there = versitygw.new_bucket(), Destination()
+    await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
+    link.faults = [fault]
+    with pytest.raises(error) as caught:
+        await following(link, bucket, there, until="latest").run()
+    assert f"s3://{bucket}/t" in str(caught.value)
+    assert there.delivered() == table.rows(0, 2)
+    # What was refused is delivered once it is allowed again.
+    link.faults = []
+    await following(link, bucket, there, until="latest").run()
+    assert there.delivered() == table.rows()
+
+
+async def test_access_denied_to_everything_from_some_moment_on(
+    versitygw: S3Server, link: S3Link, table: Growing
+) -> None:
+    bucket, there = versitygw.new_bucket(), Destination()
+    await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
+
+    async def deny() -> None:
+        await become(lambda: there.delivered() == table.rows())
+        link.faults = [Fault(times=ALWAYS, status=403, code="AccessDenied")]
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(deny)
+        with pytest.raises(StorageAccessRefused, match="AccessDenied"):
+            await following(link, bucket, there).run()
+
+
+@pytest.mark.parametrize("fault", [Fault(of_file(3), 1, 404, "NoSuchKey"), Fault(of_file(3), 1, 403, "ExpiredToken")])
+async def test_a_single_fault_of_a_file_is_no_error(
+    versitygw: S3Server, link: S3Link, table: Growing, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket, there = versitygw.new_bucket(), Destination()
+    await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
+    link.faults = [Fault(fault.where, 1, fault.status, fault.code)]
+    await following(link, bucket, there, until="latest").run()
+    assert there.delivered() == table.rows()
+    assert not caplog.records
+
+
+async def test_requests(versitygw: S3Server, link: S3Link, table: Growing) -> None:
+    """A look is one GET, a commit also a HEAD of the one before it and a GET of its file.
+
+    Every fourth look in vain also asks for the newest commit, and every sixteenth lists the log.
+    """
+    bucket, there = versitygw.new_bucket(), Destination()
+    await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
+    pipeline = following(link, bucket, there)
+    async with anyio.create_task_group() as group:
+        group.start_soon(pipeline.run)
+        await become(lambda: there.delivered() == table.rows())
+        link.requests.clear()
+        await become(lambda: looks(link, 6) == GAP_CHECK_MISSES + 1)
+        idle = Counter(link.methods()[: link.methods().index("LIST") + 1])
+        assert idle["GET"] <= GAP_CHECK_MISSES + 1
+        assert idle["HEAD"] <= GAP_CHECK_MISSES // GONE_CHECK_MISSES
+        assert idle["LIST"] == 1
+        version = table.insert([1000])
+        for name in (f"{version}-0.parquet", f"_delta_log/{version:020d}.json"):
+            body = (table.path / name).read_bytes()
+            await to_thread.run_sync(partial(versitygw.client.put_object, Bucket=bucket, Key=f"t/{name}", Body=body))
+        await become(lambda: looks(link, 7) > 0)
+        pipeline.stop()
+    assert there.delivered() == table.rows()
+    names = [(each.method, each.path.rpartition("/")[2]) for each in link.requests]
+    found = max(at for at, name in enumerate(names) if name == ("GET", f"{6:020d}.json"))
+    following_one = names.index(("GET", f"{7:020d}.json"))
+    assert names[found + 1 : following_one] == [("HEAD", f"{5:020d}.json"), ("GET", "6-0.parquet")]
+
+
+def looks(link: S3Link, version: int) -> int:
+    """Return the number of requests for a commit."""
+    return sum(each.method == "GET" and each.path.endswith(f"/{version:020d}.json") for each in link.requests)

@@ -1,0 +1,58 @@
+"""A long history whose table is in a bucket: its files are there from the start, its commits as they are published."""
+
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+
+from tests.support.histories.long_history import LongHistory
+from tests.support.servers.s3 import S3Server
+
+__all__ = ["S3History", "upload"]
+
+_CHECKPOINT_EACH: Final = 10
+
+
+def upload(server: S3Server, bucket: str, prefix: str, folder: Path) -> None:
+    """Put the files of a folder below a prefix, those of the log last and in order."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    for file in sorted(files, key=lambda file: file.parent.name == "_delta_log"):
+        server.client.put_object(Bucket=bucket, Key=f"{prefix}/{file.relative_to(folder)}", Body=file.read_bytes())
+
+
+class S3History:
+    """`history` in a bucket of its own of `server`, below the prefix `lake/orders`, with checkpoints."""
+
+    def __init__(self, history: LongHistory, server: S3Server) -> None:
+        self.history = history
+        self.bucket = server.new_bucket()
+        self._server = server
+        log = history.path / "_delta_log"
+        for file in sorted(history.path.rglob("*")):
+            if file.is_file() and file.parent != log:
+                self._put(str(file.relative_to(history.path)))
+        self._put_log(0)
+
+    @property
+    def location(self) -> str:
+        """The table's location."""
+        return f"s3://{self.bucket}/lake/orders"
+
+    def publish(self, commits: int = 1) -> None:
+        """Publish the next commits, or fewer if fewer are left."""
+        for _ in range(commits):
+            version = self.history.published
+            if version <= self.history.last:
+                self.history.publish()
+                self._put_log(version)
+
+    def _put_log(self, version: int) -> None:
+        self._put(f"_delta_log/{version:020d}.json")
+        if version and version % _CHECKPOINT_EACH == 0:
+            DeltaTable(self.history.path).create_checkpoint()
+            self._put(f"_delta_log/{version:020d}.checkpoint.parquet")
+            self._put("_delta_log/_last_checkpoint")
+
+    def _put(self, name: str) -> None:
+        body = (self.history.path / name).read_bytes()
+        self._server.client.put_object(Bucket=self.bucket, Key=f"lake/orders/{name}", Body=body)
