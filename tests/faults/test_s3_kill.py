@@ -14,10 +14,10 @@ import pytest
 from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination, until
 from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import S3History
+from tests.support.s3.faults import FaultKind, FaultyS3Link
+from tests.support.s3.link import Fault
+from tests.support.s3.server import S3Server
 from tests.support.servers.ports import free_ports
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_faults import FaultKind, FaultyS3Link
-from tests.support.servers.s3_link import Fault
 
 pytestmark = pytest.mark.stores
 

@@ -23,8 +23,8 @@ from tailer.start import Start
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.histories.s3_history import upload
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_link import Fault, Request, S3Link
+from tests.support.s3.link import Fault, Request, S3Link
+from tests.support.s3.server import S3Server
 from tests.support.streams import Destination, Growing, become
 
 pytestmark = [pytest.mark.stores, pytest.mark.anyio]

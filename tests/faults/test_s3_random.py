@@ -29,8 +29,8 @@ from tailer.stores.stores import Stores
 from tests.support.daemon.process import DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import Change, LongHistory
 from tests.support.histories.s3_history import S3History
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_faults import FaultKind, FaultyS3Link
+from tests.support.s3.faults import FaultKind, FaultyS3Link
+from tests.support.s3.server import S3Server
 from tests.support.streams import become
 
 pytestmark = [pytest.mark.stores, pytest.mark.anyio]

@@ -241,7 +241,8 @@ def test_the_plain_install_gives_changes_to_python(bare: Installed) -> None:
 
 def test_a_store_without_its_client_names_the_extra(bare: Installed) -> None:
     result = bare.run("python", "-c", OPEN_S3)
-    assert result.stdout.splitlines() == ["Install it: pip install 'lake-tailer[s3]'."] * 2, result.stderr
+    remedy = "Install it: pip install 'lake-tailer[s3]'. Executors of Spark need it, too."
+    assert result.stdout.splitlines() == [remedy] * 2, result.stderr
 
 
 def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 from deltalake import DeltaTable
 
 from tests.support.histories.long_history import LongHistory
-from tests.support.servers.s3 import S3Server
+from tests.support.s3.server import S3Server
 
 __all__ = ["S3History", "upload"]
 

@@ -12,8 +12,8 @@ from collections.abc import Set
 from enum import StrEnum
 from typing import Final
 
-from tests.support.servers.s3 import S3Server
-from tests.support.servers.s3_link import Fault, Request, S3Link
+from tests.support.s3.link import Fault, Request, S3Link
+from tests.support.s3.server import S3Server
 
 __all__ = ["FaultKind", "FaultyS3Link"]
 
