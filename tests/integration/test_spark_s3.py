@@ -1,13 +1,14 @@
 """Tables in S3 read by Spark, from a real server: batches, streams, the daemon's engine and its executors."""
 
-import signal
-import time
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import pyarrow as pa
 import pytest
+from anyio import to_thread
 from deltalake.exceptions import TableNotFoundError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,14 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 import tailer.spark
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import Settings
+from tailer.config.settings import load
 from tailer.config.tables import open_files
+from tailer.daemon.serve import serve
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.events import COMMIT_TIMESTAMP
 from tailer.plan import ChangePlan
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
-from tests.support.daemon.commands import Orders, background
+from tests.support.daemon.commands import Orders
 from tests.support.follow import plans, run_plan
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
@@ -30,12 +34,10 @@ from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
 from tests.support.spark.batches import Placed, placed
 from tests.support.spark.queries import read_batch
-from tests.support.spark.session import delta_jars
-
-pytestmark = pytest.mark.spark
 
 KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED")
 WAIT_S: Final = 200.0
+WRITERS: Final = ("driver", "executors")
 HISTORY: Final = min(HISTORIES.glob("*.tar.xz"))
 VECTORS: Final = CASES_DATA / "vectors_on_a_file_with_many_row_groups.1.tar.xz"
 
@@ -151,31 +153,25 @@ def is_copied(orders: Orders, target: Path) -> bool:
         return False
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for an effect of another process."""
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.2)
+async def serve_until(settings: Settings, is_done: Callable[[], bool]) -> None:
+    """Run the daemon's pipelines in this process until `is_done`."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve, settings)
+        with anyio.fail_after(WAIT_S):
+            while not await to_thread.run_sync(is_done):  # noqa: ASYNC110 - the effect is in files
+                await anyio.sleep(0.1)
+        group.cancel_scope.cancel()
 
 
-def configured(server: S3Server, location: str, folder: Path) -> Path:
-    """Write a configuration with two pipelines of one table."""
+def configured(server: S3Server, location: str, folder: Path) -> Settings:
+    """Return a configuration with two pipelines of one table."""
     text = f"""
         engine = "spark"
-        drain_s = 60
         [stores.lake]
         prefix = "{location}"
         endpoint = "{server.endpoint}"
-        [spark]
-        master = "local[2]"
-        [spark.conf]
-        "spark.ui.enabled" = false
-        "spark.driver.bindAddress" = "127.0.0.1"
-        "spark.local.dir" = "{folder / "spark"}"
-        "spark.jars" = "{",".join(map(str, delta_jars()))}"
         """
-    for write in ("driver", "executors"):
+    for write in WRITERS:
         text += f"""
         [pipelines.{write}]
         table = "{location}"
@@ -187,20 +183,24 @@ def configured(server: S3Server, location: str, folder: Path) -> Path:
         """
     path = folder / "tailer.toml"
     path.write_text(text)
-    return path
+    return load(path)
 
 
-def test_the_daemon_on_spark_delivers_what_is_in_the_store(versitygw: S3Server, tmp_path: Path) -> None:
+def test_the_daemon_on_spark_delivers_what_is_in_the_store(
+    spark: SparkSession,
+    server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The executors of one pipeline read, those of the other write."""
-    orders, bucket = Orders(tmp_path / "source"), versitygw.new_bucket()
+    monkeypatch.setattr("tailer.spark.shared_session.open_session", lambda _: spark)
+    monkeypatch.setattr("tailer.spark.shared_session.close_session", lambda _: None)
+    caplog.set_level(logging.INFO)
+    orders = Orders(tmp_path / "source")
     orders.insert(*range(200))
     orders.delete(3, 4)
-    location = RemoteTable.copied(orders.path, versitygw, bucket).location
-    variables = {name: versitygw.environment[name] for name in KEYS}
-    config = configured(versitygw, location, tmp_path)
-    with background("run", config, SPARK_LOCAL_IP="127.0.0.1", **variables) as daemon:
-        until(lambda: all(is_copied(orders, tmp_path / f"target-{write}") for write in ("driver", "executors")))
-        daemon.send_signal(signal.SIGTERM)
-        said = "".join(daemon.communicate(timeout=WAIT_S))
-        assert daemon.returncode == 0, said
-    assert versitygw.secret not in said
+    settings = configured(server, copied(orders.path, server).location, tmp_path)
+    anyio.run(serve_until, settings, lambda: all(is_copied(orders, tmp_path / f"target-{each}") for each in WRITERS))
+    assert "running driver, executors" in caplog.text
+    assert server.secret not in caplog.text
