@@ -25,7 +25,7 @@ import click
 from click.shell_completion import shell_complete
 
 from tailer.cli import tailer
-from tailer.cli.streams import OutputRefused, abandon_output, guard_streams
+from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams
 from tailer.errors import SinkError, TailerError
 
 __all__ = ["main"]
@@ -48,6 +48,7 @@ def main() -> None:
         _say("error", f"standard output: {error.reason}", "red")
         _say("hint", "Run it again with a writable output; what was printed may be incomplete.", "yellow")
         code = SinkError.exit_code
+    flush_errors()
     sys.exit(code)
 
 

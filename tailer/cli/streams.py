@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Final
 
-__all__ = ["OutputRefused", "abandon_output", "guard_streams"]
+__all__ = ["OutputRefused", "abandon_output", "flush_errors", "guard_streams"]
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
@@ -57,9 +57,15 @@ def guard_streams() -> None:
 
 def abandon_output() -> None:
     """Discard the buffer of standard output, so that the flush at exit does not fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDOUT)
-    os.close(nowhere)
+    _occupy(_STDOUT, os.O_WRONLY)
+
+
+def flush_errors() -> None:
+    """Flush standard error. Where it is full, discard its buffer: a failed flush at exit would change the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _occupy(_STDERR, os.O_WRONLY)
 
 
 def _occupy(number: int, mode: int) -> None:

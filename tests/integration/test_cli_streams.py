@@ -1,5 +1,6 @@
 """Standard output and standard error that are closed, full or without a reader: no verb reports a bug."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -39,11 +40,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shell(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of bash in which `tailer` is the command."""
-    line = command.replace("tailer ", f"{' '.join(COMMAND)} ", 1)
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+    """Run a line of bash in which `tailer` is the command. Its streams are buffered, as they are for users."""
+    line = ["bash", "-o", "pipefail", "-c", command.replace("tailer ", f"{' '.join(COMMAND)} ", 1)]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(("ending", "reason"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
