@@ -136,6 +136,7 @@ class SinkWriter:
             schema = _schema_of(batches[0], plan)
             transaction = await self._turn_to(schema, plan)
             count = self._fitting(batches, schema, plan)
+            self._position = None  # while the sink may have a part of the rows, nothing can be committed
             await write_together(transaction, batches[:count])
             self._position = _end_of(batches[count - 1])
             if self._is_due and self.may_commit:

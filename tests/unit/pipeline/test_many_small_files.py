@@ -15,7 +15,7 @@ from sinks.testing import FaultySink
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.prefetch import AHEAD_BYTES, prefetched
-from tailer.errors import FileVacuumed
+from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import ChangeBatch, joined_rows
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Progress, Sink, SinkTransaction
@@ -167,6 +167,41 @@ async def test_an_error_comes_after_the_same_rows(tmp_path: Path) -> None:
         found.append((destination.transactions, places(batches)))
     assert found[0] == found[1]
     assert found[0][1][-1].task == 69
+
+
+class BreakingSink(FaultySink):
+    """A sink in which one write fails, behind rows of the same step, with an error of the store."""
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__(destination.sink())
+        self.left = 2 * FILES // 3
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        async with super().begin(app_id, schema) as transaction:
+            yield BreakingTransaction(transaction, self)
+
+
+class BreakingTransaction:
+    def __init__(self, transaction: SinkTransaction, sink: BreakingSink) -> None:
+        self._transaction = transaction
+        self._sink = sink
+        self.announce, self.commit = transaction.announce, transaction.commit
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self._transaction.write(batch)
+        self._sink.left -= 1
+        if self._sink.left == 0:
+            raise StorageUnavailable("spool", "full for a moment")
+
+
+async def test_a_step_that_fails_in_the_middle_is_not_committed(tmp_path: Path) -> None:
+    """The rows that the sink took of it are in no transaction, and come again."""
+    table, destination = many(tmp_path), Destination()
+    sink = BreakingSink(destination)
+    await deliver(table, sink)
+    assert sink.left < 0
+    assert destination.delivered() == table.rows()
 
 
 async def test_another_schema_divides_them(tmp_path: Path) -> None:
