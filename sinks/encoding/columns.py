@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.values import (
-    US_PER_DAY,
     base64_text,
     date_text,
     decimal_text,
@@ -33,6 +32,7 @@ from sinks.encoding.values import (
     string_text,
     timestamp_text,
 )
+from tailer.variant.text import US_PER_DAY
 
 __all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "Writer", "whole", "writer_for"]
 

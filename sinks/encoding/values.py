@@ -28,18 +28,16 @@ Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000
 type has no rule and is refused, not guessed. The one choice, decimals without quotes, is `sinks.encoding.columns`'s.
 """
 
-import math
-import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator
-from fractions import Fraction
 from json import JSONEncoder
 from typing import Final
 
 import pyarrow as pa
 
+from tailer.variant.text import day_text, double_text, moment_text, single_text
+
 __all__ = [
-    "US_PER_DAY",
     "base64_text",
     "date_text",
     "decimal_text",
@@ -57,10 +55,6 @@ __all__ = [
     "value_text",
 ]
 
-US_PER_DAY: Final = 86_400_000_000
-DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
-DAYS_TO_EPOCH: Final = 719_468  # from 0000-03-01 to 1970-01-01
-LARGEST_SINGLE: Final = 0x7F7F_FFFF  # the bits of the greatest finite float32
 
 escape: Final = JSONEncoder(ensure_ascii=False).encode
 
@@ -153,94 +147,17 @@ def decimal_text(value: pa.Scalar) -> str:
 
 def date_text(value: pa.Scalar) -> str:
     """Return a date32 as year-month-day."""
-    return _day(value.value)
+    return day_text(value.value)
 
 
 def timestamp_text(value: pa.Scalar) -> str:
     """Return a timestamp in microseconds, without a zone."""
-    days, us = divmod(value.value, US_PER_DAY)
-    seconds, fraction = divmod(us, 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    return f"{_day(days)}T{minutes // 60:02}:{minutes % 60:02}:{second:02}.{fraction:06}"
-
-
-def _day(days: int) -> str:
-    """Return the date `days` after 1970-01-01.
-
-    Years are counted from March, so that the leap day ends a year, and the lengths of months follow one formula.
-    """
-    era, day_of_era = divmod(days + DAYS_TO_EPOCH, DAYS_PER_ERA)
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    month_from_march = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
-    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
-    year = era * 400 + year_of_era + (month <= 2)
-    sign = "+" if year > 9999 else "-" if year < 0 else ""
-    return f"{sign}{abs(year):04}-{month:02}-{day:02}"
+    return moment_text(value.value)
 
 
 def float_text(value: pa.Scalar) -> str:
     """Return a float or double in its shortest form; NaN and the infinities as strings."""
-    number: float = value.as_py()
-    if math.isnan(number):
-        return '"NaN"'
-    if math.isinf(number):
-        return '"Infinity"' if number > 0 else '"-Infinity"'
-    return _plain_or_scientific(repr(number) if pa.types.is_float64(value.type) else _shortest_single(number))
-
-
-def _plain_or_scientific(text: str) -> str:
-    """Format the digits of `text`, plain from 1e-6 up to 1e10 and with an exponent elsewhere."""
-    mantissa, _, power = text.lstrip("-").partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    point = int(power or 0) + len(digits) - len(fraction)  # the value is 0.DIGITS times ten to this power
-    digits = digits.rstrip("0")
-    sign = "-" if text.startswith("-") else ""
-    if not digits:
-        return f"{sign}0.0"
-    if point > 10 or point < -5:
-        tail = f".{digits[1:]}" if len(digits) > 1 else ""
-        return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
-    if point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    return f"{sign}{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
-
-
-def _shortest_single(number: float) -> str:
-    """Find the fewest digits that read back as the float32 `number`, and of those the nearest."""
-    if number == 0:
-        return repr(number)
-    exact = Fraction(abs(number))
-    low, high, ends_included = _single_interval(exact)
-    leading = int(f"{abs(number):.17e}".partition("e")[2])
-    for precision in range(1, 10):  # nine digits always suffice
-        power = leading - precision + 1
-        unit = Fraction(10) ** power
-        near = (exact // unit, exact // unit + 1)
-        fits = [
-            digits for digits in near if low < digits * unit < high or (ends_included and digits * unit in (low, high))
-        ]
-        if fits:
-            nearest = min(fits, key=lambda digits: (abs(digits * unit - exact), digits % 2))
-            return f"{'-' if number < 0 else ''}{nearest}e{power}"
-    raise AssertionError(number)
-
-
-def _single_interval(number: Fraction) -> tuple[Fraction, Fraction, bool]:
-    """Return the limits of the decimals that read as the positive float32 `number`.
-
-    The last value is whether the limits themselves read so.
-    """
-    bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
-    below = _single(bits - 1)
-    above = 2 * number - below if bits == LARGEST_SINGLE else _single(bits + 1)
-    return (below + number) / 2, (above + number) / 2, bits % 2 == 0
-
-
-def _single(bits: int) -> Fraction:
-    return Fraction(struct.unpack("<f", struct.pack("<I", bits))[0])
+    return (double_text if pa.types.is_float64(value.type) else single_text)(value.as_py())
 
 
 def _quoted(text: Callable[[pa.Scalar], str]) -> Callable[[pa.Scalar], str]:

@@ -1,0 +1,146 @@
+"""Decode a value with everything inside it (Variant Encoding, "Value encoding").
+
+Sizes are compared with what is left of the buffer before anything is allocated. Children may not take more bytes than
+the values of their container, whatever their offsets say: a few hundred bytes whose children share one place could
+otherwise stand for billions of values. With that, time and memory are linear in the size of the value.
+
+The fields of an object come out in the order of their names' UTF-8 bytes. Writers use other orders, too (Java's), and
+the order of a JSON text should not depend on the writer.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tailer.variant.errors import InvalidVariant
+from tailer.variant.metadata import Metadata, unsigned
+from tailer.variant.scalars import Primitive
+
+__all__ = ["ARRAY", "MAX_DEPTH", "OBJECT", "SHORT_TEXT", "decode", "decode_at", "fields", "items", "ordered"]
+
+MAX_DEPTH: Final = 128
+
+# Basic types, the two lowest bits of a header.
+SHORT_TEXT: Final = 1
+OBJECT: Final = 2
+ARRAY: Final = 3
+
+
+def decode(metadata: Metadata, value: bytes, known: Sequence[Primitive]) -> Any:
+    """Decode all of `value` with the primitives of a form. Raises `InvalidVariant`, also for bytes after the value."""
+    found, end = decode_at(metadata, value, 0, len(value), known)
+    if end != len(value):
+        raise InvalidVariant(f"{len(value) - end} bytes follow the value")
+    return found
+
+
+def decode_at(metadata: Metadata, data: bytes, at: int, limit: int, known: Sequence[Primitive]) -> tuple[Any, int]:
+    """Decode the value at `at`, which ends at `limit` or before; return it and its end. Raises `InvalidVariant`."""
+    try:
+        return _value(data, at, limit, metadata.names, known, 1)
+    except struct.error:
+        raise InvalidVariant("the value ends early") from None
+    except UnicodeDecodeError:
+        raise InvalidVariant("a text is not UTF-8") from None
+
+
+def _value(
+    data: bytes, at: int, limit: int, names: Sequence[str], known: Sequence[Primitive], depth: int
+) -> tuple[Any, int]:
+    if at >= limit:
+        raise InvalidVariant("the value ends early")
+    if depth > MAX_DEPTH:
+        raise InvalidVariant(f"values are nested deeper than {MAX_DEPTH} levels")
+    header = data[at]
+    kind = header & 3
+    found: Any
+    if kind == SHORT_TEXT:
+        end = at + 1 + (header >> 2)
+        found = str(data[at + 1 : end], "utf-8")
+    elif kind == OBJECT:
+        ids, offsets, first, end = fields(data, at, limit, len(names))
+        keys = [names[number] for number in ids]
+        children = _children(data, offsets, first, end, names, known, depth + 1)
+        found = ordered(keys, children)
+    elif kind == ARRAY:
+        offsets, first, end = items(data, at, limit)
+        found = _children(data, offsets, first, end, names, known, depth + 1)
+    else:
+        found, end = known[header >> 2](data, at + 1)
+    if end > limit:
+        raise InvalidVariant("a value is longer than what holds it")
+    return found, end
+
+
+def ordered(keys: list[str], values: list[Any]) -> dict[str, Any]:
+    """Make an object, in the order of its keys. Raises `InvalidVariant` for a key that comes twice."""
+    found = dict(zip(keys, values, strict=True))
+    if len(found) != len(keys):
+        raise InvalidVariant("an object has two fields of one name")
+    in_order = sorted(keys)
+    return found if in_order == keys else {key: found[key] for key in in_order}
+
+
+def fields(data: bytes, at: int, limit: int, names: int) -> tuple[Sequence[int], Sequence[int], int, int]:
+    """Read the head of an object: the ids of its names, offsets of its values, their first byte, and its end.
+
+    `names`: how many the metadata has. Raises `InvalidVariant`.
+    """
+    header = data[at]
+    id_size = (header >> 4 & 3) + 1
+    count, ids_at = _count(data, at, limit, 4 if header & 0x40 else 1)
+    offsets_at = ids_at + count * id_size
+    offsets, first, end = _offsets(data, offsets_at, count, (header >> 2 & 3) + 1, limit)
+    ids = unsigned(data, ids_at, count, id_size)
+    if count and max(ids) >= names:
+        raise InvalidVariant(f"a field has the name number {max(ids)} of {names}")
+    return ids, offsets, first, end
+
+
+def items(data: bytes, at: int, limit: int) -> tuple[Sequence[int], int, int]:
+    """Read the head of an array: the offsets of its values, their first byte, and its end. Raises `InvalidVariant`."""
+    header = data[at]
+    count, offsets_at = _count(data, at, limit, 4 if header & 0x10 else 1)
+    return _offsets(data, offsets_at, count, (header >> 2 & 3) + 1, limit)
+
+
+def _count(data: bytes, at: int, limit: int, size: int) -> tuple[int, int]:
+    """Read the number of values of a container; return it and what follows it."""
+    end = at + 1 + size
+    if end > limit:
+        raise InvalidVariant("an object or array ends early")
+    return int.from_bytes(data[at + 1 : end], "little"), end
+
+
+def _offsets(data: bytes, at: int, count: int, size: int, limit: int) -> tuple[Sequence[int], int, int]:
+    """Read the offsets of `count` values; return them, the place of the values and their end."""
+    first = at + (count + 1) * size
+    if first > limit:
+        raise InvalidVariant(f"an object or array of {count} values does not fit into what holds it")
+    offsets = unsigned(data, at, count + 1, size)
+    end = first + offsets[count]
+    if end > limit:
+        raise InvalidVariant("an object or array is longer than what holds it")
+    return offsets, first, end
+
+
+def _children(
+    data: bytes,
+    offsets: Sequence[int],
+    first: int,
+    end: int,
+    names: Sequence[str],
+    known: Sequence[Primitive],
+    depth: int,
+) -> list[Any]:
+    """Decode the values at all offsets but the last, which is their end."""
+    left = end - first
+    found = []
+    for number in range(len(offsets) - 1):
+        at = first + offsets[number]
+        value, next_at = _value(data, at, end, names, known, depth)
+        left -= next_at - at
+        if left < 0:
+            raise InvalidVariant("values of an object or array share their bytes")
+        found.append(value)
+    return found

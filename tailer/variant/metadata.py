@@ -1,0 +1,71 @@
+"""The dictionary of names of a Variant (Variant Encoding, "Metadata encoding").
+
+Values of one column mostly share a few dictionaries, so small ones are cached.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from operator import gt
+from typing import Final
+
+from tailer.variant.errors import InvalidVariant
+
+__all__ = ["Metadata", "unsigned"]
+
+_VERSION: Final = 1
+_CACHED: Final = 1024
+_CACHED_BYTES: Final = 16_384
+_FORMATS: Final = {2: "H", 4: "I"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metadata:
+    """The names that values refer to by their index. `data`: as encoded."""
+
+    data: bytes
+    names: tuple[str, ...]
+
+    @staticmethod
+    def parse(data: bytes) -> "Metadata":
+        """Decode metadata. Raises `InvalidVariant`.
+
+        The flag for sorted names is not used: writers have set it wrongly.
+        """
+        return _parse_cached(data) if len(data) <= _CACHED_BYTES else _parse(data)
+
+
+def unsigned(data: bytes, at: int, count: int, size: int) -> Sequence[int]:
+    """Read `count` little-endian numbers of `size` bytes, 1 to 4, which must be there."""
+    if size == 1:
+        return data[at : at + count]
+    if size == 3:
+        return [int.from_bytes(data[i : i + 3], "little") for i in range(at, at + 3 * count, 3)]
+    return struct.unpack_from(f"<{count}{_FORMATS[size]}", data, at)
+
+
+def _parse(data: bytes) -> Metadata:
+    if not data:
+        raise InvalidVariant("the metadata is empty")
+    header = data[0]
+    if header & 0x0F != _VERSION:
+        raise InvalidVariant(f"the metadata has version {header & 0x0F}; version {_VERSION} is known")
+    size = (header >> 6) + 1
+    count = int.from_bytes(data[1 : 1 + size], "little")
+    start = 1 + size + (count + 1) * size
+    if start > len(data):
+        raise InvalidVariant("the metadata is shorter than its list of names")
+    offsets = unsigned(data, 1 + size, count + 1, size)
+    if offsets[0] != 0 or any(map(gt, offsets, offsets[1:])):
+        raise InvalidVariant("the offsets of names in the metadata decrease")
+    if start + offsets[-1] != len(data):
+        raise InvalidVariant(f"the names in the metadata take {len(data) - start} bytes, not {offsets[-1]}")
+    try:
+        return Metadata(data, tuple(str(data[start + a : start + b], "utf-8") for a, b in pairwise(offsets)))
+    except UnicodeDecodeError:
+        raise InvalidVariant("a name in the metadata is not UTF-8") from None
+
+
+_parse_cached: Final = lru_cache(_CACHED)(_parse)
