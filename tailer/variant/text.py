@@ -7,6 +7,7 @@ the fewest digits that read back as the same value, and always a point or an exp
 
 import math
 import struct
+from datetime import date
 from fractions import Fraction
 from typing import Final
 
@@ -15,6 +16,12 @@ __all__ = ["US_PER_DAY", "day_text", "double_text", "moment_text", "single_text"
 US_PER_DAY: Final = 86_400_000_000
 _DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
 _DAYS_TO_EPOCH: Final = 719_468  # from 0000-03-01 to 1970-01-01
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY: Final = date.min.toordinal() - _EPOCH_DAY
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH_DAY
+# Between these, Python's text of a float has no exponent and is ours.
+_REPR_IS_PLAIN: Final = 1e-4
+_REPR_IS_LONG: Final = 1e10
 _LARGEST_SINGLE: Final = 0x7F7F_FFFF  # the bits of the greatest finite float32
 _SMALLEST_NORMAL: Final = 2.0**-126
 
@@ -22,8 +29,11 @@ _SMALLEST_NORMAL: Final = 2.0**-126
 def day_text(days: int) -> str:
     """Return the date `days` after 1970-01-01.
 
-    Years are counted from March, so that the leap day ends a year, and the lengths of months follow one formula.
+    In what `date` cannot hold, years are counted from March, so that the leap day ends a year, and the lengths of
+    months follow one formula.
     """
+    if _FIRST_DAY <= days <= _LAST_DAY:
+        return date.fromordinal(_EPOCH_DAY + days).isoformat()
     era, day_of_era = divmod(days + _DAYS_TO_EPOCH, _DAYS_PER_ERA)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
@@ -50,6 +60,8 @@ def moment_text(count: int, digits: int = 6) -> str:
 
 def double_text(number: float) -> str:
     """Return a float64 as a JSON number; NaN and the infinities as JSON strings."""
+    if _REPR_IS_PLAIN <= abs(number) < _REPR_IS_LONG:
+        return repr(number)
     return _special(number) or _plain_or_scientific(repr(number))
 
 
