@@ -9,22 +9,22 @@ A library by itself; it needs nothing else of lake-tailer::
     payload.get("$.address.city").to_python()   # 'Oslo'
     payload.to_json()                           # '{"address":{"city":"Oslo"},"age":41}'
 
-`json_texts` gives the JSON text of every value of an Arrow column, shredded or not, and
-`python -m tailer.variant FILE.parquet` prints them.
+`json_texts` gives the JSON text of every value of an Arrow column, shredded or not, and `unshred` the column without
+shredding. `python -m tailer.variant FILE.parquet` prints a column.
 
 It implements the Variant Binary Encoding and the Variant Shredding of Parquet, version 1, strictly: every offset, size
 and text is checked before it is used, and whatever contradicts itself raises `InvalidVariant`. Time and memory are
 linear in the size of the value.
 """
 
+from tailer.variant.columns import UNSHREDDED, json_texts, unshred
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata
 from tailer.variant.scalars import Date, Timestamp
-from tailer.variant.shredded import ColumnReader, json_texts
 from tailer.variant.value import Variant, VariantType
 
 __all__ = [
-    "ColumnReader",
+    "UNSHREDDED",
     "Date",
     "InvalidVariant",
     "Metadata",
@@ -32,4 +32,5 @@ __all__ = [
     "Variant",
     "VariantType",
     "json_texts",
+    "unshred",
 ]

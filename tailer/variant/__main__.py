@@ -12,8 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailer.variant.columns import json_texts
 from tailer.variant.errors import InvalidVariant
-from tailer.variant.shredded import json_texts
 
 __all__ = ["main"]
 

@@ -16,9 +16,12 @@ from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata, unsigned
 from tailer.variant.scalars import Primitive
 
-__all__ = ["ARRAY", "MAX_DEPTH", "OBJECT", "SHORT_TEXT", "decode", "decode_at", "fields", "items", "ordered"]
+__all__ = ["ARRAY", "OBJECT", "SHORT_TEXT", "decode", "decode_at", "fields", "items", "ordered", "size_at"]
 
 MAX_DEPTH: Final = 128
+
+# The bytes of each primitive type after its header; those of binary and string say their size.
+_SIZES: Final = (0, 0, 0, 1, 2, 4, 8, 8, 5, 9, 17, 4, 8, 8, 4, 4, 4, 8, 8, 8, 16)
 
 # Basic types, the two lowest bits of a header.
 SHORT_TEXT: Final = 1
@@ -102,6 +105,33 @@ def items(data: bytes, at: int, limit: int) -> tuple[Sequence[int], int, int]:
     header = data[at]
     count, offsets_at = _count(data, at, limit, 4 if header & 0x10 else 1)
     return _offsets(data, offsets_at, count, (header >> 2 & 3) + 1, limit)
+
+
+def size_at(data: bytes, at: int, limit: int, names: int) -> int:
+    """Return the size of the value at `at`, without looking into what it holds. Raises `InvalidVariant`."""
+    if at >= limit:
+        raise InvalidVariant("the value ends early")
+    header = data[at]
+    match header & 3:
+        case 0:
+            size = _primitive_size(data, at, header >> 2)
+        case 1:
+            size = 1 + (header >> 2)
+        case 2:
+            size = fields(data, at, limit, names)[-1] - at
+        case _:
+            size = items(data, at, limit)[-1] - at
+    if at + size > limit:
+        raise InvalidVariant("a value is longer than what holds it")
+    return size
+
+
+def _primitive_size(data: bytes, at: int, number: int) -> int:
+    if number in (15, 16):
+        return 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+    if number >= len(_SIZES):
+        raise InvalidVariant(f"a value has the unknown type {number}")
+    return 1 + _SIZES[number]
 
 
 def _count(data: bytes, at: int, limit: int, size: int) -> tuple[int, int]:

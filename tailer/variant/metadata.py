@@ -4,7 +4,7 @@ Values of one column mostly share a few dictionaries, so small ones are cached.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -23,10 +23,19 @@ _FORMATS: Final = {2: "H", 4: "I"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metadata:
-    """The names that values refer to by their index. `data`: as encoded."""
+    """The names that values refer to by their index, and the index of each name. `data`: as encoded."""
 
     data: bytes
     names: tuple[str, ...]
+
+    ids: Mapping[str, int]
+
+    def ids_of(self, names: Iterable[str]) -> list[int]:
+        """Return the indexes of names. Raises `InvalidVariant` for one that is not there."""
+        try:
+            return [self.ids[name] for name in names]
+        except KeyError as error:
+            raise InvalidVariant(f"the name {error.args[0]!r} is not in the metadata") from None
 
     @staticmethod
     def parse(data: bytes) -> "Metadata":
@@ -63,9 +72,10 @@ def _parse(data: bytes) -> Metadata:
     if start + offsets[-1] != len(data):
         raise InvalidVariant(f"the names in the metadata take {len(data) - start} bytes, not {offsets[-1]}")
     try:
-        return Metadata(data, tuple(str(data[start + a : start + b], "utf-8") for a, b in pairwise(offsets)))
+        names = tuple(str(data[start + a : start + b], "utf-8") for a, b in pairwise(offsets))
     except UnicodeDecodeError:
         raise InvalidVariant("a name in the metadata is not UTF-8") from None
+    return Metadata(data, names, {name: index for index, name in enumerate(names)})
 
 
 _parse_cached: Final = lru_cache(_CACHED)(_parse)

@@ -1,4 +1,4 @@
-"""Columns of Variants, shredded or not (Variant Shredding).
+"""The storage of Variant columns, shredded or not (Variant Shredding).
 
 A Variant column is a struct with the fields `metadata`, `value` and, where it is shredded, `typed_value`, in any order.
 `value` and `typed_value` mean, together:
@@ -13,24 +13,21 @@ set        set            an object with the fields of both; an error if it is n
 =========  =============  ========================================================================
 
 The schema is checked when a `ColumnReader` is made, because a column of nulls never shows its values. Columns are read
-one after another, with all rows at once; decoded values of nested columns are put together per row.
+one after another, with all rows at once, and an `Assembler` puts the parts of each value together: as decoded values,
+or as one binary value again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-import msgspec
 import pyarrow as pa
 
-from tailer.variant.decode import decode, ordered
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata
-from tailer.variant.scalars import Form, JsonForm, Primitive, check_time, primitives
 
-__all__ = ["SQL_NULL", "ColumnReader", "json_texts"]
+__all__ = ["SQL_NULL", "Assembler", "ColumnReader"]
 
 
 class _Absent:
@@ -49,20 +46,55 @@ _MISSING: Final = _Absent("MISSING")
 _METADATA: Final = "metadata"
 _VALUE: Final = "value"
 _TYPED: Final = "typed_value"
+_PLACE: Final = frozenset({_VALUE, _TYPED})
 
-_Forms = Sequence[Primitive]
-# From the values of a typed column, those that are null among them, to their forms.
+
+class Assembler(Protocol):
+    """The target of reading: a form of values, and how parts are put together. All raise `InvalidVariant`."""
+
+    @property
+    def null(self) -> Any:
+        """The Variant null."""
+        ...
+
+    def primitive(self, number: int) -> Callable[[Any], Any]:
+        """Return what turns values of the type `number` into the form.
+
+        It is given a bool, int, float, Decimal, str or bytes; of dates, times and timestamps the int that is stored.
+        """
+        ...
+
+    def value(self, metadata: Metadata, data: bytes) -> Any:
+        """Return an encoded value in the form."""
+        ...
+
+    def array(self, items: Sequence[Any]) -> Any:
+        """Return an array of values in the form."""
+        ...
+
+    def object(self, metadata: Metadata, fields: Mapping[str, Any]) -> Any:
+        """Return an object of values in the form. All names must be in the metadata."""
+        ...
+
+    def merge(self, metadata: Metadata, rest: bytes, fields: Mapping[str, Any], columns: Set[str]) -> Any:
+        """Return an object of `fields` and those of the encoded object `rest`, which has no field of `columns`."""
+        ...
+
+
 _Leaf = Callable[[pa.Array], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """The storage of a value. Of `leaf`, `item` and `members` one is set where it is shredded, else none."""
+    """The storage of a value. Of `leaf`, `item` and `members` one is set where it is shredded, else none.
+
+    `leaf`: from a column to values in the form, and None.
+    """
 
     has_value: bool
     leaf: _Leaf | None = None
     item: "_Node | None" = None
-    members: dict[str, "_Node"] | None = None
+    members: "dict[str, _Node] | None" = None
 
     @property
     def is_typed(self) -> bool:
@@ -70,186 +102,169 @@ class _Node:
         return not (self.leaf is None and self.item is None and self.members is None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows that the values of a place belong to: their metadata (None: SQL NULL) and their numbers, for errors."""
+
+    metadata: Sequence[Metadata | None]
+    numbers: Sequence[int]
+
+    def take(self, owners: Sequence[int]) -> "_Rows":
+        """Return the rows at these places."""
+        return _Rows([self.metadata[i] for i in owners], [self.numbers[i] for i in owners])
+
+
 class ColumnReader:
-    """Reads columns of one type into the forms of `form`.
+    """Reads columns of one type into the form of an `Assembler`.
 
     Raises `InvalidVariant` for a type that is no Variant, or has a `typed_value` of a type that is not for shredding.
     """
 
-    def __init__(self, kind: pa.DataType, form: Form) -> None:
-        if not pa.types.is_struct(kind) or not {_METADATA, _VALUE, _TYPED} >= set(_names(kind)):
+    def __init__(self, kind: pa.DataType, assembler: Assembler) -> None:
+        names = _names(kind) if pa.types.is_struct(kind) else []
+        if _METADATA not in names or not _is_bytes(kind.field(_METADATA).type):
             raise InvalidVariant(f"{kind} is not the type of a Variant")
-        if _METADATA not in _names(kind) or not _is_bytes(kind.field(_METADATA).type):
-            raise InvalidVariant("there is no binary field `metadata`")
-        self._known = primitives(form)
-        self._root = _node(kind, form, "", {_METADATA})
+        self._assembler = assembler
+        self._root = self._node(kind, "", _PLACE | {_METADATA})
 
     def read(self, column: pa.StructArray) -> list[Any]:
         """Return the value of each row, `SQL_NULL` for those that are null. Raises `InvalidVariant` naming the row."""
-        children = dict(zip(_names(column.type), column.flatten(), strict=True))
+        children = _children(column)
         metadata: list[Metadata | None] = []
         for row, (data, is_there) in enumerate(zip(children[_METADATA].to_pylist(), _are_valid(column), strict=True)):
-            if not is_there:
-                metadata.append(None)
-            elif data is None:
+            if is_there and data is None:
                 raise InvalidVariant(f"row {row}: the metadata is null")
-            else:
-                metadata.append(_in_row(row, Metadata.parse, data))
-        found = _values(self._root, children, metadata, list(range(len(column))), self._known)
+            metadata.append(_in_row(row, Metadata.parse, data) if is_there else None)
+        found = self._values(self._root, children, _Rows(metadata, range(len(column))))
+        null = self._assembler.null
         return [
-            SQL_NULL if names is None else None if value is _MISSING else value
+            SQL_NULL if names is None else null if value is _MISSING else value
             for names, value in zip(metadata, found, strict=True)
         ]
 
+    def _node(self, kind: pa.DataType, path: str, known: frozenset[str]) -> _Node:
+        """Check the type of a place that holds values, named `path` in errors. `known`: what may be in the struct."""
+        names = _names(kind) if pa.types.is_struct(kind) else []
+        if len(set(names)) < len(names) or not known >= set(names) or not _PLACE & set(names):
+            raise InvalidVariant(f"{path or 'the column'} is not a struct with {_VALUE} or {_TYPED}")
+        if (has_value := _VALUE in names) and not _is_bytes(kind.field(_VALUE).type):
+            raise InvalidVariant(f"{path}{_VALUE} is {kind.field(_VALUE).type}, not binary")
+        if _TYPED not in names:
+            return _Node(has_value)
+        typed = kind.field(_TYPED).type
+        if pa.types.is_list(typed) or pa.types.is_large_list(typed):
+            return _Node(has_value, item=self._node(typed.value_type, f"{path}[].", _PLACE))
+        if pa.types.is_struct(typed):
+            if len(set(_names(typed))) < typed.num_fields:
+                raise InvalidVariant(f"{path}{_TYPED} has two fields of one name")
+            members = {field.name: self._node(field.type, f"{path}{field.name}.", _PLACE) for field in typed}
+            return _Node(has_value, members=members)
+        found = _type_number(typed)
+        if found is None:
+            raise InvalidVariant(f"{path}{_TYPED} is {typed}, which no Variant is shredded to")
+        return _Node(has_value, leaf=_leaf(typed, self._assembler.primitive(found)))
 
-def json_texts(column: pa.Array | pa.ChunkedArray, *, quote_decimals: bool = True) -> list[str | None]:
-    """Return the JSON text of each Variant of a column as `Variant.to_json` does; None for SQL NULL.
+    def _values(self, node: _Node, children: dict[str, pa.Array], rows: _Rows) -> list[Any]:
+        """Return the values of a place, `_MISSING` for those that are not there. `children`: its columns."""
+        count = len(rows.numbers)
+        typed = self._typed_values(node, children[_TYPED], rows) if node.is_typed else [_MISSING] * count
+        if not node.has_value:
+            pairs = zip(rows.metadata, rows.numbers, typed, strict=True)
+            return [self._typed(node, names, row, value) for names, row, value in pairs]
+        found = []
+        for data, value, names, row in zip(
+            children[_VALUE].to_pylist(), typed, rows.metadata, rows.numbers, strict=True
+        ):
+            if data is None or names is None:
+                found.append(self._typed(node, names, row, value))
+            elif value is _MISSING:
+                found.append(_in_row(row, self._assembler.value, names, data))
+            elif node.members is None:
+                raise InvalidVariant(f"row {row}: `value` and `typed_value` are both set, and are not of one object")
+            else:
+                found.append(_in_row(row, self._assembler.merge, names, data, value, node.members.keys()))
+        return found
 
-    Raises `InvalidVariant` naming the row.
-    """
-    reader = ColumnReader(column.type, JsonForm(quote_decimals))
-    chunks: Iterable[pa.Array] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    encode = msgspec.json.Encoder().encode
-    return [None if value is SQL_NULL else encode(value).decode() for chunk in chunks for value in reader.read(chunk)]
+    def _typed(self, node: _Node, names: Metadata | None, row: int, value: Any) -> Any:
+        """Return the value of a `typed_value` alone: an object is still a mapping."""
+        if node.members is None or value is _MISSING or names is None:
+            return value
+        return _in_row(row, self._assembler.object, names, value)
+
+    def _typed_values(self, node: _Node, column: pa.Array, rows: _Rows) -> list[Any]:
+        """Return the values of a `typed_value`, `_MISSING` for nulls; objects as mappings of their fields."""
+        if node.leaf is not None:
+            values = node.leaf(column)
+            return [_MISSING if value is None else value for value in values] if column.null_count else values
+        there = _are_valid(column)
+        if node.members is not None:
+            return self._fields(node.members, column, there, rows)
+        assert node.item is not None
+        offsets = column.offsets.to_pylist()
+        start, stop = offsets[0], offsets[-1]
+        owners = [index for index, (a, b) in enumerate(pairwise(offsets)) for _ in range(b - a)]
+        values = self._values(node.item, _children(column.values.slice(start, stop - start)), rows.take(owners))
+        items = [self._assembler.null if value is _MISSING else value for value in values]
+        return [
+            self._assembler.array(items[a - start : b - start]) if is_there else _MISSING
+            for (a, b), is_there in zip(pairwise(offsets), there, strict=True)
+        ]
+
+    def _fields(self, members: dict[str, _Node], column: pa.Array, there: Sequence[bool], rows: _Rows) -> list[Any]:
+        """Return the fields of shredded objects, `_MISSING` for nulls."""
+        columns = [
+            self._values(node, _children(field), rows)
+            for node, field in zip(members.values(), column.flatten(), strict=True)
+        ]
+        return [
+            {name: found[index] for name, found in zip(members, columns, strict=True) if found[index] is not _MISSING}
+            if is_there
+            else _MISSING
+            for index, is_there in enumerate(there)
+        ]
 
 
-def _node(kind: pa.DataType, form: Form, path: str, others: set[str]) -> _Node:
-    """Check the type of a place that holds values, named `path` in errors. `others`: what else is in the struct."""
-    names = _names(kind) if pa.types.is_struct(kind) else []
-    if not names or len(set(names)) < len(names) or not {_VALUE, _TYPED, *others} >= set(names):
-        raise InvalidVariant(f"{path or 'the column'} is not a struct of {_VALUE} and {_TYPED}")
-    if not {_VALUE, _TYPED} & set(names):
-        raise InvalidVariant(f"{path or 'the column'} has neither {_VALUE} nor {_TYPED}")
-    if (has_value := _VALUE in names) and not _is_bytes(kind.field(_VALUE).type):
-        raise InvalidVariant(f"{path}{_VALUE} is {kind.field(_VALUE).type}, not binary")
-    if _TYPED not in names:
-        return _Node(has_value)
-    typed = kind.field(_TYPED).type
-    if pa.types.is_list(typed) or pa.types.is_large_list(typed):
-        return _Node(has_value, item=_node(typed.value_type, form, f"{path}[].", set()))
-    if pa.types.is_struct(typed):
-        if len(set(_names(typed))) < typed.num_fields:
-            raise InvalidVariant(f"{path}{_TYPED} has two fields of one name")
-        members = {field.name: _node(field.type, form, f"{path}{field.name}.", set()) for field in typed}
-        return _Node(has_value, members=members)
-    return _Node(has_value, leaf=_leaf(typed, form, f"{path}{_TYPED}"))
-
-
-def _leaf(kind: pa.DataType, form: Form, path: str) -> _Leaf:
-    """Return what turns a column of a primitive type into forms (Variant Shredding, "Shredded Value Types")."""
-    if pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind) or _is_text(kind):
-        return _each(_unchanged)
-    if pa.types.is_float32(kind):
-        return _each(form.single)
-    if pa.types.is_float64(kind):
-        return _each(form.double)
+def _type_number(kind: pa.DataType) -> int | None:
+    """Return the type of Variant that a column is shredded to ("Shredded Value Types"); None where it is none."""
+    if kind in _NUMBERS:
+        return _NUMBERS[kind]
     if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
-        return _each(form.decimal)
-    if pa.types.is_date32(kind):
-        return _each(form.date, pa.int32())
-    if kind == pa.time64("us"):
-        return _each(lambda us: form.time(check_time(us)), pa.int64())
-    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ns") and kind.tz in (None, "UTC"):
-        moment = partial(form.timestamp, digits=6 if kind.unit == "us" else 9, is_utc=kind.tz is not None)
-        return _each(moment, pa.int64())
-    if isinstance(kind, pa.UuidType):
-        uuids = _each(form.uuid)
-        return lambda column: uuids(column.storage)
-    if _is_bytes(kind):
-        return _each(form.binary)
-    raise InvalidVariant(f"{path} is {kind}, which no Variant is shredded to")
+        return 8 if kind.precision <= 9 else 9 if kind.precision <= 18 else 10
+    return None
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _each(form: Callable[[Any], Any], plain: pa.DataType | None = None) -> _Leaf:
-    """Return what gives each value of a column its form, read as the type `plain`."""
+def _leaf(kind: pa.DataType, form: Callable[[Any], Any]) -> _Leaf:
+    """Return what gives each value of a column its form."""
+    plain = pa.int32() if pa.types.is_date32(kind) else pa.int64() if pa.types.is_temporal(kind) else None
 
     def convert(column: pa.Array) -> list[Any]:
-        values = (column if plain is None else column.cast(plain)).to_pylist()
+        stored = column.storage if isinstance(kind, pa.UuidType) else column
+        values = (stored if plain is None else stored.cast(plain)).to_pylist()
         return [None if value is None else form(value) for value in values]
 
     return convert
 
 
-def _values(
-    node: _Node, children: dict[str, pa.Array], metadata: Sequence[Metadata | None], rows: Sequence[int], known: _Forms
-) -> list[Any]:
-    """Return the values of a place, `_MISSING` for those that are not there.
-
-    `children`: the columns of the place. `metadata` and `rows`: of each value, for decoding and for errors.
-    """
-    typed = _typed_values(node, children[_TYPED], metadata, rows, known) if node.is_typed else [_MISSING] * len(rows)
-    if not node.has_value:
-        return typed
-    found = []
-    for data, value, names, row in zip(children[_VALUE].to_pylist(), typed, metadata, rows, strict=True):
-        if data is None or names is None:
-            found.append(value)
-            continue
-        decoded = _in_row(row, decode, names, data, known)
-        if value is not _MISSING:
-            decoded = _in_row(row, _merge, decoded, value, node)
-        found.append(decoded)
-    return found
-
-
-def _merge(rest: Any, shredded: Any, node: _Node) -> dict[str, Any]:
-    """Put a partially shredded object together."""
-    if node.members is None or not isinstance(rest, dict):
-        raise InvalidVariant("`value` and `typed_value` are both set, and are not the parts of one object")
-    if overlap := rest.keys() & node.members.keys():
-        raise InvalidVariant(f"the field {min(overlap)!r} is in `value` and in `typed_value`")
-    return ordered([*rest, *shredded], [*rest.values(), *shredded.values()])
-
-
-def _typed_values(
-    node: _Node, column: pa.Array, metadata: Sequence[Metadata | None], rows: Sequence[int], known: _Forms
-) -> list[Any]:
-    """Return the values of a `typed_value`, `_MISSING` for nulls."""
-    if node.leaf is not None:
-        values = node.leaf(column)
-        return [_MISSING if value is None else value for value in values] if column.null_count else values
-    there = _are_valid(column)
-    if node.members is not None:
-        return _objects(node.members, column, there, metadata, rows, known)
-    assert node.item is not None
-    offsets = column.offsets.to_pylist()
-    spans = [(a, b) if is_there else (a, a) for (a, b), is_there in zip(pairwise(offsets), there, strict=True)]
-    start, stop = offsets[0], offsets[-1]
-    owners = [0] * (stop - start)
-    for index, (a, b) in enumerate(spans):
-        owners[a - start : b - start] = [index] * (b - a)
-    items = column.values.slice(start, stop - start)
-    inner = dict(zip(_names(items.type), items.flatten(), strict=True))
-    values = _values(node.item, inner, [metadata[i] for i in owners], [rows[i] for i in owners], known)
-    nulls = [None if value is _MISSING else value for value in values]
-    return [
-        nulls[a - start : b - start] if is_there else _MISSING for (a, b), is_there in zip(spans, there, strict=True)
-    ]
-
-
-def _objects(
-    members: dict[str, _Node],
-    column: pa.Array,
-    there: Sequence[bool],
-    metadata: Sequence[Metadata | None],
-    rows: Sequence[int],
-    known: _Forms,
-) -> list[Any]:
-    """Return shredded objects, `_MISSING` for nulls."""
-    columns = []
-    for node, field in zip(members.values(), column.flatten(), strict=True):
-        inner = dict(zip(_names(field.type), field.flatten(), strict=True))
-        columns.append(_values(node, inner, metadata, rows, known))
-    found: list[Any] = []
-    for index, is_there in enumerate(there):
-        present = {name: column[index] for name, column in zip(members, columns, strict=True)}
-        keys = [name for name, value in present.items() if value is not _MISSING]
-        found.append(ordered(keys, [present[name] for name in keys]) if is_there else _MISSING)
-    return found
+_TEXTS: Final = (pa.string(), pa.large_string(), pa.string_view())
+_BYTES: Final = (pa.binary(), pa.large_binary(), pa.binary_view())
+_NUMBERS: Final[dict[pa.DataType, int]] = {
+    pa.bool_(): 1,
+    pa.int8(): 3,
+    pa.int16(): 4,
+    pa.int32(): 5,
+    pa.int64(): 6,
+    pa.float64(): 7,
+    pa.date32(): 11,
+    pa.timestamp("us", "UTC"): 12,
+    pa.timestamp("us"): 13,
+    pa.float32(): 14,
+    **dict.fromkeys(_BYTES, 15),
+    **dict.fromkeys(_TEXTS, 16),
+    pa.time64("us"): 17,
+    pa.timestamp("ns", "UTC"): 18,
+    pa.timestamp("ns"): 19,
+    pa.uuid(): 20,
+}
 
 
 def _in_row(row: int, work: Callable[..., Any], *args: Any) -> Any:
@@ -257,6 +272,11 @@ def _in_row(row: int, work: Callable[..., Any], *args: Any) -> Any:
         return work(*args)
     except InvalidVariant as error:
         raise InvalidVariant(f"row {row}: {error}") from None
+
+
+def _children(column: pa.Array) -> dict[str, pa.Array]:
+    """Return the fields of a struct, null where it is null."""
+    return dict(zip(_names(column.type), column.flatten(), strict=True))
 
 
 def _are_valid(column: pa.Array) -> list[bool]:
@@ -268,8 +288,4 @@ def _names(kind: pa.DataType) -> list[str]:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return kind in _BYTES

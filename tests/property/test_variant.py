@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.variant import InvalidVariant, Metadata, Variant, json_texts
+from tailer.variant import UNSHREDDED, InvalidVariant, Metadata, Variant, json_texts, unshred
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in
 from tests.support.variant.shredder import Shredding, shred, shreddings
 
@@ -111,8 +111,8 @@ def only_named_errors(names: bytes, value: bytes) -> None:
     assert (texts[0] is None) == (texts[1] is None)
     if texts[0] is not None:
         msgspec.json.decode(texts[0])
-        column = pa.array([{"metadata": names, "value": value}], type=UNSHREDDED)
-        assert json_texts(column) == [texts[0]]
+        column = pa.array([{"metadata": names, "value": value}], UNSHREDDED)
+        assert json_texts(column) == json_texts(unshred(column)) == [texts[0]]
     try:
         found = Variant(names, value)
         for path in ("$.a", "$[0]", "$[1].b"):
@@ -120,9 +120,6 @@ def only_named_errors(names: bytes, value: bytes) -> None:
             assert child is None or child.type
     except InvalidVariant:
         pass
-
-
-UNSHREDDED = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
 
 
 @settings(max_examples=200, deadline=None)
@@ -135,7 +132,28 @@ def test_what_is_shredded_is_put_together(
     expected = [None if row is None else json_of(row) for row in rows]
     assert json_texts(column) == expected
     assert json_texts(column.slice(skipped)) == expected[skipped:]
+    plain = unshred(column.slice(skipped))
+    assert plain.type == UNSHREDDED
+    assert json_texts(plain) == expected[skipped:]
+    unshredded = shred(rows, Shredding(), widths)
+    for found, row in zip(plain.to_pylist(), unshredded.to_pylist()[skipped:], strict=True):
+        assert (found is None) == (row is None)
+        assert row is None or same(Variant(**found), Variant(row["metadata"], row["value"]))
     assert json_texts(pa.chunked_array([column.slice(0, skipped), column.slice(skipped)])) == expected
+
+
+def same(one: Variant, other: Variant) -> bool:
+    """Return whether two Variants have the same types and values."""
+    python = one.to_python()
+    if isinstance(python, dict):
+        steps = [f"$['{name}']" for name in python if "'" not in name]
+    elif isinstance(python, list):
+        steps = [f"$[{index}]" for index in range(len(python))]
+    else:
+        return bool(one.type == other.type and python == other.to_python())
+    pairs = [(one.get(step), other.get(step)) for step in steps]
+    alike = all(a is not None and b is not None and same(a, b) for a, b in pairs)
+    return alike and one.type == other.type and len(python) == len(other.to_python())
 
 
 def test_small_metadata_is_decoded_once() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.variant import InvalidVariant, json_texts
+from tailer.variant import UNSHREDDED, InvalidVariant, json_texts, unshred
 from tests.support.variant.encoder import metadata, object_of
 
 NAMES = metadata(["a", "b"])
@@ -161,3 +162,34 @@ def test_the_command(tmp_path: Path) -> None:
     pq.write_table(pa.table({"v": pa.array([*rows, rows[0]], column.type), "w": pa.nulls(4, column.type)}), path)
     assert run(path) == (1, "", f"InvalidVariant: {path}: name a column: it has v, w that could be Variants\n")
     assert run(path, "v") == (1, "7\n\n", f"InvalidVariant: {path}: row 2: the value ends early\n")
+
+
+def test_unshred_gives_one_binary_value_per_row() -> None:
+    typed = pa.struct([("b", place(pa.decimal128(12, 2)))])
+    rows = [
+        {"metadata": NAMES, "value": object_of([0], [SEVEN]), "typed_value": {"b": {"typed_value": Decimal("1.50")}}},
+        None,
+        {"metadata": NAMES, "value": SEVEN},
+    ]
+    column = pa.array(rows, pa.struct([("typed_value", typed), ("value", BINARY), ("metadata", BINARY)]))
+    plain = unshred(column)
+    assert plain.type == UNSHREDDED
+    decimal = bytes([9 << 2, 2]) + (150).to_bytes(8, "little")
+    assert plain.to_pylist() == [
+        {"metadata": NAMES, "value": object_of([0, 1], [SEVEN, decimal])},
+        None,
+        {"metadata": NAMES, "value": SEVEN},
+    ]
+    assert unshred(plain).equals(plain)
+
+
+def test_names_of_columns_must_be_in_the_metadata() -> None:
+    rows = [{"typed_value": {"c": {"typed_value": 1}}}]
+    with pytest.raises(InvalidVariant, match="row 0: the name 'c' is not in the metadata"):
+        texts(rows, pa.struct([("c", place(pa.int64()))]))
+
+
+def test_unshred_refuses_values_that_cannot_be_copied() -> None:
+    for value in (b"", b"\x0c", b"\x00\x00", bytes([21 << 2]), b"\x03\x01\x00", bytes([16 << 2]) + b"\xff" * 4):
+        with pytest.raises(InvalidVariant, match="row 0"):
+            unshred(pa.array([{"metadata": NAMES, "value": value}]))
