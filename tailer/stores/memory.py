@@ -2,8 +2,9 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import TypeVar
 
 from anyio import to_thread
@@ -25,6 +26,7 @@ class MemoryStore:
     def __init__(self, uri: str = "memory:") -> None:
         self.uri = uri
         self.objects: dict[str, StoredObject] = {}
+        self._attributes: dict[str, Mapping[str, str]] = {}
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """See `ObjectStore.read`."""
@@ -58,6 +60,22 @@ class MemoryStore:
     async def delete(self, name: str) -> None:
         """See `ObjectStore.delete`."""
         self.objects.pop(name, None)
+        self._attributes.pop(name, None)
+
+    async def upload_if_absent(self, name: str, source: Path, attributes: Mapping[str, str]) -> None:
+        """See `UploadStore.upload_if_absent`."""
+        await self.put_if_absent(name, await to_thread.run_sync(source.read_bytes))
+        self._attributes[name] = dict(attributes)
+
+    async def attributes(self, name: str) -> Mapping[str, str]:
+        """See `UploadStore.attributes`."""
+        await self.stat(name)
+        return self._attributes.get(name, {})
+
+    async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
+        """See `UploadStore.names_below`."""
+        folder = f"{prefix}/" if prefix else ""
+        return sorted(name for name in self.objects if name.startswith(folder) and name > start_after)[:1000]
 
     def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
         """See `ObjectStore.make_wake`."""

@@ -2,16 +2,18 @@
 
 Put-if-absent is a PUT with `If-None-Match: *`. Its answer may be lost after the object was created, and connections
 repeat a PUT by themselves, so even a plain "exists already" is in doubt. Every such PUT therefore carries an id in the
-object's metadata, and where it fails, the object is asked whose it is. Some servers ignore the condition, which the
-first such PUT of a bucket finds out. Times of modification have whole seconds,
-because answers about single objects have no more.
+object's metadata, and where it fails, the object is asked whose it is. Uploads of files do the same. Some servers
+ignore the condition, which the first such PUT, or completion of a multipart upload, of a bucket finds out. Times of
+modification have whole seconds, because answers about single objects have no more.
 """
 
 import io
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
 import aiohttp
@@ -32,6 +34,7 @@ from tailer.stores.s3.clients import loop_client
 from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_login_refused, translate
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.ranges import RangeFile, S3Ranges
+from tailer.stores.s3.uploads import Upload
 from tailer.stores.wakeup import TimerWake, Wake
 
 __all__ = ["S3Store"]
@@ -47,8 +50,8 @@ _BUFFER_BYTES: Final = 2**20
 _CONFLICTS: Final = 5
 _WRITE_ID: Final = "lake-tailer-write"
 
-# Buckets whose server has shown that it knows put-if-absent.
-_CHECKED: Final[set[tuple[str, S3Options]]] = set()
+# Buckets whose server has shown that it knows the condition, in a single PUT (False) or a multipart upload (True).
+_CHECKED: Final[set[tuple[str, S3Options, bool]]] = set()
 
 _FAILURES: Final = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, ValueError, TornBody)
 
@@ -112,20 +115,39 @@ class S3Store:
 
         Raises `StorageAccessRefused` where the server does not know put-if-absent.
         """
-        write_id = uuid.uuid4().hex
-        request = {"Body": data, "IfNoneMatch": "*", "Metadata": {_WRITE_ID: write_id}}
-        for left in reversed(range(_CONFLICTS)):
-            try:
-                await self._ask(name, "put_object", _itself, Key=self._key(name), **request)
-            except StorageError as error:
-                if await self._was_written(name, write_id, error):
-                    return
-                if error_code(error.__cause__ or error) not in CONFLICT or not left:
-                    raise
-                await anyio.sleep(PAUSE_S)
-            else:
-                await self._check_condition(name, request)
-                return
+
+        async def put(metadata: Mapping[str, str]) -> None:
+            request = {"Body": data, "IfNoneMatch": "*", "Metadata": metadata}
+            await self._ask(name, "put_object", _itself, Key=self._key(name), **request)
+
+        await self._create(name, put)
+
+    async def upload_if_absent(self, name: str, source: Path, attributes: Mapping[str, str]) -> None:
+        """See `UploadStore.upload_if_absent`. Raises as `put_if_absent` does."""
+        upload = await in_thread(Upload, self.bucket, self._key(name), source, self.options)
+
+        async def send(metadata: Mapping[str, str]) -> None:
+            await in_thread(upload.send, {**attributes, **metadata})
+
+        await self._create(name, send, multipart=upload.is_multipart)
+
+    async def attributes(self, name: str) -> Mapping[str, str]:
+        """See `UploadStore.attributes`."""
+
+        async def metadata(answer: Answer) -> Mapping[str, str]:
+            found: Mapping[str, str] = answer.get("Metadata", {})
+            return found
+
+        return await self._ask(name, "head_object", metadata, Key=self._key(name))
+
+    async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
+        """See `UploadStore.names_below`; one request."""
+        folder = self._key(f"{prefix}/") if prefix else self._key("")
+        request = {"StartAfter": self._key(start_after)} if start_after else {}
+        page = await self._ask(prefix, "list_objects_v2", _itself, Prefix=folder, **request)
+        keys = (entry["Key"] for entry in page.get("Contents", ()))
+        names = sorted(key.removeprefix(self._key("")) for key in keys)
+        return [name for name in names if name > start_after]
 
     async def put(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put`."""
@@ -148,14 +170,34 @@ class S3Store:
     def _uri(self, name: str) -> str:
         return f"{self.uri}/{name}"
 
-    async def _check_condition(self, name: str, request: dict[str, Any]) -> None:
+    async def _create(
+        self, name: str, attempt: Callable[[Mapping[str, str]], Awaitable[None]], *, multipart: bool = False
+    ) -> None:
+        """Create an object by `attempt`, which is given the metadata that identify the writer."""
+        write_id = uuid.uuid4().hex
+        again = partial(attempt, {_WRITE_ID: write_id})
+        for left in reversed(range(_CONFLICTS)):
+            try:
+                await again()
+            except StorageError as error:
+                if await self._was_written(name, write_id, error):
+                    return
+                if error_code(error.__cause__ or error) not in CONFLICT or not left:
+                    raise
+                await anyio.sleep(PAUSE_S)
+            else:
+                await self._check_condition(name, again, multipart)
+                return
+
+    async def _check_condition(self, name: str, again: Callable[[], Awaitable[None]], multipart: bool) -> None:
         """Repeat the first PUT that created an object, which must fail: some servers ignore the condition."""
-        if (self.bucket, self.options) in _CHECKED:
+        key = self.bucket, self.options, multipart
+        if key in _CHECKED:
             return
         try:
-            await self._ask(name, "put_object", _itself, Key=self._key(name), **request)
+            await again()
         except ObjectAlreadyExists:
-            _CHECKED.add((self.bucket, self.options))
+            _CHECKED.add(key)
         except StorageError as error:
             _log.info("%s: it was not checked that the server knows put-if-absent: %s", self._uri(name), error)
         else:

@@ -39,6 +39,11 @@ class Request:
         """Return whether it is to create an object."""
         return self.method == "PUT" and "If-None-Match" in self.headers
 
+    @property
+    def is_completion(self) -> bool:
+        """Return whether it is to make the object of a multipart upload appear."""
+        return self.method == "POST" and "uploadId=" in self.query
+
 
 @dataclass
 class Fault:
@@ -202,6 +207,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass()
 
     def do_PUT(self) -> None:
+        """Pass it on."""
+        self._pass()
+
+    def do_POST(self) -> None:
         """Pass it on."""
         self._pass()
 
