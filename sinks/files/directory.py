@@ -31,18 +31,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
+from sinks.files.names import PLACE, after_place, beginning, place, position_of
 from tailer.delta.folders import table_around
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
-from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.plan import Position
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle, is_lasting
 
-__all__ = ["StreamDirectory", "check_free", "directory_name", "has_streams", "place", "translated"]
+__all__ = ["StreamDirectory", "check_free", "has_streams", "translated"]
 
 LOCK: Final = ".lock"
-_PLACE: Final = r"(\d{20})(?:\.(\d{20})\.(\d{20}))?"
-DATA_FILE: Final = re.compile(rf"{_PLACE}-{_PLACE}\.(?:jsonl|parquet)")
+DATA_FILE: Final = re.compile(rf"{PLACE}-{PLACE}\.(?:jsonl|parquet)")
 RESET: Final = re.compile(r"(\d{20})\.reset")
 
 
@@ -59,22 +58,6 @@ def translated(sink: str, path: Path) -> Iterator[None]:
             remedy = f"Check that {path} is a directory on a local file system and that this user may write to it."
             raise SinkRejected(sink, f"{where}: {error.strerror}", remedy) from error
         raise SinkUnavailable(sink, f"{where}: {error.strerror or error}") from error
-
-
-def directory_name(part: str) -> str:
-    """Encode a part of an app_id as a file name.
-
-    Everything is percent-encoded except letters, digits, `-`, `_`, `~` and inner points.
-    """
-    name = quote(part, safe="")
-    return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
-
-
-def place(position: Position) -> str:
-    """Format a position for names: the end of a version, or a position in its snapshot."""
-    if position.closes_version:
-        return f"{position.version:020d}"
-    return f"{position.version:020d}.{position.task - SNAPSHOT_TASKS:020d}.{position.row:020d}"
 
 
 def has_streams(sink: str, folder: Path) -> bool:
@@ -149,15 +132,8 @@ class _FileRange:
         if found := RESET.fullmatch(name):
             return cls(None, Position.end(int(found[1]) - 1), name)
         if found := DATA_FILE.fullmatch(name):
-            after = _position(found[1], found[2], found[3]) if found[2] else Position.end(int(found[1]) - 1)
-            return cls(after, _position(found[4], found[5], found[6]), name)
+            return cls(after_place(*found.groups()[:3]), position_of(*found.groups()[3:]), name)
         return None
-
-
-def _position(version: str, task: str | None, row: str | None) -> Position:
-    if task is None or row is None:
-        return Position.end(int(version))
-    return Position(int(version), SNAPSHOT_TASKS + int(task), int(row))
 
 
 class StreamDirectory:
@@ -267,8 +243,7 @@ class StreamDirectory:
         Raises `SinkFenced` if that file exists, `CommitUnknown` if it may not survive a crash.
         """
         self.forget()
-        first = place(Position.end(after.version + 1) if after.closes_version else after)
-        final = self.path / f"{first}-{place(end)}.{suffix}"
+        final = self.path / f"{beginning(after)}-{place(end)}.{suffix}"
         with translated(self._sink, self.path):
             try:
                 os.link(hidden, final)

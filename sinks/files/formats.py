@@ -7,11 +7,12 @@ there, some thousand at a time. Only transactions with a schema change between t
 place in Parquet, except that a gap is a row with the change type `gap`.
 """
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import fsync
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol, Self
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -22,7 +23,7 @@ from sinks.encoding.typed import Misfit, conform, gap_row, unite
 from tailer.errors import SinkRejected
 from tailer.events import ControlEvent, Gap
 
-__all__ = ["Draft", "JsonLines", "Parquet"]
+__all__ = ["Draft", "HiddenFile", "JsonLines", "Parquet"]
 
 WRITE_BUFFER_BYTES: Final = 1 << 20
 ROW_GROUP_ROWS: Final = 128 << 10
@@ -60,18 +61,36 @@ class Draft(Protocol):
         ...
 
 
-class _Hidden:
-    """A file with a hidden name."""
+class HiddenFile:
+    """A file that no reader looks for: `content`, to be written, which this process can open again at `path`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, content: IO[bytes]) -> None:
         self.path = path
-        self.content = path.open("xb", buffering=WRITE_BUFFER_BYTES)
+        self.content = content
+
+    @classmethod
+    def named(cls, path: Path) -> Self:
+        """Create a file at `path`, which may get another name later."""
+        return cls(path, path.open("xb", buffering=WRITE_BUFFER_BYTES))
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """Create a file in TMPDIR, without a name where the system allows that: it does not survive the process."""
+        content = tempfile.TemporaryFile(buffering=WRITE_BUFFER_BYTES, prefix="lake-tailer-")  # noqa: SIM115 - removed
+        path = Path(f"/proc/self/fd/{content.fileno()}")
+        if path.exists():
+            return cls(path, content)
+        content.close()
+        named = tempfile.NamedTemporaryFile(buffering=WRITE_BUFFER_BYTES, prefix="lake-tailer-", delete=False)  # noqa: SIM115
+        return cls(Path(named.name), named)
 
     def sync(self) -> None:
+        """Make the content durable."""
         self.content.flush()
         fsync(self.content.fileno())
 
     def remove(self) -> None:
+        """Remove the name, and close the file."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         with suppress(OSError):  # the disk is too full for the last bytes
@@ -79,15 +98,15 @@ class _Hidden:
 
 
 class JsonLines:
-    """A file with a line for each row and event. `new_path`: makes names for hidden files."""
+    """A file with a line for each row and event. `new_file`: makes hidden files."""
 
     suffix: Final = "jsonl"
 
-    def __init__(self, sink: str, new_path: Callable[[], Path], schema: pa.Schema) -> None:
+    def __init__(self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema) -> None:
         self.schema = schema
         self._sink = sink
-        self._new_path = new_path
-        self._file: _Hidden | None = None
+        self._new_file = new_file
+        self._file: HiddenFile | None = None
         self._encoder: FlatEncoder | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -116,21 +135,21 @@ class JsonLines:
         if self._file is not None:
             self._file.remove()
 
-    def _open(self) -> _Hidden:
+    def _open(self) -> HiddenFile:
         if self._file is None:
-            self._file = _Hidden(self._new_path())
+            self._file = self._new_file()
         return self._file
 
 
 class Parquet:
-    """A file with rows in row groups, under one schema. `new_path`: makes names for hidden files."""
+    """A file with rows in row groups, under one schema. `new_file`: makes hidden files."""
 
     suffix: Final = "parquet"
 
-    def __init__(self, sink: str, new_path: Callable[[], Path], schema: pa.Schema) -> None:
+    def __init__(self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema) -> None:
         self.schema = schema
         self._sink = sink
-        self._new_path = new_path
+        self._new_file = new_file
         self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
         self._fitting: pa.Schema | None = None  # schemas of rows that fit there
 
@@ -180,7 +199,7 @@ class Parquet:
         self._parts.remove(part)
 
     def _begin(self, schema: pa.Schema) -> "_Part":
-        part = _Part(self._sink, _Hidden(self._new_path()), schema)
+        part = _Part(self._sink, self._new_file(), schema)
         self._parts.append(part)
         part.open()
         return part
@@ -189,7 +208,7 @@ class Parquet:
 class _Part:
     """A Parquet file. Batches are merged to row groups of a size that reads well."""
 
-    def __init__(self, sink: str, file: _Hidden, schema: pa.Schema) -> None:
+    def __init__(self, sink: str, file: HiddenFile, schema: pa.Schema) -> None:
         self.schema = schema
         self._sink = sink
         self._file = file

@@ -1,9 +1,9 @@
 """The `files` sink: change rows as JSON Lines or Parquet files, exactly once, in one directory per stream.
 
-A transaction is one file, named by the versions it holds; `sinks.files.directory` describes the names and how files
-appear. A reader sees a file whole or not at all, and may process files in the order of their names. A version is in one
-file, except that the snapshot of a large table may be in several: each closes its transaction, so an interrupted
-snapshot continues after the last of them.
+A transaction is one file, named by the versions it holds. `sinks.files.directory` describes the names and how files
+appear on this machine, `sinks.files.in_store` the same for object stores. A reader sees a file whole or not at all, and
+may process files in the order of their names. A version is in one file, except that the snapshot of a large table may
+be in several: each closes its transaction, so an interrupted snapshot continues after the last of them.
 
 Events are between the rows: as lines in JSON Lines. In Parquet a gap is a row, and a schema change shows in the schema
 of the next file, or of this one if rows of both share it.
@@ -23,12 +23,17 @@ import pyarrow as pa
 from anyio import CancelScope, to_thread
 
 from sinks import read_options
-from sinks.files.directory import StreamDirectory, check_free, directory_name, has_streams, place, translated
 from sinks.files.formats import Draft, JsonLines, Parquet
-from tailer.errors import ConfigError, SinkFenced, SinkRejected
+from sinks.files.in_store import StoreFolders
+from sinks.files.local import LocalFolders
+from sinks.files.names import place
+from sinks.files.port import StreamFolder, StreamFolders
+from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
 from tailer.sink import Demands, Progress
+from tailer.stores.location import is_local, parse_location
+from tailer.stores.stores import Stores
 
 __all__ = ["FilesSink", "Format"]
 
@@ -36,16 +41,16 @@ Format = Literal["jsonl", "parquet"]
 
 
 class _Options(msgspec.Struct, frozen=True):
-    path: str  # the folder; a pipeline's files are in PATH/PIPELINE/TABLE_ID
+    path: str  # the folder, also s3://; a pipeline's files are in PATH/PIPELINE/TABLE_ID
     format: Format = "jsonl"  # of the files
     adopt: bool = False  # begin in a folder that holds other files
 
 
 class FilesSink:
-    """A `Sink` that writes to directories `<path>/<pipeline>/<table id>`.
+    """A `Sink` that writes to folders `<target>/<pipeline>/<table id>`.
 
-    An instance locks the directories it has written to until `aclose`. `adopt`: allow a folder with other files at the
-    start.
+    `target`: a path of this machine, a location in a store, or the folders. An instance locks the directories it has
+    written to until `aclose`. `adopt`: allow a folder with other files at the start.
     """
 
     splits_versions: Final = False
@@ -53,24 +58,32 @@ class FilesSink:
     demands: Final = Demands()
     distributes: Final = False
 
-    def __init__(self, name: str, path: Path, form: Format = "jsonl", *, adopt: bool = False) -> None:
+    def __init__(
+        self, name: str, target: Path | str | StreamFolders, form: Format = "jsonl", *, adopt: bool = False
+    ) -> None:
         self.name = name
         self._adopt = adopt
-        self._path = path
+        self._target = LocalFolders(name, target) if isinstance(target, Path) else target
         self._form = form
-        self._streams: dict[str, StreamDirectory] = {}
+        self._streams: dict[str, StreamFolder] = {}
         self._seen: dict[str, Position | None] = {}
+        if isinstance(self._target, str) and is_local(self._target):
+            self._target = LocalFolders(name, Path(self._target))
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Read the options `path`, a local directory; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
+        """Read the options `path`, a folder; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
 
         Raises `ConfigError`.
         """
         given = read_options(name, options, _Options)
-        if not given.path or "://" in given.path:
-            raise ConfigError(f"{name}.path", f"{given.path!r} is not a local directory", "Give a path such as out.")
-        return cls(name, Path(given.path), given.format, adopt=given.adopt)
+        return cls(name, parse_location(given.path, Path(), f"{name}.path"), given.format, adopt=given.adopt)
+
+    def use_stores(self, stores: Stores) -> None:
+        """See `tailer.sink.StoreWriter.use_stores`."""
+        if isinstance(location := self._target, str):
+            store = stores.open_uploads(location)
+            self._target = StoreFolders(self.name, store, partial(stores.open_parents, location))
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the end of the stream's directory from the names in it.
@@ -78,17 +91,17 @@ class FilesSink:
         Raises `SinkRejected` if they have a gap or an overlap, or are gone, and for a folder that is not ours.
         """
         stream = self._stream(app_id)
-        end = await to_thread.run_sync(stream.read_end)
+        end = await stream.read_end()
         if end is None:
             if (left := self._seen.get(app_id)) is not None:
                 raise stream.disappeared(f"this instance left it at {place(left)}, but it is empty")
-            await self._check_free(stream)
+            await stream.check_free(adopt=self._adopt)
         self._seen[app_id] = end
         return None if end is None else Progress(app_id, end)
 
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
-        return await to_thread.run_sync(has_streams, self.name, self._path / directory_name(pipeline))
+        return await self._folders().has_streams(pipeline)
 
     async def reset(self, progress: Progress) -> None:
         """Set the version to continue with, in a file of its own.
@@ -100,9 +113,13 @@ class FilesSink:
         if not end.closes_version:
             raise SinkRejected(self.name, f"only whole versions can count as delivered, and {end} is inside one")
         stream = self._stream(progress.app_id)
-        await self._check_free(stream)
-        await to_thread.run_sync(stream.lock)
-        await to_thread.run_sync(stream.put_reset, end)
+        await stream.check_free(adopt=self._adopt)
+        await stream.open()
+        draft = self._draft(stream, pa.schema([]))
+        try:
+            await stream.put_reset(draft, end)
+        finally:
+            await to_thread.run_sync(draft.remove)
         self._seen[progress.app_id] = end
 
     @asynccontextmanager
@@ -112,12 +129,12 @@ class FilesSink:
         Entering raises `SinkFenced` if another instance holds the directory or has committed since.
         """
         stream = self._stream(app_id)
-        await self._check_free(stream)
-        await to_thread.run_sync(stream.lock)
-        end = await to_thread.run_sync(stream.end)
+        await stream.check_free(adopt=self._adopt)
+        await stream.open()
+        end = await stream.end()
         if self._seen.setdefault(app_id, end) != end:
             raise _moved(self.name, stream, end)
-        draft = (JsonLines if self._form == "jsonl" else Parquet)(self.name, stream.hidden_path, schema)
+        draft = self._draft(stream, schema)
         try:
             yield _FilesTransaction(self.name, stream, draft, end, self._note)
         except BaseException:
@@ -130,16 +147,21 @@ class FilesSink:
     async def aclose(self) -> None:
         """Release the directories."""
         for stream in self._streams.values():
-            stream.unlock()
+            stream.close()
 
-    def _stream(self, app_id: str) -> StreamDirectory:
+    def _stream(self, app_id: str) -> StreamFolder:
         if app_id not in self._streams:
-            path = self._path.joinpath(*map(directory_name, app_id.split("/")))
-            self._streams[app_id] = StreamDirectory(self.name, path)
+            self._streams[app_id] = self._folders().stream(app_id)
         return self._streams[app_id]
 
-    async def _check_free(self, stream: StreamDirectory) -> None:
-        await to_thread.run_sync(partial(check_free, self.name, self._path, stream.path, adopt=self._adopt))
+    def _folders(self) -> StreamFolders:
+        if isinstance(self._target, str):
+            self.use_stores(Stores())
+        assert not isinstance(self._target, str)
+        return self._target
+
+    def _draft(self, stream: StreamFolder, schema: pa.Schema) -> Draft:
+        return (JsonLines if self._form == "jsonl" else Parquet)(self.name, stream.new_file, schema)
 
     def _note(self, app_id: str, end: Position) -> None:
         self._seen[app_id] = end
@@ -151,7 +173,7 @@ class _FilesTransaction:
     def __init__(
         self,
         name: str,
-        stream: StreamDirectory,
+        stream: StreamFolder,
         draft: Draft,
         end: Position | None,
         note: Callable[[str, Position], None],
@@ -182,14 +204,14 @@ class _FilesTransaction:
         if not (position.closes_version or position.in_snapshot):
             raise SinkRejected(self._name, f"files hold whole versions, and {position} is inside one")
         after = self._after(position)
-        end = await to_thread.run_sync(self._stream.end)
+        end = await self._stream.end()
         if end != self._end:
             raise _moved(self._name, self._stream, end)
         if after is None:
             # Without any row now or before, only the position can be recorded.
-            await to_thread.run_sync(self._stream.put_reset, position)
+            await self._stream.put_reset(self._draft, position)
         else:
-            await to_thread.run_sync(self._publish, after, position)
+            await self._stream.publish(self._draft, after, position)
         self._note(progress.app_id, position)
 
     def _hold(self, first: int, last: int) -> None:
@@ -211,22 +233,17 @@ class _FilesTransaction:
         return None if nothing else after
 
     def _write(self, rows: pa.RecordBatch) -> None:
-        with translated(self._name, self._stream.path):
+        with self._stream.drafting():
             self._draft.write(rows)
 
     def _announce(self, event: ControlEvent) -> None:
-        with translated(self._name, self._stream.path):
+        with self._stream.drafting():
             self._draft.announce(event)
 
-    def _publish(self, after: Position, end: Position) -> None:
-        with translated(self._name, self._stream.path):
-            hidden = self._draft.finish()
-        self._stream.publish(hidden, after, end, self._draft.suffix)
 
-
-def _moved(name: str, stream: StreamDirectory, end: Position | None) -> SinkFenced | SinkRejected:
+def _moved(name: str, stream: StreamFolder, end: Position | None) -> SinkFenced | SinkRejected:
     """Make the error for a stream that does not end where this instance left it."""
     if end is None:
         return stream.disappeared("this instance has delivered rows to it, but it is empty")
     where = end.version if end.closes_version else place(end)
-    return SinkFenced(name, f"{stream.path} ends with version {where} now")
+    return SinkFenced(name, f"{stream.location} ends with version {where} now")

@@ -1,12 +1,15 @@
-"""Delta tables in local folders, found by their logs: nothing else may be written into one."""
+"""Delta tables in folders, found by their logs: nothing else may be written into one."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from tailer.delta.log.listing import LOG
+from tailer.errors import StorageRefused
+from tailer.stores.uploads import UploadStore
 
-__all__ = ["holds_table", "table_around"]
+__all__ = ["holds_table", "table_around", "table_in_stores"]
 
 _VERSION_DIGITS: Final = 20
 
@@ -23,3 +26,20 @@ def holds_table(path: Path) -> bool:
 def table_around(path: Path) -> Path | None:
     """Return the nearest parent of `path`, with links resolved, that holds a Delta table; None without one."""
     return next(filter(holds_table, Path(os.path.realpath(path)).parents), None)
+
+
+async def table_in_stores(stores: Iterable[UploadStore]) -> str | None:
+    """Return the URI of the first of these folders that holds a Delta table; None if none of them does.
+
+    Folders after the first may be out of reach; those do not count. Raises `StorageError` for the first.
+    """
+    for number, store in enumerate(stores):
+        try:
+            names = await store.names_below(LOG)
+        except StorageRefused:
+            if number == 0:
+                raise
+            continue
+        if any(name.removeprefix(f"{LOG}/")[:_VERSION_DIGITS].isdigit() for name in names):
+            return store.uri
+    return None

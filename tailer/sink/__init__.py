@@ -28,6 +28,7 @@ from tailer.sink.ports import (
     Sink,
     SinkFactory,
     SinkTransaction,
+    StoreWriter,
 )
 from tailer.sink.together import WritesTogether, write_together
 from tailer.sink.wrapper import SinkWrapper
@@ -46,6 +47,7 @@ __all__ = [
     "SinkFactory",
     "SinkTransaction",
     "SinkWrapper",
+    "StoreWriter",
     "WritesTogether",
     "is_layout",
     "pipeline_of",

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
+from tailer.stores.stores import Stores
 
 __all__ = [
     "AtLeastOnceSink",
@@ -20,6 +21,7 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "SinkTransaction",
+    "StoreWriter",
 ]
 
 
@@ -201,6 +203,15 @@ class ProgressStore(Protocol):
 
     async def aclose(self) -> None:
         """Release the store."""
+        ...
+
+
+@runtime_checkable
+class StoreWriter(Protocol):
+    """The optional side of a sink whose option `path` may be in an object store."""
+
+    def use_stores(self, stores: Stores) -> None:
+        """Take the configured stores, before anything else is called; no I/O. Raises `ConfigError`."""
         ...
 
 

@@ -13,6 +13,7 @@ from tailer.stores.location import bucket_and_key, is_local, lies_in
 from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.s3 import S3Options, open_ranges, open_store
+from tailer.stores.uploads import UploadStore
 
 __all__ = ["Stores"]
 
@@ -33,6 +34,20 @@ class Stores:
         if is_local(location):
             return LocalStore(Path(location))
         return open_store(*_split(location), self.options(location))
+
+    def open_uploads(self, location: str) -> UploadStore:
+        """Open the store whose root is `location`, which is not local, to write to; no I/O. Raises as `open` does."""
+        store = self.open(location)
+        if not isinstance(store, UploadStore):
+            raise ConfigError(location, "is in a store that sinks cannot write to", "Give a local path, or s3://.")
+        return store
+
+    def open_parents(self, location: str) -> list[UploadStore]:
+        """Open the folders around `location`, the nearest first, up to its bucket; raises as `open_uploads` does."""
+        bucket, key = _split(location)
+        parts = key.split("/")
+        folders = ["/".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)] if key else []
+        return [self.open_uploads(f"s3://{bucket}/{folder}".rstrip("/")) for folder in folders]
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""

@@ -1,6 +1,8 @@
-"""The contract of a sink, kept by `files` in both formats."""
+"""The contract of a sink, kept by `files` in both formats, on this machine and in stores."""
 
+import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,13 @@ import pytest
 from anyio import to_thread
 from pyarrow import parquet
 
-from sinks.files.sink import FilesSink
+from sinks.files.in_store import StoreFolders
+from sinks.files.sink import FilesSink, Format
 from sinks.testing import SinkTests, flat_rows
+from tailer.stores.memory import MemoryStore
+from tailer.stores.s3 import S3Options, open_store
+from tailer.stores.uploads import UploadStore
+from tests.support.s3.server import S3Server, close_thread_clients
 
 
 class FilesTests(SinkTests):
@@ -43,3 +50,49 @@ class TestParquet(FilesTests):
 
     def _read(self, app_id: str) -> list[dict[str, Any]]:
         return [row for file in self.files(app_id, "parquet") for row in flat_rows(parquet.read_table(file))]
+
+
+def rows_of(content: bytes, form: str) -> list[dict[str, Any]]:
+    """Return the rows of a file."""
+    if form == "jsonl":
+        return [json.loads(line) for line in content.splitlines()]
+    return flat_rows(parquet.read_table(io.BytesIO(content)))
+
+
+class InStoreTests(SinkTests):
+    form: Format = "jsonl"
+    store: UploadStore
+
+    def make_sink(self) -> FilesSink:
+        return FilesSink("files", StoreFolders("files", self.store), self.form)
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        names = [meta.name for meta in await self.store.list(app_id) if meta.name.endswith(self.form)]
+        files = [await self.store.read(name, lambda stored: stored.data) for name in names]
+        return [row for content in files for row in await to_thread.run_sync(rows_of, content, self.form)]
+
+
+class TestJsonLinesInMemory(InStoreTests):
+    @pytest.fixture(autouse=True)
+    def destination(self) -> None:
+        self.store = MemoryStore()
+
+
+class TestParquetInMemory(TestJsonLinesInMemory):
+    form = "parquet"
+    reports_schema_changes = False
+
+
+class TestJsonLinesInS3(InStoreTests):
+    @pytest.fixture(autouse=True)
+    def destination(self, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        for name, value in versitygw.environment.items():
+            monkeypatch.setenv(name, value)
+        self.store = open_store(versitygw.new_bucket(), "out", S3Options())
+        yield
+        close_thread_clients()
+
+
+class TestParquetInS3(TestJsonLinesInS3):
+    form = "parquet"
+    reports_schema_changes = False

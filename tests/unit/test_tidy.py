@@ -75,11 +75,13 @@ LAYERS: Final = (
 )
 
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
-FOLDERS: Final = "tailer.stores.folders tailer.delta.folders"  # for sinks that write folders
+# For sinks that write folders, here and in stores.
+FOLDERS: Final = "tailer.delta.folders tailer.stores.* sinks.stores"
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 SINKS: Final = (
     ("sinks", "tailer.config.options", ""),
+    ("sinks.stores", PORTS, ""),
     ("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     ("sinks.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from sinks.files.directory import directory_name
+from sinks.files.names import directory_name
 from sinks.files.sink import FilesSink, Format
 from sinks.testing import change_batch
 from sinks.testing.announcements import change, gap, wider

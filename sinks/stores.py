@@ -1,0 +1,19 @@
+"""Errors of object stores as those of a sink."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tailer.errors import SinkRejected, SinkUnavailable, StorageError, StorageRefused
+
+__all__ = ["store_errors"]
+
+
+@contextmanager
+def store_errors(sink: str) -> Iterator[None]:
+    """Raise `SinkRejected` where the store refuses, and `SinkUnavailable` for every other error of it."""
+    try:
+        yield
+    except StorageRefused as error:
+        raise SinkRejected(sink, f"{error.path}: {error.reason}", error.hint) from error
+    except StorageError as error:
+        raise SinkUnavailable(sink, str(error)) from error
