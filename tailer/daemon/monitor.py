@@ -5,7 +5,7 @@ path        answer
 =========== =====================================================================================================
 `/metrics`  metrics for Prometheus
 `/livez`    200 while the event loop runs; 503 if it is blocked, and only a restart helps
-`/readyz`   200 while every pipeline runs and its last attempt succeeded; else 503. A line for each pipeline
+`/readyz`   200 while every pipeline delivers, or was paused; else 503. A line for each pipeline
 =========== =====================================================================================================
 
 Every other path is 404. The server is the standard library's, the metrics are prometheus_client's; WSGI connects them.
@@ -25,12 +25,14 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import anyio
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from tailer.changelog import report
+from tailer.daemon.computed_metrics import computed_metrics
 from tailer.engine.metrics import Counter, Metric
 from tailer.pipeline import retention, status
-from tailer.pipeline.status import PipelineState, PipelineStatus
+from tailer.pipeline.status import PipelineStatus
 
 __all__ = ["Monitor", "metrics_registry"]
 
@@ -49,7 +51,7 @@ class Monitor:
 
     def __init__(self, pipelines: Sequence[PipelineStatus]) -> None:
         self._pipelines = pipelines
-        self._metrics = make_wsgi_app(metrics_registry())
+        self._metrics = make_wsgi_app(metrics_registry(pipelines))
         self._beaten_s = time.monotonic()
 
     async def beat(self) -> None:
@@ -105,25 +107,29 @@ class Monitor:
 
     def _ready(self) -> tuple[HTTPStatus, str]:
         text = "".join(f"{pipeline.name}: {pipeline.state}\n" for pipeline in self._pipelines)
-        ready = all(pipeline.state is PipelineState.READY for pipeline in self._pipelines)
+        ready = all(pipeline.is_ready for pipeline in self._pipelines)
         return HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, text
 
 
-def metrics_registry() -> CollectorRegistry:
+def metrics_registry(pipelines: Sequence[PipelineStatus] = ()) -> CollectorRegistry:
     """Return what Prometheus may ask for: the metrics of all pipelines of this process, and of the process itself."""
     registry = CollectorRegistry()
-    for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, _PipelineMetrics()):
+    for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, _PipelineMetrics(pipelines)):
         registry.register(collector)
     return registry
 
 
 class _PipelineMetrics(Collector):
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    def __init__(self, pipelines: Sequence[PipelineStatus]) -> None:
+        self._pipelines = pipelines
+
+    def collect(self) -> Iterator[MetricFamily]:
         """Yield the metrics in Prometheus's form."""
-        return map(_family, _METRICS)
+        yield from map(_family, _METRICS)
+        yield from computed_metrics(self._pipelines)
 
 
-def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+def _family(metric: Metric) -> MetricFamily:
     if isinstance(metric, Counter):
         counter = CounterMetricFamily(metric.name, metric.meaning, labels=_LABELS)
         for pipeline, sample in metric.samples().items():

@@ -1,29 +1,24 @@
-"""Run pipelines in one task group, and drain them on a signal; `tailer run` and `tailer tail` share this.
-
-A pipeline that stops with an error does not stop the others. After the last one has ended the errors are raised
-together. SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that are not done after `drain_s`,
-or at a second signal, are cancelled. Nothing is half committed (invariant 1), and the next run delivers the rest
-(invariant 2).
+"""Put the pipelines of a configuration together, and run them: `tailer run`.
 
 Messages go to standard error, because standard output belongs to the stdout sink.
 """
 
 import logging
-import signal
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 import anyio
 from anyio import to_thread
-from anyio.abc import TaskStatus
 
 from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.tables import open_files
 from tailer.daemon.engines import Engines, open_engines
+from tailer.daemon.runs import Drainable, Lifecycle, Runs
 from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
@@ -36,49 +31,68 @@ from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
 
-__all__ = ["Drainable", "close_sinks", "log_to_stderr", "open_layout", "open_sink", "run_all", "serve"]
+__all__ = ["close_sinks", "log_to_stderr", "open_layout", "open_sink", "serve"]
 
 CLOSE_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
 
-class Drainable(Protocol):
-    """A pipeline, as far as it is run and stopped."""
-
-    async def run(self) -> None:
-        """Work until the end, an error, or `stop`."""
-        ...
-
-    def stop(self) -> None:
-        """Make `run` return after the transaction it is in."""
-        ...
-
-
 async def serve(settings: Settings) -> None:
-    """Run every pipeline of `settings` until all have ended, or are drained after a signal.
+    """Run every pipeline of `settings` until none is left that could run, or all are drained after a signal.
 
-    Raises an `ExceptionGroup` of the errors, each with a note that names its pipeline.
+    Raises an `ExceptionGroup` of the errors of stopped pipelines, each with a note that names its pipeline.
     """
-    sinks: list[Sink] = []
-    statuses = {each.name: PipelineStatus(each.name, not _is_written_by_spark(each)) for each in settings.pipelines}
-    async with _monitored(settings, list(statuses.values())):
+    statuses = [_status_of(each) for each in settings.pipelines]
+    opened: list[Sink] = []
+    async with _monitored(settings, statuses):
         try:
             delta = any(map(_is_written_by_spark, settings.pipelines))
             files = open_files(settings.stores)
             async with open_engines(settings.engine, settings.spark, files, delta=delta) as engines:
-                pipelines: dict[str, Drainable] = {}
-                for each in settings.pipelines:
-                    sinks.append(open_sink(settings, each))
-                    status = statuses[each.name]
-                    pipelines[each.name] = _Reporting(_pipeline(each, sinks[-1], engines, status), status)
-                failures = await run_all(pipelines, settings.drain_s)
+                makes = [
+                    partial(_Run, settings, each, engines, status, opened)
+                    for each, status in zip(settings.pipelines, statuses, strict=True)
+                ]
+                lifecycles = [
+                    Lifecycle(status, make, revives=True) for status, make in zip(statuses, makes, strict=True)
+                ]
+                failures = await Runs(lifecycles, settings.drain_s).run()
         finally:
-            await close_sinks(sinks)
+            await close_sinks(opened)
     for name, error in failures.items():
         error.add_note(name)
     if failures:
         raise ExceptionGroup("pipelines stopped", list(failures.values()))
+
+
+class _Run:
+    """A run of a pipeline with a sink of its own, which is in `opened` until the run ends."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: PipelineSettings,
+        engines: Engines,
+        status: PipelineStatus,
+        opened: list[Sink],
+    ) -> None:
+        self._sink = open_sink(settings, pipeline)
+        self._opened = opened
+        opened.append(self._sink)
+        self._pipeline = _pipeline(pipeline, self._sink, engines, status)
+
+    async def run(self) -> None:
+        """See `Drainable.run`."""
+        try:
+            await self._pipeline.run()
+        finally:
+            await close_sinks([self._sink])
+            self._opened.remove(self._sink)
+
+    def stop(self) -> None:
+        """See `Drainable.stop`."""
+        self._pipeline.stop()
 
 
 def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
@@ -103,83 +117,6 @@ async def close_sinks(sinks: Sequence[Sink]) -> None:
                 await sink.aclose()
             except TailerError as error:
                 _log.warning("%s", error)
-
-
-async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[str, Exception]:
-    """Run pipelines, given by name, until all have ended; return the errors by name.
-
-    After SIGTERM or SIGINT they have `drain_s` seconds to finish; a second signal cancels them.
-    """
-    runs = _Runs(pipelines, drain_s)
-    async with anyio.create_task_group() as group:
-        await group.start(runs.obey_signals)
-        await runs.run()
-        group.cancel_scope.cancel()
-    return runs.failures
-
-
-class _Runs:
-    def __init__(self, pipelines: Mapping[str, Drainable], drain_s: float) -> None:
-        self.failures: dict[str, Exception] = {}
-        self._running = dict(pipelines)
-        self._drain_s = drain_s
-        self._scope = anyio.CancelScope()
-
-    async def run(self) -> None:
-        with self._scope:
-            async with anyio.create_task_group() as group:
-                for name, pipeline in self._running.items():
-                    group.start_soon(self._run_one, name, pipeline)
-        if self._scope.cancelled_caught:
-            _log.info("cancelled %s; the next run delivers what was not committed", self._names())
-
-    async def obey_signals(self, *, task_status: TaskStatus[None]) -> None:
-        """Start the drain and its deadline at the first signal; cancel at the second."""
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
-            task_status.started()
-            draining = False
-            async for number in signals:
-                if draining:
-                    self._scope.cancel()
-                    continue
-                draining = True
-                self._scope.deadline = anyio.current_time() + self._drain_s
-                word = signal.Signals(number).name
-                _log.info("%s: draining %s, %g s at most", word, self._names(), self._drain_s)
-                for pipeline in self._running.values():
-                    pipeline.stop()
-
-    async def _run_one(self, name: str, pipeline: Drainable) -> None:
-        try:
-            await pipeline.run()
-        except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised after the last pipeline
-            self.failures[name] = error
-            if len(self._running) > 1:
-                bug = None if isinstance(error, TailerError) else error
-                _log.error("%s stopped: %s; the others go on", name, error, exc_info=bug)
-        del self._running[name]
-
-    def _names(self) -> str:
-        return ", ".join(self._running)
-
-
-class _Reporting:
-    """A pipeline that records in its status whether it runs."""
-
-    def __init__(self, pipeline: Drainable, status: PipelineStatus) -> None:
-        self._pipeline = pipeline
-        self._status = status
-
-    async def run(self) -> None:
-        self._status.note_start()
-        try:
-            await self._pipeline.run()
-        finally:
-            self._status.note_stop()
-
-    def stop(self) -> None:
-        self._pipeline.stop()
 
 
 @asynccontextmanager
@@ -231,6 +168,11 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: 
     return row_pipeline(
         settings.name, table, sink, engine, wake, settings.start, None, settings.policy, limits, watch, status
     )
+
+
+def _status_of(settings: PipelineSettings) -> PipelineStatus:
+    counts_rows = not _is_written_by_spark(settings)
+    return PipelineStatus(settings.name, counts_rows, settings.table, settings.sink_kind)
 
 
 def _is_written_by_spark(settings: PipelineSettings) -> bool:

@@ -54,19 +54,21 @@ class ResumePoint:
 class VersionRange:
     """The versions `first` to `last`, which are delivered together.
 
-    `oldest_ms`: when the first one was committed; None: not known. `plans`: of each version, or the pages of one
-    snapshot; empty where the writers plan for themselves.
+    `oldest_ms`: when the first one was committed; None: not known. `size_bytes`: of their files. `plans`: of each
+    version, or the pages of one snapshot; empty where the writers plan for themselves.
     """
 
     first: int
     last: int
     oldest_ms: int | None = None
+    size_bytes: int = 0
     plans: tuple[ChangePlan, ...] = ()
 
     @classmethod
     def of(cls, plans: Sequence[ChangePlan]) -> Self:
         """Return the range of `plans`, at least one, all of one table."""
-        return cls(plans[0].version, plans[-1].version, plans[0].timestamp_ms, tuple(plans))
+        size_bytes = sum(plan.size_bytes for plan in plans)
+        return cls(plans[0].version, plans[-1].version, plans[0].timestamp_ms, size_bytes, tuple(plans))
 
 
 class Session(Protocol):

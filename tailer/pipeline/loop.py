@@ -87,7 +87,7 @@ class Pipeline:
             return await self._session()
         except TailerError as error:
             if self._loss.is_news(error):
-                self._retries.note_error()
+                self._retries.status.note_error(error)
                 return False
             if not await self._loss.wait(error, has_end=self._until is not None):
                 raise
@@ -103,6 +103,7 @@ class Pipeline:
         self._loss.forget_other(table_id)
         async with self._delivery.session(table_id) as session:
             last = await self._table.resolve_end(self._until) if self._until is not None else None
+            self._retries.status.note_step()
             try:
                 done = await self._deliver_all(session, last)
                 await session.commit()
@@ -124,6 +125,7 @@ class Pipeline:
                 return False
             point = after_loss
         elif point.snapshot:
+            self._retries.status.note_snapshot(point.version)
             if self._retries.is_stopping() or not await session.snapshot(point.version, point.after):
                 return True
             point = point.after_snapshot()
@@ -138,8 +140,9 @@ class Pipeline:
                 continue
             versions = await session.plan()
             if versions is None:
-                await self._wait(session)
+                await self._wait(session, point.version - 1)
                 continue
+            self._retries.status.note_work(versions.last, versions.oldest_ms, versions.size_bytes)
             await self._look_back(versions)
             await session.deliver(versions, point.after)
             point = ResumePoint(versions.last + 1)
@@ -190,21 +193,24 @@ class Pipeline:
         if followed not in (None, found) and followed not in await self._table.ids(-1):
             raise TableReplaced(self._table.uri, version, followed or "", found)
 
-    async def _wait(self, session: Session) -> None:
-        """Commit what is open, then wait for a new version."""
+    async def _wait(self, session: Session, latest: int) -> None:
+        """Commit what is open, up to the version `latest`, then wait for a new one."""
         await session.commit()
-        self._retries.note_success()
+        self._retries.note_caught_up(latest)
         if self._vacuum_watch is not None and self._table.retention_ms is not None:
             self._vacuum_watch.caught_up(self._table.retention_ms)
         if isinstance(session.sink, Heartbeat) and session.app_id is not None:
             await session.sink.beat(session.app_id)
         await self._wake.wait(self._poll_interval_s)
+        self._retries.status.note_step()
 
     async def _look_back(self, versions: VersionRange) -> None:
         """Report the length and age of the backlog from time to time, while there is one."""
         watch, kept_ms = self._vacuum_watch, self._table.retention_ms
-        if watch is None or kept_ms is None or versions.oldest_ms is None:
+        if watch is None or time.monotonic() - self._looked_back < _LOOK_BACK_S:
             return
-        if time.monotonic() - self._looked_back >= _LOOK_BACK_S:
-            self._looked_back = time.monotonic()
-            watch.report(await self._table.latest() - versions.first + 1, versions.oldest_ms, kept_ms)
+        self._looked_back = time.monotonic()
+        latest = await self._table.latest()
+        self._retries.status.backlog.latest = latest
+        if kept_ms is not None and versions.oldest_ms is not None:
+            watch.report(latest - versions.first + 1, versions.oldest_ms, kept_ms)

@@ -1,7 +1,8 @@
 """Retries of a pipeline's sessions, the same for every kind of pipeline.
 
 Each session begins with the progress in the sink. A session that fails with a temporary error is repeated, after pauses
-that grow, until `Limits.retry_for_s` have passed without success. The session itself reports success.
+that grow, until `Limits.retry_for_s` have passed without success. The session itself reports success. Then the pipeline
+stops; `revival_pause_s` says when the daemon begins it again.
 """
 
 import logging
@@ -13,12 +14,24 @@ import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from tailer.errors import Retry, TailerError
-from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.status import Committed, PipelineStatus
 
-__all__ = ["Retries"]
+__all__ = ["Retries", "revival_pause_s"]
 
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
+_REVIVE_FIRST_S: Final = 60.0
+_REVIVE_LAST_S: Final = 1800.0
+
+
+def revival_pause_s(error: BaseException, stops: int) -> float | None:
+    """Return after how many seconds a pipeline that `error` stopped begins again by itself; None: a person must act.
+
+    `stops`: how often it has stopped since it last delivered, this time included.
+    """
+    if not isinstance(error, TailerError) or error.retry not in _RETRIED:
+        return None
+    return min(_REVIVE_FIRST_S * 2.0 ** min(stops - 1, 10), _REVIVE_LAST_S)
 
 
 class Retries:
@@ -29,7 +42,7 @@ class Retries:
 
     def __init__(self, name: str, retry_for_s: float, status: PipelineStatus | None = None) -> None:
         self._name = name
-        self._status = status or PipelineStatus(name)
+        self.status: Final = status or PipelineStatus(name)
         self._retry_for_s = retry_for_s
         self._stopping = anyio.Event()
         self._succeeded = False
@@ -42,25 +55,16 @@ class Retries:
     def stop(self) -> None:
         """Begin no other session."""
         self._stopping.set()
-        self._status.note_drain()
 
-    def note_success(self) -> None:
-        """Note that the current session has made progress."""
+    def note_commit(self, done: Committed) -> None:
+        """Note a transaction of the current session, which has thereby made progress."""
         self._succeeded = True
-        self._status.note_success()
+        self.status.note_commit(done)
 
-    def note_commit(self, rows: int) -> None:
-        """Note that `rows` were committed, and with them progress."""
-        self.note_rows(rows)
-        self.note_success()
-
-    def note_rows(self, rows: int) -> None:
-        """Note that `rows` were committed, by a session that may still fail."""
-        self._status.note_rows(rows)
-
-    def note_error(self) -> None:
-        """Note an error after which the next session follows at once."""
-        self._status.note_error()
+    def note_caught_up(self, version: int) -> None:
+        """Note that the current session found nothing due after `version`."""
+        self._succeeded = True
+        self.status.note_caught_up(version)
 
     async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
         """Run sessions until one returns True or `stop` is called. After False the next one follows at once.
@@ -84,17 +88,18 @@ class Retries:
         if self.is_stopping():
             return True
         self._succeeded = False
+        self.status.note_step()
         try:
             return await session()
         except TailerError as error:
-            self._status.note_error()
+            self.status.note_error(error)
             if not self._succeeded or not self._may_pass(error):
                 raise
             _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
-            self._status.note_retry()
+            self.status.note_retry()
             return False
-        except Exception:
-            self._status.note_error()
+        except Exception as error:
+            self.status.note_error(error)
             raise
 
     def _may_pass(self, error: BaseException) -> bool:
@@ -106,7 +111,7 @@ class Retries:
         return time.monotonic() - self._failing_since >= self._retry_for_s
 
     def _report(self, state: RetryCallState) -> None:
-        self._status.note_retry()
+        self.status.note_retry()
         error = state.outcome.exception() if state.outcome is not None else None
         _log.warning("%s: %s; retrying in %.1f s", self._name, error, state.upcoming_sleep)
 

@@ -84,7 +84,8 @@ class RowDelivery:
         self.table: Final = table
         self.sink: Final = sink
         self.policy: Final = policy
-        self.versions: Final = VersionWriter(name, table, engine, policy, sink.splits_snapshots, retries.is_stopping)
+        notes = retries.is_stopping, retries.status.note_step
+        self.versions: Final = VersionWriter(name, table, engine, policy, sink.splits_snapshots, *notes)
         self._limits = limits.within(sink.demands)
         self._retries = retries
 
@@ -93,6 +94,7 @@ class RowDelivery:
         """See `Delivery.session`."""
         progress = await find_progress(self.name, self.table, table_id, self.sink)
         resume = None if progress is None else ResumePoint.following(progress.position)
+        self._retries.status.note_resume(None if progress is None else progress.position)
         made = self.table.confirm, self._retries.note_commit
         async with SinkWriter(self.name, self.sink, progress, self._limits, *made) as writer:
             yield RowSession(self, writer, resume)

@@ -11,6 +11,7 @@ at this version or later was written by another instance.
 
 import logging
 import time
+from collections import Counter as Tally
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +19,13 @@ from typing import Final
 
 import anyio
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.engine.port import Engine
 from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, prefetched
 from tailer.errors import CommitUnknown, SinkFenced
-from tailer.events import ChangeBatch, Gap, SchemaChange
+from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
+from tailer.pipeline.status import Committed
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of
 from tailer.progress.recorded import Recorded
@@ -65,9 +68,9 @@ class Limits:
 class SinkWriter:
     """The writer of the pipeline `name` to `sink`, which continues from `progress`.
 
-    `confirm`: called before a commit; may raise to prevent it. `committed`: called after each commit with the number of
-    its rows. `table_id`: the id under which progress was committed last; None: no progress yet. `schema`: the schema of
-    rows that the sink knows of at this point (as in `ChangeTask.schema`); None: none yet.
+    `confirm`: called before a commit; may raise to prevent it. `committed`: called after each commit. `table_id`: the
+    id under which progress was committed last; None: no progress yet. `schema`: the schema of rows that the sink knows
+    of at this point (as in `ChangeTask.schema`); None: none yet.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class SinkWriter:
         progress: Progress | None,
         limits: Limits,
         confirm: Callable[[Position | None], Awaitable[None]],
-        committed: Callable[[int], None],
+        committed: Callable[[Committed], None],
     ) -> None:
         self._name = name
         self._sink = sink
@@ -90,6 +93,7 @@ class SinkWriter:
         self._transaction: SinkTransaction | None = None
         self._position: Position | None = None
         self._versions = self._rows = self._bytes = 0
+        self._kinds: Tally[str] = Tally()
         self._since = 0.0
         self.schema: pa.Schema | None = None
 
@@ -138,6 +142,7 @@ class SinkWriter:
             count = self._fitting(batches, schema, plan)
             self._position = None  # while the sink may have a part of the rows, nothing can be committed
             await write_together(transaction, batches[:count])
+            self._kinds.update(_kinds_of(batches[:count]))
             self._position = _end_of(batches[count - 1])
             if self._is_due and self.may_commit:
                 await self.commit()
@@ -198,7 +203,8 @@ class SinkWriter:
             raise CommitUnknown(self._sink.name, reason) from error
         self._transaction = None
         self._delivered = self._position
-        self._committed(self._rows)
+        seconds = time.monotonic() - self._since
+        self._committed(Committed(self._position, self._kinds, self._bytes, seconds))
         await self._stack.aclose()
         _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
         self._position = None
@@ -254,6 +260,7 @@ class SinkWriter:
             self.table_id = table_id
         if self._transaction is None:
             self._versions = self._rows = self._bytes = 0
+            self._kinds = Tally()
             self._since = time.monotonic()
             begun = self._sink.begin(app_id, output_schema(schema))
             self._transaction = await self._stack.enter_async_context(begun)
@@ -284,3 +291,12 @@ def _schema_of(batch: ChangeBatch, plan: ChangePlan) -> pa.Schema:
 
 def _end_of(batch: ChangeBatch) -> Position:
     return Position(batch.version, batch.task, batch.last_row)
+
+
+def _kinds_of(batches: Sequence[ChangeBatch]) -> Tally[str]:
+    """Count the rows of each change type."""
+    found: Tally[str] = Tally()
+    for batch in batches:
+        for kind in pc.value_counts(batch.rows.column(CHANGE_TYPE)):
+            found[kind["values"].as_py()] += kind["counts"].as_py()
+    return found

@@ -1,84 +1,395 @@
-"""The state of each pipeline for operators: metrics and the readiness check.
+"""The state of each pipeline for operators: one state machine, and what it delivered so far.
 
-A stopped pipeline keeps its counters, with `lake_tailer_pipeline_up` at 0. Its gauges, such as the number of versions
-it is behind, are removed: an old value would look healthy.
+=============  =======================================================================================
+state          meaning
+=============  =======================================================================================
+`starting`     asks the sink for its progress; nothing has been read yet
+`snapshot`     delivers all rows of one version
+`catching_up`  delivers a backlog
+`streaming`    is at the newest version, or less than `BEHIND_AFTER_S` behind it
+`idle`         is at the newest version, which is older than `IDLE_AFTER_S`
+`retrying`     the last attempt failed; the next one follows by itself
+`paused`       an operator paused it
+`stopped`      has ended; `why` and `retry_at_s` say whether it begins again by itself
+=============  =======================================================================================
+
+A drain is a reason (`why`), not a state: the pipeline still delivers. The loop and the daemon note what happens; time
+alone makes a `streaming` pipeline `idle`, or one that cannot keep up `catching_up`. So the state is computed when it is
+asked for, and a pipeline that hangs cannot look fresh.
 """
 
 import time
-from enum import StrEnum
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import Final
 
 from tailer.engine.metrics import Counter, Gauge
+from tailer.errors import TailerError
+from tailer.plan import Position
 
-__all__ = ["METRICS", "PipelineState", "PipelineStatus"]
+__all__ = [
+    "BEHIND_AFTER_S",
+    "IDLE_AFTER_S",
+    "METRICS",
+    "Backlog",
+    "Committed",
+    "Fault",
+    "PipelineState",
+    "PipelineStatus",
+]
+
+IDLE_AFTER_S: Final = 60.0
+BEHIND_AFTER_S: Final = 30.0
 
 _UP: Final = Gauge("lake_tailer_pipeline_up", "1 while the pipeline runs, 0 once it has stopped.")
 _SUCCESS: Final = Gauge(
     "lake_tailer_last_success_timestamp_seconds",
     "When the pipeline last committed something, or found that nothing was due.",
 )
-_ROWS: Final = Counter("lake_tailer_rows_delivered", "Change rows committed to the sink.")
 _ERRORS: Final = Counter("lake_tailer_errors", "Errors that ended an attempt to deliver.")
 _RETRIES: Final = Counter("lake_tailer_retries", "Attempts to deliver that followed an error.")
-METRICS: Final = (_UP, _SUCCESS, _ROWS, _ERRORS, _RETRIES)
+METRICS: Final = (_UP, _SUCCESS, _ERRORS, _RETRIES)
 
 
 class PipelineState(StrEnum):
-    """The state of a pipeline. Only `READY` means that it delivers normally."""
+    """The state of a pipeline; see the module."""
 
-    STARTING = "starting"  # nothing has succeeded yet
-    READY = "ready"
-    RETRYING = "retrying"  # the last attempt failed
-    DRAINING = "draining"  # asked to stop
+    STARTING = "starting"
+    SNAPSHOT = "snapshot"
+    CATCHING_UP = "catching_up"
+    STREAMING = "streaming"
+    IDLE = "idle"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+    @property
+    def delivers(self) -> bool:
+        """Return whether the pipeline works normally."""
+        return self in (self.SNAPSHOT, self.CATCHING_UP, self.STREAMING, self.IDLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error as operators see it: its name, its text without secrets, and the next step."""
+
+    name: str
+    text: str
+    hint: str
+    at_s: float
+
+    @classmethod
+    def of(cls, error: BaseException, at_s: float) -> "Fault":
+        """Describe `error`. The text of a foreign one may hold anything, and is left to the log."""
+        if isinstance(error, TailerError):
+            return cls(type(error).__name__, str(error), error.hint, at_s)
+        hint = "This is a bug in lake-tailer: please report it with the traceback in the log."
+        return cls(type(error).__name__, "an unexpected error", hint, at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A sink transaction: the position after it, its rows by change type, their Arrow memory, and how long it took."""
+
+    position: Position
+    rows: Mapping[str, int]
+    size_bytes: int = 0
+    seconds: float = 0.0
+
+
+class Backlog:
+    """The versions that a pipeline has not delivered, as far as it knows. Times are in seconds since 1970.
+
+    `position`: the sink's progress. `latest`: the newest version known. `caught_up_s`: when nothing was due last.
+    `due_since_s`: since when something is due; None: nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.position: Position | None = None
+        self.latest: int | None = None
+        self.caught_up_s: float | None = None
+        self.due_since_s: float | None = None
+        self._oldest_s: float | None = None
+        self._planned: deque[tuple[int, int]] = deque()
+
+    @property
+    def versions(self) -> int | None:
+        """The number of versions not completely delivered; None before that is known."""
+        if self.latest is None or self.position is None:
+            return None
+        return max(self.latest - self.position.version + (not self.position.closes_version), 0)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes of files of versions that are planned and not committed; None before anything is known."""
+        if self.caught_up_s is None and not self._planned:
+            return None
+        return sum(size for _, size in tuple(self._planned))
+
+    def age_s(self, now_s: float, looks: bool) -> float | None:
+        """Return the age of the oldest change that may be undelivered; 0 at the newest version, None if not known.
+
+        Unless the pipeline `looks` for new versions, it is the time since it was known to have everything.
+        """
+        if self._oldest_s is not None:
+            return max(now_s - self._oldest_s, 0.0)
+        if self.caught_up_s is None:
+            return None
+        return 0.0 if looks and self.due_since_s is None else max(now_s - self.caught_up_s, 0.0)
+
+    def plan(self, last: int, oldest_ms: int | None, size_bytes: int, now_s: float) -> None:
+        """Add versions up to `last`, of which the first was committed at `oldest_ms`."""
+        self.latest = max(self.latest or 0, last)
+        self.due_since_s = now_s if self.due_since_s is None else self.due_since_s
+        if self._oldest_s is None and oldest_ms is not None:
+            self._oldest_s = oldest_ms / 1000
+        self._planned.append((last, size_bytes))
+
+    def deliver(self, position: Position) -> None:
+        """Remove the versions that are complete at `position`."""
+        self.position = position
+        self.latest = max(self.latest or 0, position.version)
+        whole = position.version + position.closes_version
+        while self._planned and self._planned[0][0] < whole:
+            self._planned.popleft()
+        if not self._planned:
+            self._oldest_s = None
+
+    def clear(self, version: int, now_s: float) -> None:
+        """Note that `version` is the newest one, and delivered."""
+        self.latest, self.caught_up_s, self.due_since_s, self._oldest_s = version, now_s, None, None
+        self.position = Position.end(version) if version >= 0 else self.position
+        self._planned.clear()
+
+    def forget_plans(self) -> None:
+        """Forget what is planned: the next session plans again."""
+        self._planned.clear()
+
+
+class _Work(Enum):
+    NOTHING = "nothing"  # known yet
+    SNAPSHOT = "snapshot"
+    VERSIONS = "versions"
+
+
+class _Hold(Enum):
+    RUNNING = "running"
+    PAUSED = "paused"
     STOPPED = "stopped"
 
 
 class PipelineStatus:
-    """The status of the pipeline `name`. One thread calls its methods; any thread may read it.
+    """The status of the pipeline `name`. One thread notes; any thread may read.
 
-    `counts_rows`: whether committed rows are counted; False removes that metric. `rows`: their number.
+    `table`, `sink_kind`: to be shown. `counts_rows`: whether committed rows are known. `clock`: seconds since 1970.
     """
 
-    def __init__(self, name: str, counts_rows: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        counts_rows: bool = True,
+        table: str = "",
+        sink_kind: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.name: Final = name
-        self.state = PipelineState.STARTING
-        self.rows = 0
-        self._counts_rows = counts_rows
-        for counter in (_ROWS, _ERRORS, _RETRIES) if counts_rows else (_ERRORS, _RETRIES):
+        self.table: Final = table
+        self.sink_kind: Final = sink_kind
+        self.counts_rows: Final = counts_rows
+        self.began_s: Final = clock()
+        self.rows: Tally[str] = Tally()
+        self.transactions = self.transaction_bytes = 0
+        self.transaction_seconds = 0.0
+        self.backlog: Final = Backlog()
+        self.fault: Fault | None = None  # the last one, which may be over
+        self.retry_at_s: float | None = None
+        self.order = ""  # of an operator, not obeyed yet
+        self._clock = clock
+        self._hold = _Hold.RUNNING
+        self._work = _Work.NOTHING
+        self._why = ""
+        self._failing = False
+        self._waits = False
+        self._was_level = False  # in this run
+        self._delivered_s: float | None = None
+        self._moved_s = self._since_s = self.began_s
+        for counter in (_ERRORS, _RETRIES):
             counter.add(name, 0)
+
+    @property
+    def state(self) -> PipelineState:
+        """The state at this moment."""
+        return self._state(self._clock())
+
+    def _state(self, now_s: float) -> PipelineState:
+        if self._hold is not _Hold.RUNNING:
+            return PipelineState.PAUSED if self._hold is _Hold.PAUSED else PipelineState.STOPPED
+        if self._failing:
+            return PipelineState.RETRYING
+        if self._work is not _Work.VERSIONS:
+            return PipelineState.STARTING if self._work is _Work.NOTHING else PipelineState.SNAPSHOT
+        due_since_s = self.backlog.due_since_s
+        if due_since_s is not None:
+            late = not self._was_level or now_s - due_since_s >= BEHIND_AFTER_S
+            return PipelineState.CATCHING_UP if late else PipelineState.STREAMING
+        quiet = self._delivered_s is None or now_s - self._delivered_s >= IDLE_AFTER_S
+        return PipelineState.IDLE if quiet else PipelineState.STREAMING
+
+    @property
+    def since_s(self) -> float:
+        """The time at which the pipeline came into its state, in seconds since 1970."""
+        state, since_s = self.state, self._since_s
+        if state is PipelineState.IDLE and self._delivered_s is not None:
+            return max(since_s, self._delivered_s + IDLE_AFTER_S)
+        due_since_s = self.backlog.due_since_s
+        if state is PipelineState.CATCHING_UP and self._was_level and due_since_s is not None:
+            return max(since_s, due_since_s + BEHIND_AFTER_S)
+        return since_s
+
+    @property
+    def why(self) -> str:
+        """The reason of the state; empty where it needs none."""
+        if self._failing and self.fault is not None and self._hold is not _Hold.PAUSED:
+            return f"{self.fault.name}: {self.fault.text}"
+        return self._why
+
+    @property
+    def hint(self) -> str:
+        """The operator's next step; empty where there is none."""
+        match self.state:
+            case PipelineState.RETRYING:
+                return self.fault.hint if self.fault is not None else ""
+            case PipelineState.PAUSED:
+                return f"`tailer resume` with {self.name} continues from the sink's progress."
+            case PipelineState.STOPPED if self.fault is not None and self._failing:
+                later = " It begins again by itself." if self.retry_at_s is not None else ""
+                return f"{self.fault.hint}{later}".strip()
+        return ""
+
+    @property
+    def is_draining(self) -> bool:
+        """Return whether it was asked to end, and is still at its last transaction."""
+        return self._hold is _Hold.RUNNING and bool(self._why)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the pipeline does what its operator wants: it delivers, or was paused."""
+        return self.state is PipelineState.PAUSED or (self.state.delivers and not self.is_draining)
+
+    @property
+    def seconds_since_progress(self) -> float:
+        """Seconds since the pipeline last did anything: planned, wrote, committed, or found nothing due."""
+        return max(self._clock() - self._moved_s, 0.0)
+
+    def hangs(self, after_s: float) -> bool:
+        """Return whether work is due and its task has done nothing for `after_s` seconds."""
+        runs = self._hold is _Hold.RUNNING and not self._waits and self.counts_rows
+        return runs and self.seconds_since_progress >= after_s
+
+    @property
+    def lag_s(self) -> float | None:
+        """The age of the oldest change that may be undelivered; see `Backlog.age_s`."""
+        return self.backlog.age_s(self._clock(), looks=self._hold is _Hold.RUNNING and not self._failing)
 
     def note_start(self) -> None:
         """Note that the pipeline begins to run."""
-        self.state = PipelineState.STARTING
+        before = self.state
+        self._hold, self._work, self._why, self._failing = _Hold.RUNNING, _Work.NOTHING, "", False
+        self._waits, self._was_level, self.retry_at_s = False, False, None
         _UP.set(self.name, 1)
+        self._moved(before)
 
-    def note_success(self) -> None:
-        """Note that something was committed, or that nothing was due."""
-        _SUCCESS.set(self.name, time.time())
-        if self.state is not PipelineState.DRAINING:
-            self.state = PipelineState.READY
+    def note_resume(self, position: Position | None) -> None:
+        """Note the progress that a session begins after."""
+        before = self.state
+        if position is not None:
+            self.backlog.deliver(position)
+        self.backlog.forget_plans()
+        self._waits = False
+        self._moved(before)
 
-    def note_error(self) -> None:
+    def note_snapshot(self, version: int) -> None:
+        """Note that all rows of `version` are delivered next."""
+        before = self.state
+        self._work = _Work.SNAPSHOT
+        self.backlog.latest = max(self.backlog.latest or 0, version)
+        self._moved(before)
+
+    def note_work(self, last: int, oldest_ms: int | None, size_bytes: int) -> None:
+        """Note that versions up to `last` are delivered next. The first was committed at `oldest_ms`."""
+        before = self.state
+        self._work, self._waits = _Work.VERSIONS, False
+        self.backlog.plan(last, oldest_ms, size_bytes, self._clock())
+        self._moved(before)
+
+    def note_step(self) -> None:
+        """Note that the pipeline is alive and has something to do."""
+        self._waits, self._moved_s = False, self._clock()
+
+    def note_caught_up(self, version: int) -> None:
+        """Note that everything up to `version`, the newest one, is committed, and that the pipeline waits."""
+        before, now_s = self.state, self._clock()
+        self._work, self._waits, self._was_level = _Work.VERSIONS, True, True
+        self.backlog.clear(version, now_s)
+        self._succeeded(now_s)
+        self._moved(before)
+
+    def note_commit(self, done: Committed) -> None:
+        """Note a committed transaction."""
+        before, now_s = self.state, self._clock()
+        self.backlog.deliver(done.position)
+        self.transactions += 1
+        self.transaction_bytes += done.size_bytes
+        self.transaction_seconds += done.seconds
+        self.note_rows(done.rows)
+        self._delivered_s = now_s
+        self._succeeded(now_s)
+        self._moved(before)
+
+    def note_rows(self, rows: Mapping[str, int]) -> None:
+        """Note that rows were committed: their numbers by change type."""
+        self.rows.update(rows)
+
+    def note_error(self, error: BaseException) -> None:
         """Note that a session ended with an error."""
+        before = self.state
         _ERRORS.add(self.name, 1)
-        if self.state is not PipelineState.DRAINING:
-            self.state = PipelineState.RETRYING
+        self.fault, self._failing, self._waits = Fault.of(error, self._clock()), True, False
+        self._moved(before)
 
     def note_retry(self) -> None:
         """Note that another session begins after an error."""
         _RETRIES.add(self.name, 1)
+        self.note_step()
 
-    def note_rows(self, rows: int) -> None:
-        """Note that `rows` were committed."""
-        self.rows += rows
-        if self._counts_rows:
-            _ROWS.add(self.name, rows)
+    def note_drain(self, why: str) -> None:
+        """Note that the pipeline was asked to end, and why."""
+        self._why = why
 
-    def note_drain(self) -> None:
-        """Note that the pipeline was asked to stop."""
-        self.state = PipelineState.DRAINING
+    def note_pause(self) -> None:
+        """Note that the pipeline has ended, on an operator's order."""
+        before = self.state
+        self._hold, self._why, self.retry_at_s = _Hold.PAUSED, "an operator paused it", None
+        self._moved(before)
 
-    def note_stop(self) -> None:
-        """Note that the pipeline has stopped."""
-        self.state = PipelineState.STOPPED
+    def note_stop(self, error: BaseException | None = None, retry_at_s: float | None = None) -> None:
+        """Note that the pipeline has ended, with `error` if any; `retry_at_s`: when it begins again by itself."""
+        before = self.state
+        self._hold, self._failing, self.retry_at_s = _Hold.STOPPED, error is not None, retry_at_s
+        if error is not None:
+            self.fault = Fault.of(error, self._clock())
+        self._why = self._why or "its work is done"
         _UP.set(self.name, 0)
+        self._moved(before)
+
+    def _succeeded(self, now_s: float) -> None:
+        self._failing = False
+        _SUCCESS.set(self.name, now_s)
+
+    def _moved(self, before: PipelineState) -> None:
+        self._moved_s = self._clock()
+        if self.state is not before:
+            self._since_s = self._moved_s

@@ -20,7 +20,8 @@ __all__ = ["VersionWriter"]
 class VersionWriter:
     """Runs plans of `table` on `engine` and hands their rows to a `SinkWriter`, shaped by `policy`.
 
-    `splits_snapshots`: whether delivery may end inside a snapshot once `is_stopping` returns True.
+    `splits_snapshots`: whether delivery may end inside a snapshot once `is_stopping` returns True. `note_step`: called
+    for all batches, because one version may take long.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class VersionWriter:
         policy: Policy,
         splits_snapshots: bool,
         is_stopping: Callable[[], bool],
+        note_step: Callable[[], None],
     ) -> None:
         self._table = table
         self._engine = engine
         self._policy = policy
         self._splits_snapshots = splits_snapshots
         self._is_stopping = is_stopping
+        self._note_step = note_step
         self._row_ids = RowIdReport(name) if policy.row_ids else None
 
     async def version(self, writer: SinkWriter, plan: ChangePlan, after: Position | None) -> None:
@@ -82,6 +85,7 @@ class VersionWriter:
             self._row_ids.note(plan)
         async with writer.batches(self._engine, plan, after) as batches:
             async for some in batches:
+                self._note_step()
                 if may_stop and self._is_stopping():
                     return False
                 await writer.write(some, plan)

@@ -31,7 +31,7 @@ from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.sink_writer import Limits
-from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position
 from tailer.shards.resharding import Layout, layout_id
 from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
@@ -170,7 +170,7 @@ class ShardSession:
                 break
             oldest_ms = plan.timestamp_ms if oldest_ms is None else oldest_ms
             last, size = plan.version, size + plan.size_bytes
-        return None if last < self._next else VersionRange(self._next, last, oldest_ms)
+        return None if last < self._next else VersionRange(self._next, last, oldest_ms, size)
 
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
         """See `Session.deliver`: a job that brings all shards to the end of the range.
@@ -183,7 +183,7 @@ class ShardSession:
         run = await to_thread.run_sync(lambda: self._delivery.runner().run(deliver_shard, works))
         self._note([pickle.loads(b"".join(chunks)) for chunks in await _results(run)])
         _log.info("%s: all shards are delivered up to version %d", settings.name, versions.last)
-        self._delivery.retries.note_success()
+        self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}))
         self._next = versions.last + 1
 
     async def commit(self) -> None:
@@ -198,7 +198,8 @@ class ShardSession:
         return True
 
     def _note(self, reports: Sequence[ShardReport]) -> None:
-        self._delivery.retries.note_rows(sum(report.rows for report in reports))
+        for report in reports:
+            self._delivery.retries.status.note_rows(report.rows)
         # Every shard compares all rows of a version, so the report of one is complete.
         for plan, counts in reports[0].compared:
             self._delivery.report.note(plan, counts)

@@ -12,6 +12,7 @@ gets as much time as its longest transaction needs, and no task fails because an
 import logging
 import pickle
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -67,13 +68,13 @@ class ShardReport:
     """The outcome of a shard.
 
     `error`: the error that stopped it; None: delivered. `compared`: the results for each version that this attempt
-    compared (`tailer.changelog.report`). `rows`: the number of rows it committed.
+    compared (`tailer.changelog.report`). `rows`: the rows it committed, by change type.
     """
 
     shard: int
     error: TailerError | None = None
     compared: list[tuple[ChangePlan, ChangelogCounts]] = field(default_factory=list)
-    rows: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
 
     def note(self, plan: ChangePlan, counts: ChangelogCounts) -> None:
         """Add `counts`, the result of comparing the rows of `plan`."""

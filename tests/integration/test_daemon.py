@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tailer.daemon.serve import run_all
+from tailer.daemon.runs import run_all
 from tailer.errors import NotATable
 from tests.support.daemon.commands import Orders, background, tailer
 from tests.support.daemon.process import until

@@ -47,7 +47,7 @@ from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import RowDelivery
 from tailer.pipeline.row_ids import RowIdReport
 from tailer.pipeline.sink_writer import Limits
-from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of, find_progress
 from tailer.sink import Append, Appendable, Progress, Sink
@@ -256,7 +256,7 @@ class AppendSession:
             await self.sink.reset(Progress(app_id, Position.end(versions.last)))
         self.table_id = last.table_id
         self._under_way = None
-        self._delivery.retries.note_success()
+        self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}))
 
     async def _turn_to(self, app_id: str, version: int) -> None:
         """Continue under another `app_id` from `version` on."""

@@ -68,21 +68,22 @@ def test_a_silent_client_does_not_block_others(address: str) -> None:
         assert asked(f"{address}/livez")[0] == 200
 
 
-def test_ready_is_who_delivers(address: str, statuses: list[PipelineStatus]) -> None:
+def test_ready_while_every_pipeline_delivers(address: str, statuses: list[PipelineStatus]) -> None:
     first, second = statuses
     assert asked(f"{address}/readyz") == (503, "monitored-a: starting\nmonitored-b: starting\n")
-    first.note_success()
-    second.note_success()
-    assert asked(f"{address}/readyz") == (200, "monitored-a: ready\nmonitored-b: ready\n")
-    second.note_error()
-    assert asked(f"{address}/readyz") == (503, "monitored-a: ready\nmonitored-b: retrying\n")
-    second.note_success()
+    first.note_caught_up(3)
+    second.note_snapshot(4)
+    assert asked(f"{address}/readyz") == (200, "monitored-a: idle\nmonitored-b: snapshot\n")
+    second.note_error(NotATable("x"))
+    assert asked(f"{address}/readyz") == (503, "monitored-a: idle\nmonitored-b: retrying\n")
+    second.note_caught_up(4)
     assert asked(f"{address}/readyz")[0] == 200
-    first.note_stop()
-    assert asked(f"{address}/readyz") == (503, "monitored-a: stopped\nmonitored-b: ready\n")
-    second.note_drain()
-    second.note_success()
-    assert asked(f"{address}/readyz") == (503, "monitored-a: stopped\nmonitored-b: draining\n")
+    first.note_pause()
+    assert asked(f"{address}/readyz") == (200, "monitored-a: paused\nmonitored-b: idle\n")
+    second.note_drain("SIGTERM")
+    assert asked(f"{address}/readyz") == (503, "monitored-a: paused\nmonitored-b: idle\n")
+    second.note_stop()
+    assert asked(f"{address}/readyz") == (503, "monitored-a: paused\nmonitored-b: stopped\n")
 
 
 @pytest.mark.anyio
@@ -139,7 +140,7 @@ async def test_attempts_are_counted(errors: list[Exception], counted: int, retri
     async def session() -> bool:
         if waiting:
             raise waiting.pop(0)
-        retries.note_success()
+        retries.note_caught_up(0)
         return True
 
     try:
@@ -147,7 +148,7 @@ async def test_attempts_are_counted(errors: list[Exception], counted: int, retri
     except (TailerError, KeyError):
         assert status.state is PipelineState.RETRYING
     else:
-        assert status.state is PipelineState.READY
+        assert status.state is PipelineState.IDLE
         assert measured("lake_tailer_last_success_timestamp_seconds", name)
     assert measured("lake_tailer_errors_total", name) == counted
     assert measured("lake_tailer_retries_total", name) == retried

@@ -1,0 +1,212 @@
+"""Run pipelines in one task group: begin stopped ones again, obey an operator, and drain on a signal.
+
+A pipeline that stops with an error does not stop the others. If the error may pass (`revival_pause_s`), the pipeline
+begins again by itself after a pause that grows. Otherwise it stays stopped until an operator resumes it. The run ends
+when no pipeline is left that could run: each one has done its work, or is stopped for good.
+
+SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that are not done after `drain_s`, or at a
+second signal, are cancelled. Nothing is half committed (invariant 1), and the next run delivers the rest (invariant 2).
+Every run of a pipeline is a new one, which begins with the sink's progress: a pause, an error and a restart of the
+process are the same to it.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from tailer.errors import TailerError
+from tailer.pipeline.retry import revival_pause_s
+from tailer.pipeline.status import PipelineState, PipelineStatus
+
+__all__ = ["Drainable", "Lifecycle", "Runs", "run_all"]
+
+_log = logging.getLogger(__name__)
+
+
+class Drainable(Protocol):
+    """A run of a pipeline."""
+
+    async def run(self) -> None:
+        """Work until the end, an error, or `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Make `run` return after the transaction it is in."""
+        ...
+
+
+class Lifecycle:
+    """A pipeline over all of its runs, which `make` makes. `status` is told what happens.
+
+    `revives`: whether it begins again by itself after an error that may pass.
+    """
+
+    def __init__(self, status: PipelineStatus, make: Callable[[], Drainable], *, revives: bool) -> None:
+        self.status: Final = status
+        self.error: Exception | None = None
+        self._next: Drainable | None = make()  # made here, because settings that do not fit are refused at the start
+        self._make = make
+        self._revives = revives
+        self._running: Drainable | None = None
+        self._ends = self._paused = self._again = False
+        self._stops = self._stopped_after = 0
+        self._news = anyio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether a run has begun and not ended."""
+        return self._running is not None
+
+    @property
+    def may_run(self) -> bool:
+        """Return whether it runs, is paused, or begins again by itself."""
+        return self.status.state is not PipelineState.STOPPED or self.status.retry_at_s is not None
+
+    async def run(self, changed: Callable[["Lifecycle"], None]) -> None:
+        """Run until `end`. `changed`: called when the pipeline has stopped."""
+        while not self._ends:
+            if self._paused:
+                self.error = None
+                self.status.note_pause()
+                _log.info("%s: paused", self.status.name)
+                await self._wait(None)
+                continue
+            pause_s = await self._run_once()
+            if not self._has_order():
+                changed(self)
+                if not self._ends:
+                    await self._wait(pause_s)
+
+    def pause(self) -> None:
+        """End the current run after its transaction, and begin no other."""
+        self._paused = True
+        self._stop("an operator pauses it; it finishes its transaction")
+
+    def resume(self) -> None:
+        """Begin a run, if none is running; after a pause that has not come about yet, once it has."""
+        self._again = self._paused and self._running is not None
+        self._paused = False
+        if self._running is None:
+            self._news.set()
+
+    def end(self, why: str) -> None:
+        """End the current run after its transaction, and then `run`."""
+        self._ends = True
+        self._stop(why)
+
+    def _stop(self, why: str) -> None:
+        if self._running is None:
+            self._news.set()
+        else:
+            self.status.note_drain(why)
+            self._running.stop()
+
+    def _has_order(self) -> bool:
+        """Return whether an operator decided what follows the run that has just ended."""
+        return self._paused or self._again
+
+    async def _run_once(self) -> float | None:
+        """Run the pipeline to its end. Return after how many seconds it begins again; None: only on an order."""
+        self._running, self._next = self._next or self._make(), None
+        self.error, self._again, self._news = None, False, anyio.Event()
+        self.status.note_start()
+        try:
+            await self._running.run()
+        except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised after the last pipeline
+            self.error = error
+        finally:
+            self._running = None
+            if self.error is None:
+                self.status.note_stop()
+        if self.error is None:
+            return None
+        self._stops = 1 if self.status.transactions > self._stopped_after else self._stops + 1
+        self._stopped_after = self.status.transactions
+        pause_s = revival_pause_s(self.error, self._stops) if self._revives and not self._ends else None
+        self.status.note_stop(self.error, None if pause_s is None else time.time() + pause_s)
+        return pause_s
+
+    async def _wait(self, seconds: float | None) -> None:
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+        self._news = anyio.Event()
+
+
+async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[str, Exception]:
+    """Run pipelines, given by name, once, until all have ended; return the errors by name.
+
+    After SIGTERM or SIGINT they have `drain_s` seconds to finish; a second signal cancels them.
+    """
+    made = {name: partial(pipelines.__getitem__, name) for name in pipelines}
+    lifecycles = [Lifecycle(PipelineStatus(name), make, revives=False) for name, make in made.items()]
+    return await Runs(lifecycles, drain_s).run()
+
+
+class Runs:
+    """The pipelines of a process. `run` runs them; see the module."""
+
+    def __init__(self, lifecycles: Sequence[Lifecycle], drain_s: float) -> None:
+        self.lifecycles: Final = {each.status.name: each for each in lifecycles}
+        self._drain_s = drain_s
+        self._unfinished = set(self.lifecycles)
+        self._scope = anyio.CancelScope()
+
+    async def run(self) -> dict[str, Exception]:
+        """Run until nothing is left that could run, or a signal; return the errors of stopped pipelines by name."""
+        async with anyio.create_task_group() as group:
+            await group.start(self._obey_signals)
+            await self._run_all()
+            group.cancel_scope.cancel()
+        return {name: each.error for name, each in self.lifecycles.items() if each.error is not None}
+
+    async def _run_all(self) -> None:
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                for each in self.lifecycles.values():
+                    group.start_soon(self._run_one, each)
+        if self._scope.cancelled_caught:
+            _log.info("cancelled %s; the next run delivers what was not committed", self._names())
+
+    async def _run_one(self, lifecycle: Lifecycle) -> None:
+        await lifecycle.run(self._stopped)
+        self._unfinished.discard(lifecycle.status.name)
+
+    def _stopped(self, lifecycle: Lifecycle) -> None:
+        """Report why the pipeline has stopped; end all if it was the last that could run."""
+        left = [each for each in self.lifecycles.values() if each.may_run]
+        error, status = lifecycle.error, lifecycle.status
+        if error is not None and left:
+            bug = None if isinstance(error, TailerError) else error
+            later = "the others go on"
+            if status.retry_at_s is not None:
+                later = f"it begins again in {status.retry_at_s - time.time():.0f} s"
+            _log.error("%s stopped: %s; %s", status.name, error, later, exc_info=bug)
+        if not left:
+            for each in self.lifecycles.values():
+                each.end("")
+
+    async def _obey_signals(self, *, task_status: TaskStatus[None]) -> None:
+        """Start the drain and its deadline at the first signal; cancel at the second."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
+            task_status.started()
+            draining = False
+            async for number in signals:
+                if draining:
+                    self._scope.cancel()
+                    continue
+                draining = True
+                self._scope.deadline = anyio.current_time() + self._drain_s
+                word = signal.Signals(number).name
+                _log.info("%s: draining %s, %g s at most", word, self._names(), self._drain_s)
+                for each in self.lifecycles.values():
+                    each.end(f"{word}: it finishes its transaction")
+
+    def _names(self) -> str:
+        return ", ".join(name for name, each in self.lifecycles.items() if name in self._unfinished and not each.error)
