@@ -127,8 +127,12 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     skip_unchanged: bool = False  # leave out updates that change nothing
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
     on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
-    # seconds between two looks for a new version, where no notification comes sooner
+    # seconds between two looks for a new version, where no notification comes sooner; in S3: while it is active
     poll_interval_s: Interval = 1.0
+    # in S3: the longest time between two looks, at a quiet table; default: ten times the shortest, but at most 10
+    idle_poll_interval_s: Interval | None = None
+    # in S3: the highest number of looks in an hour, whatever the intervals are
+    max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200
     write: Writers = Writers.DRIVER  # who writes to the sink: this process, or Spark's executors
     # writers, with write = "executors"
     shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS

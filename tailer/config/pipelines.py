@@ -7,7 +7,7 @@ libraries for it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
@@ -24,13 +24,17 @@ from tailer.table_log import TableLog
 
 __all__ = ["PipelineSettings", "Settings", "configure_catalog"]
 
+# The longest wait for a new version where none is configured.
+_IDLE_TIMES: Final = 10
+_IDLE_S: Final = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
     """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
 
     `table`: its location. `shards`: into how many streams the rows are divided where executors write them to a sink
-    that `distributes`.
+    that `distributes`. `idle_poll_interval_s`: None: as it follows from `poll_interval_s`.
     """
 
     name: str
@@ -46,6 +50,8 @@ class PipelineSettings:
     shards: int = DEFAULT_SHARDS
     stores: Stores = field(default_factory=Stores)
     allowed_roots: tuple[str, ...] = ()
+    idle_poll_interval_s: float | None = None
+    max_polls_per_hour: int | None = None
 
     @property
     def target(self) -> Path | None:
@@ -56,7 +62,11 @@ class PipelineSettings:
     @property
     def limits(self) -> Limits:
         """The size of its transactions, and how long it waits."""
-        return Limits(poll_interval_s=self.poll_interval_s)
+        shortest_s = self.poll_interval_s
+        longest_s = self.idle_poll_interval_s or max(shortest_s, min(_IDLE_TIMES * shortest_s, _IDLE_S))
+        return Limits(
+            poll_interval_s=shortest_s, idle_poll_interval_s=longest_s, max_polls_per_hour=self.max_polls_per_hour
+        )
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""

@@ -32,7 +32,9 @@
     on_schema_change = "evolve"   # report it to the sink and go on; or "fail": stop before the version
     on_data_loss = "fail"         # stop; or go on after the loss, with the gap reported to the sink:
                                   # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
-    poll_interval_s = 1.0         # the longest time until a new version is noticed
+    poll_interval_s = 1.0         # the longest time until a new version is noticed; in S3, while it is active
+    idle_poll_interval_s = 10.0   # in S3: the same for a quiet table
+    max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour
     write = "driver"              # this process writes to the sink; or "executors", with engine = "spark" and
                                   # a kafka or delta sink
     shards = 4                    # number of streams that executors write to kafka, at most 1024
@@ -174,6 +176,10 @@ class _Checks:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table))
         roots = [self._attempt((*key, "allowed_roots"), self._location(root)) for root in shape.allowed_roots]
+        idle_s = shape.idle_poll_interval_s
+        if idle_s is not None and idle_s < shape.poll_interval_s and "poll_interval_s" not in unsound:
+            remedy = "It is the longest wait, and poll_interval_s the shortest."
+            self._problem((*key, "idle_poll_interval_s"), "is less than poll_interval_s", remedy)
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
         made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
         pairing = PairingRules()
@@ -199,6 +205,8 @@ class _Checks:
             shape.shards,
             stores,
             tuple(root for root in roots if root is not None),
+            shape.idle_poll_interval_s,
+            shape.max_polls_per_hour,
         )
 
     def _pairing(self, key: Key, read: PipelineTable, demanded: tuple[str, ...]) -> PairingRules:

@@ -20,6 +20,7 @@ from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError
 from tailer.pipeline.data_loss import DataLoss
 from tailer.pipeline.delivery import AnnouncesGaps, Delivery, ResumePoint, Session, VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
+from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.plan import ChangePlan, Regime
@@ -39,7 +40,7 @@ class Pipeline:
     """A pipeline that brings `table` to a sink by `delivery`.
 
     `start`: where to begin if the sink has no progress. `until`: the last version to deliver; None: no end.
-    `poll_interval_s`: as in `Limits`. `retries` is shared with `delivery`.
+    `polling`: the waits between looks. `retries` is shared with `delivery`.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Pipeline:
         start: Start,
         until: Start | None,
         policy: Policy,
-        poll_interval_s: float,
+        polling: Polling,
         retries: Retries,
         vacuum_watch: VacuumWatch | None = None,
     ) -> None:
@@ -62,11 +63,11 @@ class Pipeline:
         self._start = start
         self._until = until
         self._policy = policy
-        self._poll_interval_s = poll_interval_s
+        self._polling = polling
         self._retries = retries
         self._vacuum_watch = vacuum_watch
         self._looked_back = -_LOOK_BACK_S
-        self._loss = DataLoss(name, table, policy, wake, poll_interval_s)
+        self._loss = DataLoss(name, table, policy, wake, polling.shortest_s)
 
     def stop(self) -> None:
         """Finish and commit the current versions, then return from `run`."""
@@ -143,6 +144,7 @@ class Pipeline:
                 await self._wait(session, point.version - 1)
                 continue
             self._retries.status.note_work(versions.last, versions.oldest_ms, versions.size_bytes)
+            self._polling.found()
             await self._look_back(versions)
             await session.deliver(versions, point.after)
             point = ResumePoint(versions.last + 1)
@@ -201,7 +203,7 @@ class Pipeline:
             self._vacuum_watch.caught_up(self._table.retention_ms)
         if isinstance(session.sink, Heartbeat) and session.app_id is not None:
             await session.sink.beat(session.app_id)
-        await self._wake.wait(self._poll_interval_s)
+        await self._wake.wait(self._polling.next_wait_s())
         self._retries.status.note_step()
 
     async def _look_back(self, versions: VersionRange) -> None:

@@ -22,6 +22,7 @@ from tailer.events import Gap
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
+from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.sink_writer import Limits, SinkWriter
@@ -59,9 +60,8 @@ def row_pipeline(
     policy, limits = policy or Policy(), limits or Limits()
     retries = Retries(name, limits.retry_for_s, status)
     delivery = RowDelivery(name, table, sink, engine, policy, limits, retries)
-    return Pipeline(
-        name, table, delivery, wake, start, until, policy, limits.poll_interval_s, retries, vacuum_watch=vacuum_watch
-    )
+    polling = Polling.of(limits, wake)
+    return Pipeline(name, table, delivery, wake, start, until, policy, polling, retries, vacuum_watch)
 
 
 class RowDelivery:

@@ -44,8 +44,10 @@ class Limits:
     """The size of one sink transaction, and how long to wait.
 
     A transaction is closed when it reaches `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds`.
-    `poll_interval_s`: how often to look for a new version without a notification. `commit_deadline_s`: after how long
-    the outcome of a commit counts as unknown. `retry_for_s`: how long to retry without success before giving up.
+    `poll_interval_s`: how often to look for a new version without a notification; on a store that cannot notify, the
+    shortest wait, with `idle_poll_interval_s` as the longest (None: the same), and with at most `max_polls_per_hour`
+    (None: no limit). `commit_deadline_s`: after how long the outcome of a commit counts as unknown. `retry_for_s`: how
+    long to retry without success before giving up.
     `max_quiet_s`: how long to wait for rows before the open transaction is committed; None: no limit.
     """
 
@@ -54,6 +56,8 @@ class Limits:
     max_bytes: int = 256 * 2**20
     max_seconds: float = 5.0
     poll_interval_s: float = 1.0
+    idle_poll_interval_s: float | None = None
+    max_polls_per_hour: int | None = None
     commit_deadline_s: float = 120.0
     retry_for_s: float = 600.0
     max_quiet_s: float | None = None

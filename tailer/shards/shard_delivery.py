@@ -28,6 +28,7 @@ from tailer.errors import ConfigError, Retry, TailerError
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.sink_writer import Limits
@@ -87,8 +88,8 @@ def sharded_pipeline(
     limits = limits or settings.limits
     retries = Retries(name, limits.retry_for_s, status)
     delivery = ShardDelivery(settings, table, runner, retries)
-    watch = VacuumWatch(name)
-    return Pipeline(name, table, delivery, wake, settings.start, until, policy, limits.poll_interval_s, retries, watch)
+    polling, watch = Polling.of(limits, wake), VacuumWatch(name)
+    return Pipeline(name, table, delivery, wake, settings.start, until, policy, polling, retries, watch)
 
 
 class ShardDelivery:

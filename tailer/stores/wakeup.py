@@ -26,6 +26,11 @@ _log = logging.getLogger(__name__)
 class Wake(Protocol):
     """A wait for new versions of one table. The pipeline enters it for as long as it runs."""
 
+    @property
+    def notifies(self) -> bool:
+        """Return whether something else than the timer and `ring` can end a wait."""
+        ...
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -43,6 +48,8 @@ class Wake(Protocol):
 
 class TimerWake:
     """The timer alone, and `ring`."""
+
+    notifies = False
 
     def __init__(self) -> None:
         self._rung = anyio.Event()
@@ -72,6 +79,8 @@ class LocalWake(TimerWake):
 
     `names`: matches the names of the files that count.
     """
+
+    notifies = True
 
     def __init__(self, folder: Path, names: re.Pattern[str]) -> None:
         super().__init__()

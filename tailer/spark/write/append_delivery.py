@@ -42,6 +42,7 @@ from tailer.errors import (
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import RowDelivery
@@ -98,8 +99,8 @@ def append_pipeline(
     retries = Retries(name, limits.retry_for_s, status or PipelineStatus(name, counts_rows=False))
     rows = RowDelivery(name, table, sink, engine, policy, limits, retries)
     delivery = AppendDelivery(settings, table, sink, session, rows, limits, range_versions, retries)
-    watch = VacuumWatch(name)
-    return Pipeline(name, table, delivery, wake, settings.start, until, policy, limits.poll_interval_s, retries, watch)
+    polling, watch = Polling.of(limits, wake), VacuumWatch(name)
+    return Pipeline(name, table, delivery, wake, settings.start, until, policy, polling, retries, watch)
 
 
 class AppendDelivery:

@@ -67,6 +67,7 @@ def test_everything_has_its_documented_default(tmp_path: Path) -> None:
     (orders,) = found.pipelines
     assert (orders.name, orders.table, orders.target) == ("orders", str(tmp_path / "orders"), tmp_path / "copy")
     assert (orders.start, orders.policy.columns, orders.poll_interval_s) == (Start(StartKind.EARLIEST), (), 1.0)
+    assert (orders.limits.idle_poll_interval_s, orders.limits.max_polls_per_hour) == (10.0, 7200)
     assert (orders.sink_kind, orders.sink_options) == ("delta", {"path": str(tmp_path / "copy")})
     assert orders.policy == Policy((), False, OnSchemaChange.EVOLVE, OnDataLoss.FAIL)
     assert found.metrics is None
@@ -205,6 +206,8 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "Add",
     ),
     (PIPELINE + "poll_interval_s = 0", "pipelines.orders.poll_interval_s", "greater than 0", ""),
+    (PIPELINE + "idle_poll_interval_s = 0.5", "pipelines.orders.idle_poll_interval_s", "less than poll_interval_s", ""),
+    (PIPELINE + "max_polls_per_hour = 0", "pipelines.orders.max_polls_per_hour", "at least 1", ""),
     (PIPELINE.replace('table = "orders"', ""), "pipelines.orders.table", "is missing", "_delta_log"),
     (PIPELINE.replace('"orders"', "3"), "pipelines.orders.table", "must be text", ""),
     (
@@ -422,6 +425,20 @@ def test_only_true_and_false_are_booleans(tmp_path: Path, option: str, value: st
 def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
     assert one_problem(tmp_path, f"drain_s = {value}{PIPELINE}")[0] == "drain_s"
     assert one_problem(tmp_path, f"{PIPELINE}poll_interval_s = {value}")[0] == "pipelines.orders.poll_interval_s"
+
+
+@pytest.mark.parametrize(
+    ("text", "longest"),
+    [
+        ("poll_interval_s = 0.1", 1.0),
+        ("poll_interval_s = 5", 10.0),
+        ("poll_interval_s = 60", 60.0),
+        ("poll_interval_s = 5\nidle_poll_interval_s = 300", 300.0),
+    ],
+)
+def test_the_longest_wait_follows_from_the_shortest(tmp_path: Path, text: str, longest: float) -> None:
+    (orders,) = settings(tmp_path, PIPELINE + text).pipelines
+    assert orders.limits.idle_poll_interval_s == longest
 
 
 def test_the_environment_has_booleans_and_numbers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

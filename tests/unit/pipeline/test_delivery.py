@@ -16,6 +16,7 @@ from tailer.errors import ChangesUnavailable, ConfigError, FileVacuumed, SinkRej
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.pipeline.polling import Polling
 from tailer.pipeline.retry import Retries
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, Position
 from tailer.start import Start
@@ -91,7 +92,9 @@ def pipeline(log: DeltaTableLog, delivery: Scripted, start: str = "earliest", po
     """A pipeline up to the latest version."""
     policy = policy or Policy()
     until = Start.parse("latest")
-    return Pipeline("p", log, delivery, TimerWake(), Start.parse(start), until, policy, 0.01, Retries("p", 1.0))
+    return Pipeline(
+        "p", log, delivery, TimerWake(), Start.parse(start), until, policy, Polling(0.01, 0.01), Retries("p", 1.0)
+    )
 
 
 @pytest.mark.parametrize(

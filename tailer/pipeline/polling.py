@@ -1,0 +1,84 @@
+"""Waits between two looks at a table whose store cannot notify.
+
+The wait is a share of the time since the last new version, between a shortest and a longest wait: a table that is
+written often is looked at often, and a quiet one seldom. Waits differ at random, so that many tables do not ask at
+once. Whatever they are, any hour has at most so many looks: each takes a token from a bucket that holds a minute's
+worth of them and is refilled evenly.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from tailer.pipeline.sink_writer import Limits
+from tailer.stores.wakeup import Wake
+
+__all__ = ["Polling"]
+
+_SHARE: Final = 0.2
+_SPREAD: Final = 0.2  # a wait is up to so much longer or shorter
+_HOUR_S: Final = 3600.0
+_MINUTES: Final = 60
+
+
+class Polling:
+    """The waits of one table, each between `shortest_s` and `longest_s`, give or take the random part.
+
+    `per_hour`: the highest number of looks in an hour; None: no limit. `clock`: seconds of a clock that never goes
+    back. `chance`: numbers from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        shortest_s: float,
+        longest_s: float,
+        per_hour: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.shortest_s = shortest_s
+        self._longest_s = max(longest_s, shortest_s)
+        self._ceiling = None if per_hour is None else _Ceiling(per_hour, clock())
+        self._clock = clock
+        self._chance = chance
+        self._active_s = clock()
+
+    @classmethod
+    def of(cls, limits: Limits, wake: Wake) -> Self:
+        """Make it from the limits of a pipeline; where `wake` notifies, every wait is the shortest."""
+        shortest_s = limits.poll_interval_s
+        if wake.notifies:
+            return cls(shortest_s, shortest_s, chance=lambda: 0.5)
+        return cls(shortest_s, limits.idle_poll_interval_s or shortest_s, limits.max_polls_per_hour)
+
+    def found(self) -> None:
+        """Note a new version: the next waits are short."""
+        self._active_s = self._clock()
+
+    def next_wait_s(self) -> float:
+        """Return how long to wait before the next look, which is counted."""
+        now_s = self._clock()
+        wait_s = min(max(_SHARE * (now_s - self._active_s), self.shortest_s), self._longest_s)
+        wait_s *= 1 + _SPREAD * (2 * self._chance() - 1)
+        return wait_s if self._ceiling is None else self._ceiling.admit(now_s + wait_s) - now_s
+
+
+class _Ceiling:
+    """A bucket of tokens that admits at most `per_hour` looks in any hour, the first at `now_s`."""
+
+    def __init__(self, per_hour: int, now_s: float) -> None:
+        self._most = max(per_hour // _MINUTES, 1)
+        self._per_s = max(per_hour - self._most, 1) / _HOUR_S
+        self._tokens = float(self._most)
+        self._at_s = now_s
+
+    def admit(self, wanted_s: float) -> float:
+        """Take a token and return when the look may take place: not before `wanted_s`."""
+        at_s = max(wanted_s, self._at_s)
+        tokens = min(self._tokens + (at_s - self._at_s) * self._per_s, self._most)
+        if tokens < 1:
+            at_s += (1 - tokens) / self._per_s
+            tokens = 1
+        self._tokens, self._at_s = tokens - 1, at_s
+        return at_s
