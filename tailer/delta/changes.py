@@ -44,6 +44,7 @@ from tailer.plan import (
 )
 from tailer.schema.columns import dropped_column, physical_name
 from tailer.schema.identity import identified
+from tailer.stores.location import is_readable
 
 __all__ = ["plan_changes", "plan_snapshot"]
 
@@ -203,7 +204,7 @@ class _TaskMaker:
             name = f"_delta_log/{self.state.version:020d}.json"
             raise LogCorrupt(self.state.table, name, f"path {path!r}: {error}", self.state.version) from error
         if not any(lies_in(location, root) for root in (self.root, *self.allowed_roots)):
-            raise FileOutsideTable(self.state.table, self.state.version, location)
+            raise FileOutsideTable(self.state.table, self.state.version, location, is_readable(location))
         return location
 
     def _tracking(self, file: AddFile | RemoveFile | CdcFile) -> RowTracking | None:

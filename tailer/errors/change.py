@@ -52,14 +52,29 @@ class FileVacuumed(ChangeError):
 
 @dataclass(eq=False)
 class FileOutsideTable(ChangeError):
-    """A file that the log names lies outside of the table's folder, in none of the folders that are allowed."""
+    """A file that the log names lies outside of the table's folder, in none of the folders that are allowed.
+
+    `is_readable`: whether such a location can be allowed at all.
+    """
 
     path: str
+    is_readable: bool = True
     sentence: ClassVar[str] = "{table}: version {version} refers to {path}, which is outside of the table"
     next_step: ClassVar[str] = (
         "If the table may use that location, as a shallow clone does, add its folder to allowed_roots of the pipeline "
         "(`--allow-root` of `tailer tail` and `tailer plan`)."
     )
+
+    @property
+    def hint(self) -> str:
+        """See `TailerError.hint`. A location that nothing here can read cannot be allowed either."""
+        if self.is_readable:
+            return super().hint
+        scheme = self.path.partition(":")[0]
+        return (
+            f"lake-tailer cannot read {scheme} locations, so allowed_roots cannot help. Copy the file into the table "
+            "with its own tools (a deep clone instead of a shallow one), and follow that table."
+        )
 
 
 @dataclass(eq=False)

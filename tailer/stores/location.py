@@ -11,7 +11,7 @@ from typing import Final
 from tailer.errors import ConfigError
 from tailer.stores.folders import local_folder
 
-__all__ = ["S3_SCHEME", "bucket_and_key", "is_local", "lies_in", "parse_location"]
+__all__ = ["S3_SCHEME", "bucket_and_key", "is_local", "is_readable", "lies_in", "parse_location"]
 
 S3_SCHEME: Final = "s3"
 _S3: Final = re.compile(r"s3[an]?://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL | re.IGNORECASE)
@@ -45,6 +45,15 @@ def parse_location(text: str, beside: Path, where: str) -> str:
 def is_local(location: str) -> bool:
     """Return whether a location is a path of this machine."""
     return location.startswith("/")
+
+
+def is_readable(location: str) -> bool:
+    """Return whether `parse_location` accepts a location: it is of this machine, or in a store with a client."""
+    try:
+        parse_location(location, Path("/"), "")
+    except ConfigError:
+        return False
+    return True
 
 
 def lies_in(location: str, folder: str) -> bool:

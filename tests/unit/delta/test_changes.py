@@ -1,6 +1,8 @@
 """The rules of the change feed for one commit: the files to read, their rows, and the order."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ from tailer.delta.changes import plan_changes, plan_snapshot
 from tailer.delta.log.actions import parse_commit
 from tailer.delta.log.paths import locate
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
+from tailer.errors import ChangesUnavailable, ConfigError, FileOutsideTable, LogCorrupt
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
+from tailer.stores.location import parse_location
 from tests.support.tables.log_files import (
     add,
     cdc,
@@ -305,7 +308,6 @@ def test_resolution_of_paths(path: str, uri: str) -> None:
         ("s3a://raw/clone", "s3://raw/clone"),
         ("s3://raw/clone/../f", "s3://raw/f"),
         ("s3://raw/clones/f", "s3://raw/clones/f"),
-        ("http://raw/clone/f", "http://raw/clone/f"),
     ],
 )
 def test_a_file_outside_of_the_allowed_folders_is_refused(path: str, location: str) -> None:
@@ -315,8 +317,18 @@ def test_a_file_outside_of_the_allowed_folders_is_refused(path: str, location: s
         with pytest.raises(FileOutsideTable) as caught:
             plan(action, roots=roots)
         assert (caught.value.version, caught.value.path) == (1, location)
-        assert "allowed_roots" in caught.value.hint
+        assert "add its folder to allowed_roots" in caught.value.hint
     assert plan(add("/origin/f"), add("s3a://raw/clone/f"), roots=roots).size_bytes >= 0
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "http", "dbfs", "custom+x"])
+def test_a_file_that_cannot_be_read_at_all_is_not_to_be_allowed(scheme: str) -> None:
+    path = f"{scheme}://raw/clone/f"
+    with pytest.raises(FileOutsideTable, match=re.escape(path)) as caught:
+        plan(add(path), roots=("/origin",))
+    assert f"cannot read {scheme} locations" in caught.value.hint
+    with pytest.raises(ConfigError):
+        parse_location(path, Path("/"), "allowed_roots")
 
 
 def test_a_snapshot_has_no_files_outside_of_the_allowed_folders() -> None:
