@@ -1,4 +1,4 @@
-"""Metrics of pipelines, kept in this process for whoever asks: a number for each metric and pipeline.
+"""Metrics, kept in this process for whoever asks: a number for each metric and pipeline, or other labels.
 
 Only the daemon's monitor gives them to Prometheus (`tailer.daemon.monitor`). What counts and measures needs no library
 for it: `tailer tail`, the Python API and executors run the same code and serve nothing.
@@ -9,29 +9,33 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-__all__ = ["Counter", "Gauge", "Metric", "Sample"]
+__all__ = ["Counter", "Gauge", "Labels", "Metric", "Sample"]
+
+# The value of the only label, or those of several, in the order of `Metric.labels`.
+Labels = str | tuple[str, ...]
 
 _lock: Final = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The value of a metric for one pipeline; `since_s`: the time of the first one, in seconds since 1970."""
+    """The value of a metric for some labels; `since_s`: the time of the first one, in seconds since 1970."""
 
     value: float
     since_s: float
 
 
 class Metric:
-    """The shared part of counters and gauges. `meaning`: one sentence about the number."""
+    """The shared part of counters and gauges. `meaning`: one sentence about the number. `labels`: their names."""
 
-    def __init__(self, name: str, meaning: str) -> None:
+    def __init__(self, name: str, meaning: str, labels: tuple[str, ...] = ("pipeline",)) -> None:
         self.name: Final = name
         self.meaning: Final = meaning
-        self._samples: dict[str, Sample] = {}
+        self.labels: Final = labels
+        self._samples: dict[Labels, Sample] = {}
 
-    def samples(self) -> dict[str, Sample]:
-        """Return the samples by pipeline; safe from any thread."""
+    def samples(self) -> dict[Labels, Sample]:
+        """Return the samples by their labels; safe from any thread."""
         with _lock:
             return dict(self._samples)
 
@@ -39,22 +43,22 @@ class Metric:
 class Counter(Metric):
     """A number that only grows."""
 
-    def add(self, pipeline: str, amount: float) -> None:
+    def add(self, labels: Labels, amount: float) -> None:
         """Add `amount`; 0 shows the counter before there is anything to count."""
         with _lock:
-            before = self._samples.get(pipeline) or Sample(0.0, time.time())
-            self._samples[pipeline] = Sample(before.value + amount, before.since_s)
+            before = self._samples.get(labels) or Sample(0.0, time.time())
+            self._samples[labels] = Sample(before.value + amount, before.since_s)
 
 
 class Gauge(Metric):
     """A number that goes up and down."""
 
-    def set(self, pipeline: str, value: float) -> None:
+    def set(self, labels: Labels, value: float) -> None:
         """Replace the value."""
         with _lock:
-            self._samples[pipeline] = Sample(value, time.time())
+            self._samples[labels] = Sample(value, time.time())
 
-    def remove(self, pipeline: str) -> None:
+    def remove(self, labels: Labels) -> None:
         """Show nothing until the next `set`."""
         with _lock:
-            self._samples.pop(pipeline, None)
+            self._samples.pop(labels, None)

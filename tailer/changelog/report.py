@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from tailer.changelog.carryovers import ChangelogCounts
-from tailer.engine.metrics import Counter
+from tailer.metrics import Counter
 from tailer.plan import ChangePlan
 
 __all__ = ["METRICS", "ChangelogReport"]

@@ -41,7 +41,7 @@ def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Sto
         elif prefix in found:
             report((*key, "prefix"), f"{prefix} has another table", "Keep one of the two.")
         elif not faults:
-            found[prefix] = S3Options(**given)
+            found[prefix] = S3Options(**given, name=name)
     return Stores(tuple(found.items()))
 
 

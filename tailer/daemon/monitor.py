@@ -30,9 +30,10 @@ from prometheus_client.registry import Collector
 
 from tailer.changelog import report
 from tailer.daemon.computed_metrics import computed_metrics
-from tailer.engine.metrics import Counter, Metric
+from tailer.metrics import Counter, Labels, Metric
 from tailer.pipeline import retention, status
 from tailer.pipeline.status import PipelineStatus
+from tailer.stores import traffic
 
 __all__ = ["Monitor", "metrics_registry"]
 
@@ -41,8 +42,7 @@ _log = logging.getLogger(__name__)
 BEAT_S: Final = 1.0
 STUCK_S: Final = 30.0
 _READ_S: Final = 10.0  # for the request of a client that is slow, or says nothing
-_LABELS: Final = ("pipeline",)
-_METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS)
+_METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS, *traffic.METRICS)
 _METHODS: Final = ("GET", "HEAD")
 
 
@@ -112,7 +112,7 @@ class Monitor:
 
 
 def metrics_registry(pipelines: Sequence[PipelineStatus] = ()) -> CollectorRegistry:
-    """Return what Prometheus may ask for: the metrics of all pipelines of this process, and of the process itself."""
+    """Return what Prometheus may ask for: the metrics of all pipelines and stores of this process, and its own."""
     registry = CollectorRegistry()
     for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, _PipelineMetrics(pipelines)):
         registry.register(collector)
@@ -130,15 +130,20 @@ class _PipelineMetrics(Collector):
 
 
 def _family(metric: Metric) -> MetricFamily:
+    samples = ((_values(labels), sample) for labels, sample in metric.samples().items())
     if isinstance(metric, Counter):
-        counter = CounterMetricFamily(metric.name, metric.meaning, labels=_LABELS)
-        for pipeline, sample in metric.samples().items():
-            counter.add_metric([pipeline], sample.value, created=sample.since_s)
+        counter = CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+        for values, sample in samples:
+            counter.add_metric(values, sample.value, created=sample.since_s)
         return counter
-    gauge = GaugeMetricFamily(metric.name, metric.meaning, labels=_LABELS)
-    for pipeline, sample in metric.samples().items():
-        gauge.add_metric([pipeline], sample.value)
+    gauge = GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    for values, sample in samples:
+        gauge.add_metric(values, sample.value)
     return gauge
+
+
+def _values(labels: Labels) -> tuple[str, ...]:
+    return (labels,) if isinstance(labels, str) else labels
 
 
 class _Server(ThreadingMixIn, WSGIServer):

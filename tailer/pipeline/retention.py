@@ -9,7 +9,7 @@ import logging
 import time
 from typing import Final
 
-from tailer.engine.metrics import Gauge
+from tailer.metrics import Gauge
 
 __all__ = ["METRICS", "VacuumWatch"]
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
-from tailer.engine.metrics import Counter, Gauge
 from tailer.errors import TailerError
+from tailer.metrics import Counter, Gauge
 from tailer.plan import Position
 
 __all__ = [

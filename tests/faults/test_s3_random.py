@@ -26,6 +26,7 @@ from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
+from tailer.stores.traffic import FAULTS, REQUESTS
 from tests.support.daemon.process import DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import Change, LongHistory
 from tests.support.histories.s3_history import S3History
@@ -39,6 +40,17 @@ COMMITS: Final = 50
 BACKLOG: Final = 10
 SEED: Final = 8
 TIMEOUT_S: Final = 0.25
+# A missing commit is no fault for who asks whether it is there, and a stale listing cannot be noticed.
+COUNTED_AS: Final = {
+    "throttled": {FaultKind.SLOW_DOWN},
+    "server_error": {FaultKind.INTERNAL},
+    "connection": {FaultKind.RESET},
+    "timeout": {FaultKind.STALL, FaultKind.STALL_IN_BODY},
+    "torn_body": {FaultKind.TORN},
+    "expired_token": {FaultKind.EXPIRED},
+    "not_found_once": {FaultKind.NO_FILE},
+    "conflict": {FaultKind.REPLACED},
+}
 LIMITS: Final = Limits(poll_interval_s=0.02, max_versions=7, max_rows=20_000)
 
 
@@ -73,8 +85,9 @@ async def test_a_growing_table_with_random_faults(
     else:
         sink, there = DeltaSink("delta", str(tmp_path / "out")), DeltaDestination(tmp_path / "out", app_id)
     before = errors_and_retries()
+    store = f"random-{kind}"
     with FaultyS3Link(versitygw, SEED, every=25, stall_s=2 * TIMEOUT_S) as link:
-        stores = Stores(((f"s3://{source.bucket}", S3Options(endpoint=link.endpoint)),))
+        stores = Stores(((f"s3://{source.bucket}", S3Options(endpoint=link.endpoint, name=store)),))
         pipeline = row_pipeline(
             "orders",
             open_table(source.location, stores),
@@ -102,6 +115,16 @@ async def test_a_growing_table_with_random_faults(
     errors, retries = (now - then for now, then in zip(errors_and_retries(), before, strict=True))
     print(dict(link.injected), f"{errors} errors, {retries} retries, {len(link.requests)} requests")
     assert errors == retries > 10
+    counted: Counter[str] = Counter()
+    for labels, sample in FAULTS.samples().items():
+        counted[labels[2]] += int(sample.value) if labels[0] == store else 0
+    injected = {fault: sum(link.injected[each] for each in kinds) for fault, kinds in COUNTED_AS.items()}
+    # A request may be cancelled before its answer, and an answer be shorter than the place where it would be torn.
+    least = {fault: 0.8 * number - 1 for fault, number in injected.items()}
+    missed = {fault: (injected[fault], counted[fault]) for fault in injected if counted[fault] < least[fault]}
+    assert not missed, f"injected and counted: {missed}"
+    requests = sum(sample.value for labels, sample in REQUESTS.samples().items() if labels[0] == store)
+    assert requests == pytest.approx(len(link.requests), rel=0.02)
 
 
 def missing(link: FaultyS3Link) -> set[FaultKind]:

@@ -309,3 +309,25 @@ def test_a_client_of_threads_is_shared(link: S3Link) -> None:
     (client,) = clients.values()
     client.retire()
     assert thread_clients.thread_client(options) is not client
+
+
+async def test_a_listing_with_a_bare_404_is_tried_again(
+    opened: S3Store, link: S3Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty folder has an empty listing, so a 404 is a gateway's mistake, or the bucket is missing."""
+    monkeypatch.setattr(store, "PAUSE_S", 0.01)
+    await opened.put("log/a", b"")
+    for code in ("", "NoSuchKey"):
+        link.faults = [refused(404, code, times=1)]
+        assert [meta.name for meta in await opened.list("log")] == ["log/a"]
+        link.faults = [refused(404, code)]
+        with pytest.raises(StorageUnavailable, match=f"404 for a listing, as if the bucket {opened.bucket}"):
+            await opened.list("log")
+
+
+async def test_a_missing_bucket_is_a_lasting_error_of_a_listing(link: S3Link) -> None:
+    missing = S3Store("tests-missing", "orders", S3Options(endpoint=link.endpoint))
+    with pytest.raises(StorageAccessRefused, match="the bucket tests-missing does not exist") as caught:
+        await missing.list("log")
+    assert caught.value.hint == "Check the bucket's name, the endpoint and the region."
+    assert len(link.requests) == 1

@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 MODULE_LINES: Final = 400
 CLASS_LINES: Final = 250
 FOLDER_MODULES: Final = 12
-PACKAGE_NAMES: Final = 25  # in `tailer/`, so that it can be read at a glance
+PACKAGE_NAMES: Final = 26  # in `tailer/`, so that it can be read at a glance
 FUNCTION_LINES: Final = 70
 FUNCTION_LINES_P90: Final = 30
 
@@ -52,7 +52,7 @@ class Layer:
 
 # From the bottom up: a room imports itself and rooms of layers before its own.
 LAYERS: Final = (
-    Layer("errors"),
+    Layer("errors metrics"),
     Layer("events start", "pyarrow"),
     Layer("schema", "pyarrow"),
     Layer("variant", "msgspec pyarrow"),

@@ -19,8 +19,10 @@ from botocore.credentials import CredentialProvider
 from botocore.exceptions import NoCredentialsError
 
 from tailer.stores.port import in_thread
+from tailer.stores.s3.http_sessions import CountingSession
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, role_request
+from tailer.stores.s3.traffic import count_traffic
 
 __all__ = ["LoopClient", "loop_client"]
 
@@ -96,8 +98,10 @@ async def _find(options: S3Options) -> _Held:
 
 async def _open(options: S3Options, held: dict[S3Options, _Held]) -> AsyncGenerator[LoopClient, None]:
     """Yield a client, and close it after that; the generator is finished by the event loop, if by nobody else."""
-    arguments = await in_thread(partial(client_arguments, options, AioConfig, warm_up_loader_caches=True))
+    make_config = partial(AioConfig, http_session_cls=CountingSession)
+    arguments = await in_thread(partial(client_arguments, options, make_config, warm_up_loader_caches=True))
     session = AioSession(profile=options.profile)
+    count_traffic(session, options)
     if options.role_arn is not None:
         resolver = session.get_component("credential_provider")
         create_client = partial(session.create_client, region_name=arguments["region_name"])

@@ -25,10 +25,12 @@ __all__ = [
     "CONFLICT",
     "EMPTY_RANGE",
     "NOT_FOUND",
+    "PRECONDITION",
     "Place",
     "TornBody",
     "error_code",
     "is_expired",
+    "is_expired_code",
     "is_login_refused",
     "translate",
 ]
@@ -36,8 +38,8 @@ __all__ = [
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound"})
 CONFLICT: Final = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 EMPTY_RANGE: Final = frozenset({"416", "InvalidRange"})
+PRECONDITION: Final = frozenset({"412", "PreconditionFailed"})
 
-_PRECONDITION: Final = frozenset({"412", "PreconditionFailed"})
 # HEAD answers an expired token with a bare 400.
 _EXPIRED: Final = frozenset({"400", "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _WRONG_KEYS: Final = frozenset(
@@ -99,7 +101,12 @@ def error_code(error: BaseException) -> str:
 
 def is_expired(error: BaseException) -> bool:
     """Return whether new credentials may help. A bare 400 counts: HEAD does not say more."""
-    return error_code(error) in _EXPIRED
+    return is_expired_code(error_code(error))
+
+
+def is_expired_code(code: str) -> bool:
+    """Return `is_expired` for an error with this code."""
+    return code in _EXPIRED
 
 
 def is_login_refused(error: BaseException) -> bool:
@@ -132,7 +139,7 @@ def _answer(error: ClientError, uri: str, place: Place) -> StorageError:
         return StorageAccessRefused(uri, f"{error.operation_name} was refused {place.credentials}: {code}", remedy)
     if code in NOT_FOUND:
         return ObjectNotFound(uri)
-    if code in _PRECONDITION:
+    if code in PRECONDITION:
         return ObjectAlreadyExists(uri)
     for codes, explain in _REFUSALS:
         if code in codes:

@@ -15,6 +15,7 @@ from tailer.stores.s3.attempts import PAUSE_S, Attempts
 from tailer.stores.s3.errors import EMPTY_RANGE, Place, TornBody, error_code, is_login_refused, translate
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.thread_clients import thread_client
+from tailer.stores.traffic import READ_BYTES
 
 __all__ = ["RangeFile", "S3Ranges"]
 
@@ -61,14 +62,17 @@ class S3Ranges:
 
     def _fetch(self, part: str) -> "_Part | None":
         """Request a part; None where the object has no such bytes."""
-        attempts = Attempts(missing=1)
+        store = self._options.store_name(self._bucket)
+        attempts = Attempts(store, "get_object", missing=1)
         while True:
             place = Place(self._bucket, self._options)
             lent = None
             try:
                 lent = thread_client(self._options)
                 place = place.through(lent.client, lent.credentials)
-                return self._same(_Part(lent.client.get_object(**self._request(part))))
+                found = _Part(lent.client.get_object(**self._request(part)))
+                READ_BYTES.add((store,), len(found.data))
+                return self._same(found)
             except _FAILURES as error:
                 if error_code(error) in EMPTY_RANGE:
                     return None

@@ -17,6 +17,7 @@ from botocore.credentials import AssumeRoleCredentialFetcher, CredentialProvider
 from botocore.exceptions import InvalidConfigError, NoCredentialsError
 
 from tailer.stores.s3.options import S3Options
+from tailer.stores.s3.traffic import count_traffic
 
 __all__ = ["ROLE_SESSION", "client_arguments", "credentials_name", "role_request", "sync_session"]
 
@@ -36,6 +37,7 @@ _READ_TIMEOUT_S: Final = 20
 def sync_session(options: S3Options) -> Any:
     """Make botocore's session; reads AWS's shared files when it is used."""
     session = botocore.session.Session(profile=options.profile)
+    count_traffic(session, options)
     if options.role_arn is not None:
         resolver = session.get_component("credential_provider")
         region = _region(session, options)

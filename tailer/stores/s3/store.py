@@ -35,6 +35,7 @@ from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_lo
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.ranges import RangeFile, S3Ranges
 from tailer.stores.s3.uploads import Upload
+from tailer.stores.traffic import FAULTS, READ_BYTES, Fault
 from tailer.stores.wakeup import TimerWake, Wake
 
 __all__ = ["S3Store"]
@@ -48,6 +49,7 @@ Answer = dict[str, Any]
 _WHOLE_BYTES: Final = 8 * 2**20
 _BUFFER_BYTES: Final = 2**20
 _CONFLICTS: Final = 5
+_LIST: Final = "list_objects_v2"
 _WRITE_ID: Final = "lake-tailer-write"
 
 # Buckets whose server has shown that it knows the condition, in a single PUT (False) or a multipart upload (True).
@@ -75,7 +77,7 @@ class S3Store:
         """See `ObjectStore.read`; one request."""
 
         async def whole(answer: Answer) -> StoredObject:
-            return StoredObject(_meta(name, answer, "ContentLength"), await _body(answer))
+            return StoredObject(_meta(name, answer, "ContentLength"), await self._body(answer))
 
         return await in_thread(decode, await self._ask(name, "get_object", whole, Key=self._key(name)))
 
@@ -100,7 +102,7 @@ class S3Store:
             request["StartAfter"] = self._key(start_after)
         found: Objects = []
         while True:
-            page = await self._ask(prefix, "list_objects_v2", _itself, **request)
+            page = await self._list_page(prefix, **request)
             for entry in page.get("Contents", ()):
                 # A key equal to the prefix is how some tools mark a folder.
                 if entry["Key"] != folder:
@@ -144,7 +146,7 @@ class S3Store:
         """See `UploadStore.names_below`; one request."""
         folder = self._key(f"{prefix}/") if prefix else self._key("")
         request = {"StartAfter": self._key(start_after)} if start_after else {}
-        page = await self._ask(prefix, "list_objects_v2", _itself, Prefix=folder, **request)
+        page = await self._list_page(prefix, Prefix=folder, **request)
         keys = (entry["Key"] for entry in page.get("Contents", ()))
         names = sorted(key.removeprefix(self._key("")) for key in keys)
         return [name for name in names if name > start_after]
@@ -170,6 +172,14 @@ class S3Store:
     def _uri(self, name: str) -> str:
         return f"{self.uri}/{name}"
 
+    async def _list_page(self, prefix: str, **request: str) -> Answer:
+        try:
+            return await self._ask(prefix, _LIST, _itself, **request)
+        except ObjectNotFound as error:
+            # An empty folder has an empty listing, and a missing bucket an error code of its own.
+            reason = f"404 for a listing, as if the bucket {self.bucket} did not exist"
+            raise StorageUnavailable(error.path, reason) from error
+
     async def _create(
         self, name: str, attempt: Callable[[Mapping[str, str]], Awaitable[None]], *, multipart: bool = False
     ) -> None:
@@ -180,7 +190,10 @@ class S3Store:
             try:
                 await again()
             except StorageError as error:
+                if isinstance(error, ObjectAlreadyExists):
+                    self._count_put(Fault.CONFLICT)
                 if await self._was_written(name, write_id, error):
+                    self._count_put(Fault.LOST_ANSWER)
                     return
                 if error_code(error.__cause__ or error) not in CONFLICT or not left:
                     raise
@@ -188,6 +201,13 @@ class S3Store:
             else:
                 await self._check_condition(name, again, multipart)
                 return
+
+    @property
+    def _label(self) -> str:
+        return self.options.store_name(self.bucket)
+
+    def _count_put(self, fault: Fault) -> None:
+        FAULTS.add((self._label, "put", fault), 1)
 
     async def _check_condition(self, name: str, again: Callable[[], Awaitable[None]], multipart: bool) -> None:
         """Repeat the first PUT that created an object, which must fail: some servers ignore the condition."""
@@ -227,18 +247,30 @@ class S3Store:
     async def _open(self, name: str, answer: Answer) -> OpenObject:
         meta = _meta(name, answer, "ContentLength")
         if meta.size_bytes <= _WHOLE_BYTES:
-            return OpenObject(meta, io.BytesIO(await _body(answer)))
+            return OpenObject(meta, io.BytesIO(await self._body(answer)))
         answer["Body"].close()
         ranges = S3Ranges(self.bucket, self._key(name), self.options, answer.get("ETag", ""))
         file = io.BufferedReader(RangeFile(ranges, meta.size_bytes), _BUFFER_BYTES)
         return OpenObject(meta, cast(BinaryIO, file))
+
+    async def _body(self, answer: Answer) -> bytes:
+        """Read the body of an answer. Raises `TornBody`."""
+        try:
+            async with answer["Body"] as body:
+                data: bytes = await body.read()
+        except (BotoCoreError, aiohttp.ClientError, OSError) as error:
+            raise TornBody from error
+        if len(data) != answer["ContentLength"]:
+            raise TornBody
+        READ_BYTES.add((self._label,), len(data))
+        return data
 
     async def _ask(self, name: str, operation: str, read: Callable[[Answer], Awaitable[T]], **request: object) -> T:
         """Send a request about an object or a folder, and read its answer. Raises the errors of `ObjectStore`."""
         request["Bucket"] = self.bucket
         if self.options.requester_pays:
             request["RequestPayer"] = "requester"
-        attempts = Attempts()
+        attempts = Attempts(self._label, operation, missing=int(operation == _LIST))
         while True:
             place = Place(self.bucket, self.options)
             try:
@@ -263,15 +295,3 @@ def _meta(name: str, found: Answer, size: str) -> ObjectMeta:
 
 async def _itself(answer: Answer) -> Answer:
     return answer
-
-
-async def _body(answer: Answer) -> bytes:
-    """Read the body of an answer. Raises `TornBody`."""
-    try:
-        async with answer["Body"] as body:
-            data: bytes = await body.read()
-    except (BotoCoreError, aiohttp.ClientError, OSError) as error:
-        raise TornBody from error
-    if len(data) != answer["ContentLength"]:
-        raise TornBody
-    return data

@@ -80,7 +80,7 @@ class Upload:
         request |= {"Bucket": self._bucket, "Key": self._key}
         if self._options.requester_pays:
             request["RequestPayer"] = "requester"
-        attempts = Attempts()
+        attempts = Attempts(self._options.store_name(self._bucket), operation)
         while True:
             place, lent = Place(self._bucket, self._options), None
             try:

@@ -49,8 +49,9 @@ def test_a_table_has_the_options_of_its_prefix(tmp_path: Path) -> None:
         role_arn="arn:aws:iam::123456789012:role/reader",
         external_id="4711",
         requester_pays=True,
+        name="sales",
     )
-    assert orders.stores.options("s3://lake/other") == S3Options(endpoint="http://127.0.0.1:9000")
+    assert orders.stores.options("s3://lake/other") == S3Options(endpoint="http://127.0.0.1:9000", name="lake")
     assert orders.stores.options("s3://elsewhere/other") == S3Options()
 
 
@@ -58,14 +59,15 @@ def test_the_environment_sets_options_of_a_store(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("TAILER_STORES__LAKE__ENDPOINT", "https://s3.example.com")
     monkeypatch.setenv("TAILER_STORES__LAKE__ANONYMOUS", "true")
     (orders,) = load(written(tmp_path, STORE + PIPELINE)).pipelines
-    assert orders.stores.options(orders.table) == S3Options(endpoint="https://s3.example.com", anonymous=True)
+    options = orders.stores.options(orders.table)
+    assert options == S3Options(endpoint="https://s3.example.com", anonymous=True, name="lake")
 
 
 @pytest.mark.parametrize("lines", ['engine = "auto"', 'engine = "spark"'])
 def test_executors_may_read_a_store(tmp_path: Path, lines: str) -> None:
     found = load(written(tmp_path, f'{lines}\n[stores.lake]\nprefix = "s3://lake"\nprofile = "p"\n{PIPELINE}'))
     (orders,) = found.pipelines
-    assert found.stores.options(orders.table) == S3Options(profile="p")
+    assert found.stores.options(orders.table) == S3Options(profile="p", name="lake")
     assert pickle.loads(pickle.dumps(orders.stores)) == found.stores
 
 

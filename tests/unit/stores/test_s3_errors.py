@@ -121,8 +121,8 @@ def test_codes_are_those_of_the_answer_or_its_status() -> None:
 
 
 def test_further_attempts_are_few() -> None:
-    attempts = Attempts(missing=1)
+    attempts = Attempts("lake", "get_object", missing=1)
     expired, missing = answer("ExpiredToken", 400), answer("NoSuchKey", 404)
     assert [attempts.take(error) for error in (expired, missing, TornBody(), TornBody())] == [True] * 4
     assert not any(attempts.take(error) for error in (expired, missing, TornBody(), answer("SlowDown", 503)))
-    assert not Attempts().take(missing)
+    assert not Attempts("lake", "get_object").take(missing)
