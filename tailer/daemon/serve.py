@@ -6,7 +6,7 @@ Messages go to standard error, because standard output belongs to the stdout sin
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -46,6 +46,7 @@ async def serve(settings: Settings) -> None:
     statuses = [_status_of(each) for each in settings.pipelines]
     opened: list[Sink] = []
     async with _monitored(settings, statuses):
+        await _import_clients(settings)
         try:
             delta = any(map(_is_written_by_spark, settings.pipelines))
             files = open_files(settings.stores)
@@ -64,6 +65,17 @@ async def serve(settings: Settings) -> None:
         error.add_note(name)
     if failures:
         raise ExceptionGroup("pipelines stopped", list(failures.values()))
+
+
+async def _import_clients(settings: Settings) -> None:
+    """Open the stores of the tables once in a worker thread: the first one of a kind imports its client.
+
+    That takes a second, in which the event loop would stand still. A store that cannot be opened stops its pipeline.
+    """
+    for location in {each.table for each in settings.pipelines} | {settings.state_table}:
+        if location is not None:
+            with suppress(ConfigError):
+                await to_thread.run_sync(settings.stores.open, location)
 
 
 class _Run:
