@@ -39,7 +39,7 @@ test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
 test-long: .venv/.synced
 	$(PYTEST) --tier long
 
-test-golden: .venv/.synced $(LAKE_TAILER_JARS) java
+test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) java
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 

@@ -35,23 +35,33 @@ class RemoteTable:
 
     def follow(self, first: int) -> list[Followed]:
         """Return the changes of all versions from `first` on."""
-        return anyio.run(self._follow, first)
-
-    def snapshot(self, version: int) -> list[Followed]:
-        """Return the pages of the snapshot of `version`."""
-        return anyio.run(self._snapshot, version)
-
-    async def _follow(self, first: int) -> list[Followed]:
-        table, engine = self._opened()
-        await table.seek(first)
-        found = []
-        while (plan := await table.next_plan()) is not None:
-            found.append(await _run(plan, engine))
+        found: list[Followed] = []
+        anyio.run(self._follow, first, found)
         return found
 
-    async def _snapshot(self, version: int) -> list[Followed]:
+    def follow_until_error(self, first: int = 0) -> tuple[list[Followed], Exception | None]:
+        """Return the versions that could be followed, and the error that ended this, if any."""
+        found: list[Followed] = []
+        try:
+            anyio.run(self._follow, first, found)
+        except Exception as error:  # noqa: BLE001 - the caller judges it
+            return found, error
+        return found, None
+
+    def snapshot(self, version: int | None = None) -> list[Followed]:
+        """Return the pages of the snapshot of `version` (None: the latest)."""
+        return anyio.run(self._snapshot, version)
+
+    async def _follow(self, first: int, found: list[Followed]) -> None:
         table, engine = self._opened()
-        return [await _run(plan, engine) async for plan in table.snapshot_plans(version)]
+        await table.seek(first)
+        while (plan := await table.next_plan()) is not None:
+            found.append(await _run(plan, engine))
+
+    async def _snapshot(self, version: int | None) -> list[Followed]:
+        table, engine = self._opened()
+        newest = await table.latest() if version is None else version
+        return [await _run(plan, engine) async for plan in table.snapshot_plans(newest)]
 
     def _opened(self) -> tuple[TableLog, LocalEngine]:
         return open_table(self.location, self.stores), LocalEngine(files=open_files(self.stores))
