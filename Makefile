@@ -1,7 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-long test-golden test-stores test-spark test-kafka test-faults test-tiers test-all check bench soak \
-	setup java
+.PHONY: demo test test-long test-golden test-stores test-spark test-kafka test-faults test-tiers test-all check \
+	check-deploy check-chart check-alerts check-unit bench soak setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -20,6 +20,7 @@ export LAKE_TAILER_REGISTRY_JARS := $(or $(shell $(PYTHON) tests/jars/where.py r
 export LAKE_TAILER_SPARK_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.py spark-kafka 2>/dev/null),no-spark-kafka-jars)
 export LAKE_TAILER_S3_JARS := $(or $(shell $(PYTHON) tests/jars/where.py s3 2>/dev/null),no-s3-jars)
 export LAKE_TAILER_VERSITYGW := $(or $(shell $(PYTHON) tests/jars/where.py versitygw 2>/dev/null),no-versitygw)
+HELM := $(shell $(PYTHON) tests/jars/where.py helm 2>/dev/null)
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
 lacks = { echo "lake-tailer needs $(1): install it and run make again." >&2; exit 1; }
@@ -68,6 +69,30 @@ check: .venv/.synced
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Files of deploy/, with tools that do not come from the package index of Python; deploy/README.md lists them.
+check-deploy: check-chart check-alerts check-unit
+
+# A helm without its own build's settings takes itself for one of an old Kubernetes, so the version is given.
+check-chart: .venv/.synced $(HELM)
+	$(BIN)/uv sync --quiet --frozen --all-extras --no-extra all --no-extra spark-connect --group chart --inexact
+	$(HELM) lint --strict deploy/chart
+	@set -e; for version in 1.27.0 1.31.0 1.34.0; do for values in deploy/chart/values.yaml tests/deploy/everything.yaml; do \
+		$(HELM) template lake-tailer deploy/chart --kube-version $$version --values $$values >.venv/chart.yaml; \
+		$(BIN)/python tests/deploy/validate_chart.py $$version <.venv/chart.yaml; done; done
+
+check-alerts:
+	@command -v promtool >/dev/null || $(call lacks,promtool (Debian and Ubuntu: the package prometheus))
+	promtool check config deploy/prometheus/prometheus.yml
+	promtool test rules deploy/prometheus/alerts_test.yml
+
+# The program of the unit need not be installed here.
+check-unit:
+	@command -v systemd-analyze >/dev/null || $(call lacks,systemd-analyze (Debian and Ubuntu: the package systemd))
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && unit="$$folder/lake-tailer.service" && \
+	sed 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' deploy/lake-tailer.service >"$$unit" && \
+	systemd-analyze verify "$$unit" && \
+	systemd-analyze security --offline=true --threshold=20 "$$unit" >/dev/null
 
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
@@ -119,3 +144,9 @@ $(LAKE_TAILER_VERSITYGW):
 	@mkdir -p $(@D)
 	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
 	GOBIN=$$partial go install github.com/versity/versitygw/cmd/versitygw@$(notdir $(@D)) && mv $$partial/versitygw $@
+
+$(HELM):
+	@command -v go >/dev/null || $(call lacks,Go)
+	@mkdir -p $(@D)
+	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
+	GOBIN=$$partial go install helm.sh/helm/v3/cmd/helm@$(notdir $(@D)) && mv $$partial/helm $@

@@ -1,7 +1,8 @@
 """Write the generated pages of `docs/`: `python -m tests.generate_docs`.
 
 `configuration.md` has every setting of the classes that read them. A setting's description is the comment in its line,
-or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
+or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see; the
+runbook of `deploy/` has them as a table.
 """
 
 import ast
@@ -21,7 +22,7 @@ from sinks.kafka import options as kafka
 from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
 from tailer.config.file import FileShape, PipelineShape, SparkShape, StoreShape
-from tailer.errors import TailerError
+from tailer.errors import Retry, TailerError
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 
@@ -55,6 +56,9 @@ RETRIES: Final = """\
 After an error with `TIMED` or `ASK` the pipeline waits, reads its progress from the sink, and tries again. After any
 other error it stops, unless it is one that `on_data_loss` gets past. `NEVER`: trying again would take the stream from
 the instance that has taken over."""
+RUNBOOK: Final = "../deploy/runbook.md"
+ERRORS_BEGIN: Final = "<!-- errors: written by `python -m tests.generate_docs` -->"
+ERRORS_END: Final = "<!-- end of errors -->"
 NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
 
@@ -159,7 +163,24 @@ def errors_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES: Final = {"configuration.md": configuration, "errors.md": errors_page}
+def runbook() -> str:
+    """Build the runbook: the page as it is, with a new table of errors."""
+    before, mark, rest = (DOCS / RUNBOOK).read_text().partition(ERRORS_BEGIN)
+    _, end, after = rest.partition(ERRORS_END)
+    assert mark
+    assert end
+    rows = ["| error | meaning | pipeline | exit | next step |", "|---|---|---|---|---|"]
+    for kind in error_classes(TailerError):
+        meaning = " ".join((inspect.getdoc(kind) or "").split())
+        retried = kind.retry in (Retry.TIMED, Retry.ASK)
+        otherwise = "Nothing: it is tried again." if retried else "The hint in the log says it."
+        step = kind.next_step if kind.next_step and "{remedy}" not in kind.next_step else otherwise
+        link = f"[{kind.__name__}](../docs/errors.md#{kind.__name__.lower()})"
+        rows.append(f"| {link} | {meaning} | {'retried' if retried else 'stops'} | {kind.exit_code} | {step} |")
+    return "".join([before, mark, "\n\n", "\n".join(rows), "\n\n", end, after])
+
+
+PAGES: Final = {"configuration.md": configuration, "errors.md": errors_page, RUNBOOK: runbook}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -218,6 +218,8 @@ PAGES: Final = (
     "README.md",
     "CONTRIBUTING.md",
     "examples/README.md",
+    "deploy/README.md",
+    "deploy/runbook.md",
     *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
 )
 

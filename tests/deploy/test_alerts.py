@@ -58,9 +58,8 @@ def values(document: Any, key: str) -> Iterator[Any]:
 @pytest.mark.parametrize("path", [RULES, TESTS, DASHBOARD, RUNBOOK], ids=lambda path: path.name)
 def test_every_metric_that_is_named_exists(path: Path) -> None:
     known = metrics()
-    named = set(OURS.findall(path.read_text()))
-    assert named, path
-    assert not named - known, "no code defines these metrics"
+    assert "lake_tailer_pipeline_up" in known
+    assert not set(OURS.findall(path.read_text())) - known, "no code defines these metrics"
 
 
 def test_each_alert_says_how_bad_it_is_and_leads_to_its_page_in_the_runbook() -> None:

@@ -151,6 +151,7 @@ def test_the_steps_of_the_build(tmp_path: Path) -> None:
         ).stdout.strip()
     copies = [line.split() for line in instructions("COPY") if "--from" not in line]
     first, second = build_steps()
+    printed = ""
     for step, lines in ((first, copies[:1]), (second, copies[1:])):
         for line in lines:
             for name in line[:-1]:
@@ -161,7 +162,8 @@ def test_the_steps_of_the_build(tmp_path: Path) -> None:
             ["/bin/sh", "-c", command], cwd=source, env=environment, capture_output=True, text=True, check=False
         )
         assert result.returncode == 0, result.stderr
-    assert result.stdout == f"lake-tailer {argument('VERSION')}\n"
+        printed = result.stdout
+    assert printed == f"lake-tailer {argument('VERSION')}\n"
     shutil.rmtree(source)  # nothing may refer to it
     runs_read_only(target, tmp_path)
 
@@ -179,9 +181,10 @@ def runs_read_only(environment: Path, folder: Path) -> None:
     orders = Orders(folder / "orders")
     orders.insert(1, 2, 3)
     config = folder / "tailer.toml"
-    config.write_text(f'[pipelines.orders]\ntable = "{orders.path}"\nsink = {{kind = "files", path = "{folder}/state/out"}}\n')
     state = folder / "state"
     state.mkdir()
+    sink = f'{{kind = "files", path = "{state}/out"}}'
+    config.write_text(f'[pipelines.orders]\ntable = "{orders.path}"\nsink = {sink}\n')
     before = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
     (port,) = free_ports(1)
     daemon = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The folders of jars, and of a server made with Go, for the Makefile, the tests and the demo.
+"""The folders of jars, and of programs made with Go, for the Makefile, the tests and the demo.
 
 Each set of jars has a pom, and its folder is named after the pom's content: another version has another folder, and an
 interrupted fetch is never used. It is outside the tree because it outlives a checkout. The module needs only a bare
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["MissingJarsError", "jars", "jars_dir", "versitygw"]
+__all__ = ["MissingJarsError", "helm", "jars", "jars_dir", "versitygw"]
 
 _TESTS = Path(__file__).resolve().parents[1]
 # The environment variable that overrides the folder of a set, and its pom.
@@ -25,6 +25,7 @@ _SETS = {
 
 
 _VERSITYGW = "v1.8.0"
+_HELM = "v3.19.0"
 
 
 class MissingJarsError(RuntimeError):
@@ -54,9 +55,16 @@ def versitygw() -> Path:
     return Path(chosen) if chosen else _cache() / "versitygw" / _VERSITYGW / "versitygw"
 
 
+def helm() -> Path:
+    """Return the place of the program that `make check-chart` builds."""
+    return _cache() / "helm" / _HELM / "helm"
+
+
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lake-tailer"
 
 
 if __name__ == "__main__":
-    print(versitygw() if sys.argv[1:] == ["versitygw"] else jars_dir(*sys.argv[1:]))
+    programs = {"helm": helm, "versitygw": versitygw}
+    (name,) = sys.argv[1:]
+    print(programs[name]() if name in programs else jars_dir(name))

@@ -1,0 +1,108 @@
+"""The files that run the daemon: valid, in step with each other and with the daemon's settings.
+
+`make check-chart` checks the chart with helm, `make check-unit` the unit with systemd-analyze.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tailer.config.file import FileShape
+from tailer.config.settings import load
+from tailer.errors import TailerError
+from tests.deploy.files import DEPLOY, ROOT, read_yaml
+from tests.generate_docs import error_classes
+from tests.jars.where import versitygw
+
+COMPOSE: Final = DEPLOY / "compose.yaml"
+UNIT: Final = DEPLOY / "lake-tailer.service"
+VALUES: Final = DEPLOY / "chart" / "values.yaml"
+DRAIN_S: Final = FileShape().drain_s
+BIN: Final = Path(sys.executable).parent
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """Return the services of the compose file."""
+    found: dict[str, dict[str, Any]] = read_yaml(COMPOSE)["services"]
+    return found
+
+
+def directives() -> dict[str, str]:
+    """Return the settings of the systemd unit; those that are there several times, joined."""
+    found: dict[str, str] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE):
+        found[name] = f"{found[name]} {value}" if name in found else value
+    return found
+
+
+def test_the_compose_file_is_valid() -> None:
+    command = [str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_images_are_pinned_and_ports_are_for_this_machine() -> None:
+    for name, service in services().items():
+        if service["image"] != "lake-tailer":
+            assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+    assert services()["s3"]["image"] == f"versity/versitygw:{versitygw().parent.name}"
+
+
+def test_what_the_compose_file_mounts_exists() -> None:
+    for name, service in services().items():
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert source in read_yaml(COMPOSE)["volumes"] or (DEPLOY / source).exists(), f"{name}: {source}"
+
+
+def test_passwords_are_examples() -> None:
+    for path in (COMPOSE, DEPLOY / "lake-tailer.env.example"):
+        secrets = re.findall(r"^\W*(\w*(?:PASSWORD|SECRET|ACCESS_KEY)\w*)[:=] ?(.+)$", path.read_text(), re.MULTILINE)
+        assert secrets
+        assert not [name for name, value in secrets if not value.startswith("example-")], path
+
+
+def test_the_configuration_of_the_compose_file_is_accepted() -> None:
+    settings = load(DEPLOY / "compose" / "tailer.toml")
+    assert [each.table for each in settings.pipelines] == ["s3://lake/shop/orders"]
+
+
+def test_the_configuration_of_the_chart_is_accepted(tmp_path: Path) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text(read_yaml(VALUES)["config"])
+    assert len(load(config).pipelines) == 1
+
+
+def test_everything_waits_longer_than_the_daemon_drains() -> None:
+    assert int(directives()["TimeoutStopSec"]) > DRAIN_S
+    assert int(services()["daemon"]["stop_grace_period"].removesuffix("s")) > DRAIN_S
+    assert read_yaml(VALUES)["drainSeconds"] == DRAIN_S
+    deployment = (DEPLOY / "chart" / "templates" / "deployment.yaml").read_text()
+    assert "terminationGracePeriodSeconds: {{ add .Values.drainSeconds 15 }}" in deployment
+
+
+def test_systemd_starts_nothing_again_that_a_person_has_to_mend() -> None:
+    stays = {int(code) for code in directives()["RestartPreventExitStatus"].split()}
+    retried = {kind.exit_code for kind in error_classes(TailerError) if kind.retry.value in ("timed", "ask")}
+    assert directives()["Restart"] == "on-failure"
+    assert stays == {kind.exit_code for kind in error_classes(TailerError)} - retried
+
+
+def test_the_chart_and_the_project_have_one_version() -> None:
+    chart = read_yaml(DEPLOY / "chart" / "Chart.yaml")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart["version"] == chart["appVersion"] == project["version"]
+
+
+@pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json"])
+def test_the_chart_holds_the_same_alerts_and_dashboard(name: str) -> None:
+    link = DEPLOY / "chart" / "files" / name
+    assert link.is_symlink()
+    assert link.resolve().is_relative_to(DEPLOY)
+    assert link.exists()
