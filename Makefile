@@ -21,6 +21,7 @@ export LAKE_TAILER_SPARK_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.p
 export LAKE_TAILER_S3_JARS := $(or $(shell $(PYTHON) tests/jars/where.py s3 2>/dev/null),no-s3-jars)
 export LAKE_TAILER_VERSITYGW := $(or $(shell $(PYTHON) tests/jars/where.py versitygw 2>/dev/null),no-versitygw)
 HELM := $(shell $(PYTHON) tests/jars/where.py helm 2>/dev/null)
+PROMTOOL := $(or $(shell command -v promtool),$(shell $(PYTHON) tests/jars/where.py promtool 2>/dev/null))
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
 lacks = { echo "lake-tailer needs $(1): install it and run make again." >&2; exit 1; }
@@ -81,10 +82,9 @@ check-chart: .venv/.synced $(HELM)
 		$(HELM) template lake-tailer deploy/chart --kube-version $$version --values $$values >.venv/chart.yaml; \
 		$(BIN)/python tests/deploy/validate_chart.py $$version <.venv/chart.yaml; done; done
 
-check-alerts:
-	@command -v promtool >/dev/null || $(call lacks,promtool (Debian and Ubuntu: the package prometheus))
-	promtool check config deploy/prometheus/prometheus.yml
-	promtool test rules deploy/prometheus/alerts_test.yml
+check-alerts: $(PROMTOOL)
+	$(PROMTOOL) check config deploy/prometheus/prometheus.yml
+	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
 # The program of the unit need not be installed here.
 check-unit:
@@ -150,3 +150,13 @@ $(HELM):
 	@mkdir -p $(@D)
 	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
 	GOBIN=$$partial go install helm.sh/helm/v3/cmd/helm@$(notdir $(@D)) && mv $$partial/helm $@
+
+# Some minutes, unless a package has it (Debian and Ubuntu: prometheus). `go install` refuses modules that leave out
+# versions of others, as this one does.
+$(PROMTOOL):
+	@command -v go >/dev/null || $(call lacks,Go)
+	@mkdir -p $(@D)
+	go mod download github.com/prometheus/prometheus@$(notdir $(@D))
+	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
+	go build -C "$$(go env GOMODCACHE)/github.com/prometheus/prometheus@$(notdir $(@D))" -o "$$partial/promtool" \
+		./cmd/promtool && mv $$partial/promtool $@

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["MissingJarsError", "helm", "jars", "jars_dir", "versitygw"]
+__all__ = ["MissingJarsError", "helm", "jars", "jars_dir", "promtool", "versitygw"]
 
 _TESTS = Path(__file__).resolve().parents[1]
 # The environment variable that overrides the folder of a set, and its pom.
@@ -26,6 +26,7 @@ _SETS = {
 
 _VERSITYGW = "v1.8.0"
 _HELM = "v3.19.0"
+_PROMTOOL = "v0.305.0"  # of the module; Prometheus calls it 3.5.0
 
 
 class MissingJarsError(RuntimeError):
@@ -60,11 +61,16 @@ def helm() -> Path:
     return _cache() / "helm" / _HELM / "helm"
 
 
+def promtool() -> Path:
+    """Return the place of the program that `make check-alerts` builds, where no package has it."""
+    return _cache() / "promtool" / _PROMTOOL / "promtool"
+
+
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lake-tailer"
 
 
 if __name__ == "__main__":
-    programs = {"helm": helm, "versitygw": versitygw}
+    programs = {"helm": helm, "promtool": promtool, "versitygw": versitygw}
     (name,) = sys.argv[1:]
     print(programs[name]() if name in programs else jars_dir(name))
