@@ -174,6 +174,7 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
     external_id: str | None = None  # what the role's policy asks for
     anonymous: bool = False  # send requests unsigned, to public buckets
     requester_pays: bool = False  # agree to pay for requests to buckets that ask for it
+    notifications: str | None = None  # URL of an SQS queue with the buckets' notifications: commits are found sooner
 
 
 class FileShape(_Shape, frozen=True, kw_only=True):

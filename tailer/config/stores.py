@@ -19,6 +19,7 @@ __all__ = ["configured_stores", "store_faults"]
 
 Report = Callable[["Key", str, str], None]
 
+_QUEUE_REMEDY: Final = "Give the URL of a queue, such as https://sqs.eu-central-1.amazonaws.com/123456789012/commits."
 _ENDPOINT_REMEDY: Final = "Give one such as https://s3.example.com or http://127.0.0.1:9000."
 
 
@@ -52,6 +53,8 @@ def store_faults(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """
     if given["endpoint"] is not None:
         yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(given["endpoint"]))
+    if given.get("notifications") is not None:
+        yield from (("notifications", reason, remedy) for reason, remedy in _queue_faults(given["notifications"]))
     for option in ("region", "profile", "role_arn", "external_id"):
         if given[option] == "":
             yield option, "is empty", "Leave it out, or give a name."
@@ -61,6 +64,13 @@ def store_faults(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 yield option, "has no effect with anonymous = true", "Leave one of the two out."
     elif given["external_id"] is not None and given["role_arn"] is None:
         yield "external_id", "has no effect without a role", "Add the role to assume."
+
+
+def _queue_faults(url: str) -> Iterator[tuple[str, str]]:
+    faults = list(_endpoint_faults(url))
+    if faults or not urlsplit(url).path.strip("/"):
+        reason = faults[0][0] if faults else "does not name a queue"
+        yield reason, _QUEUE_REMEDY
 
 
 def _endpoint_faults(endpoint: str) -> Iterator[tuple[str, str]]:

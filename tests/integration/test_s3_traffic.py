@@ -18,6 +18,7 @@ from tailer.stores.s3.store import S3Store
 from tailer.stores.traffic import FAULTS, READ_BYTES, REQUESTS
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
+from tests.support.servers.ports import free_ports
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +187,16 @@ async def test_trying_the_condition_is_no_fault(link: S3Link) -> None:
     await store.put_if_absent("a", DATA)
     assert counted(REQUESTS, store.bucket) == {("put",): 2}
     assert not counted(FAULTS, store.bucket)
+
+
+@pytest.mark.usefixtures("link")
+async def test_attempts_at_a_closed_port_are_counted_once() -> None:
+    for verb in (get, get_part):
+        options = S3Options(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}", name=f"closed to {verb.__name__}")
+        with pytest.raises(StorageError, match="cannot be reached"):
+            await verb(S3Store("some-bucket", "t", options))
+        assert counted(FAULTS, options.name or "") == {("get", "connection"): 3}
+        assert counted(REQUESTS, options.name or "") == {("get",): 3}
 
 
 async def test_an_attempt_without_credentials_is_counted(link: S3Link, monkeypatch: pytest.MonkeyPatch) -> None:

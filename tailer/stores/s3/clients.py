@@ -24,7 +24,7 @@ from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, role_request
 from tailer.stores.s3.traffic import count_traffic
 
-__all__ = ["LoopClient", "loop_client"]
+__all__ = ["LoopClient", "loop_client", "loop_session"]
 
 
 @dataclass(eq=False)
@@ -100,12 +100,7 @@ async def _open(options: S3Options, held: dict[S3Options, _Held]) -> AsyncGenera
     """Yield a client, and close it after that; the generator is finished by the event loop, if by nobody else."""
     make_config = partial(AioConfig, http_session_cls=CountingSession)
     arguments = await in_thread(partial(client_arguments, options, make_config, warm_up_loader_caches=True))
-    session = AioSession(profile=options.profile)
-    count_traffic(session, options)
-    if options.role_arn is not None:
-        resolver = session.get_component("credential_provider")
-        create_client = partial(session.create_client, region_name=arguments["region_name"])
-        resolver.providers.insert(0, _AssumedRole(create_client, resolver.providers, options))
+    session = loop_session(options, arguments["region_name"])
     async with session.create_client("s3", **arguments) as client:
         found = None if options.anonymous else await session.get_credentials()
         opened = LoopClient(client, credentials_name(options, found and found.method))
@@ -115,6 +110,17 @@ async def _open(options: S3Options, held: dict[S3Options, _Held]) -> AsyncGenera
             # Otherwise the client would keep its event loop in memory.
             if options in held and held[options].client is opened:
                 del held[options]
+
+
+def loop_session(options: S3Options, region: str) -> Any:
+    """Make aiobotocore's session, whose requests are counted; `region`: where a role is assumed."""
+    session = AioSession(profile=options.profile)
+    count_traffic(session, options)
+    if options.role_arn is not None:
+        resolver = session.get_component("credential_provider")
+        create_client = partial(session.create_client, region_name=region)
+        resolver.providers.insert(0, _AssumedRole(create_client, resolver.providers, options))
+    return session
 
 
 class _AssumedRole(CredentialProvider):  # type: ignore[misc]

@@ -18,9 +18,9 @@ class S3Options:
 
     `endpoint`: a URL. `path_style`: whether buckets are named in the path of a request, not in its host.
     `profile`: a name in AWS's shared configuration. `role_arn`: a role to assume with the credentials found.
-    `anonymous`: send requests unsigned. `requester_pays`: agree to pay for requests. `name`: the store's in the
-    configuration, for metrics. Raises `ConfigError` for an endpoint that is no URL, or has a password in it, which
-    would be shown.
+    `anonymous`: send requests unsigned. `requester_pays`: agree to pay for requests. `notifications`: URL of a queue
+    with notifications of new objects. `name`: the store's in the configuration, for metrics. Raises `ConfigError` for
+    an endpoint that is no URL, or has a password in it, which would be shown.
     """
 
     endpoint: str | None = None
@@ -31,6 +31,7 @@ class S3Options:
     external_id: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
+    notifications: str | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in
 from tailer.stores.s3.attempts import PAUSE_S, Attempts
 from tailer.stores.s3.clients import loop_client
 from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_login_refused, translate
+from tailer.stores.s3.notifications import QueueWake
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.ranges import RangeFile, S3Ranges
 from tailer.stores.s3.uploads import Upload
@@ -163,8 +164,10 @@ class S3Store:
             return
 
     def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
-        """See `ObjectStore.make_wake`."""
-        return TimerWake()
+        """See `ObjectStore.make_wake`; notifications come from a queue, if one is configured."""
+        if self.options.notifications is None:
+            return TimerWake()
+        return QueueWake(self.bucket, self._key(prefix), names, self.options)
 
     def _key(self, name: str) -> str:
         return f"{self.root}/{name}" if self.root else name

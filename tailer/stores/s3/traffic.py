@@ -58,7 +58,7 @@ def unseen_fault(error: BaseException) -> Fault | None:
     """Return the fault of an attempt that ended with `error`; None where a hook has counted it."""
     if isinstance(error, TornBody):
         return Fault.TIMEOUT if isinstance(error.__cause__, _TIMEOUTS) else Fault.TORN_BODY
-    if isinstance(error, boto.ClientError | boto.HTTPClientError):
+    if isinstance(error, boto.ClientError | boto.HTTPClientError | boto.ConnectionError):
         return None
     if isinstance(error, _TIMEOUTS):
         return Fault.TIMEOUT
