@@ -122,8 +122,9 @@ def faults(port: int) -> dict[tuple[str, str], float]:
 
 
 def committed(port: int) -> list[int]:
-    """Return the number of rows of each pipeline whose progress is written."""
-    return [int(float(value)) for value in re.findall(r"lake_tailer_rows_delivered_total\{.*?\} (\S+)", metrics(port))]
+    """Return the number of inserted rows of each pipeline whose progress is written."""
+    samples = re.findall(r'lake_tailer_rows_delivered_total\{[^}]*kind="insert"[^}]*\} (\S+)', metrics(port))
+    return [int(float(value)) for value in samples]
 
 
 def test_each_fault_is_counted(link: S3Link, tmp_path: Path, start: Callable[[Path], Daemon]) -> None:
