@@ -16,18 +16,16 @@ from functools import partial
 
 from tailer.delta.catalog.port import CommitLog
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
-from tailer.delta.log.actions import Commit, Metadata, Protocol, scan_commit
+from tailer.delta.log.actions import Commit, Metadata, Protocol
 from tailer.delta.log.clock import CommitClock
+from tailer.delta.log.commit_reader import NOTHING_SET, CommitReader, StateActions
 from tailer.delta.log.listing import LogListing, LogPath, LogSegment, commit_name
 from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, TailerError, VersionAhead, VersionGone
-from tailer.stores.port import ObjectStore, OpenObject, in_thread
+from tailer.stores.port import ObjectStore, in_thread
 
 __all__ = ["Found", "TableHistory", "has_commit"]
-
-
-_StateActions = tuple[Protocol | None, Metadata | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +52,14 @@ class TableHistory:
         self._log = log
         self._managed = managed
         self._cached: Found | None = None
-        self._after_gap: dict[tuple[str, int], _StateActions] = {}  # commits after a gap
+        self._after_gap: dict[tuple[str, int], StateActions] = {}  # commits after a gap
+        self._commits = CommitReader(store)
 
     def forget(self) -> None:
         """Discard everything read so far: the log may have been replaced."""
         self._cached = None
         self._after_gap.clear()
+        self._commits.forget()
 
     async def state(self, listing: LogListing, version: int) -> Snapshot:
         """Return the state at `version`.
@@ -197,45 +197,29 @@ class TableHistory:
         Raises `StorageUnavailable`: an id that is temporarily unreadable may be the one with our progress.
         """
         ids: dict[str, None] = {}
-        for path in reversed(listing.commits):
-            if path.version > since:
-                try:
-                    commit = await self.commit(path)
-                except LogCorrupt:
-                    continue
-                if commit.metadata is not None:
-                    ids[commit.metadata.id] = None
+        paths = [path for path in reversed(listing.commits) if path.version > since]
+        for number in range(len(paths)):
+            with suppress(LogCorrupt):
+                _, metadata = await self._commits.state_actions(paths, number)
+                if metadata is not None:
+                    ids[metadata.id] = None
         begins = 0 if has_commit(listing, 0) else min((files[0].version for files in listing.checkpoints), default=0)
         with suppress(VersionGone, LogCorrupt):
             ids[self._id(await self.find(listing, max(min(since, listing.latest), begins)))] = None
         return tuple(ids)
 
-    async def commit(self, path: LogPath) -> Commit:
-        """Read the commit at `path`, which a listing named, without its file actions.
-
-        Raises `LogCorrupt`, and `StorageUnavailable` where the file no longer exists.
-        """
-
-        def parse(opened: OpenObject) -> Commit:
-            modified_ms = opened.meta.modified_ms
-            return scan_commit(opened.file, self._store.uri, path.name, path.version, modified_ms, lambda _: False)
-
-        try:
-            return await self._store.scan(path.name, parse)
-        except ObjectNotFound as error:
-            raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
-
     async def _commit_of(self, listing: LogListing, version: int) -> Commit:
-        return await self.commit(next(path for path in listing.commits if path.version == version))
+        return await self._commits.commit(next(path for path in listing.commits if path.version == version))
 
     async def _read(self, times: tuple[int, ...], segment: LogSegment) -> Found:
         protocol: Protocol | None = None
         metadata: Metadata | None = None
         since = segment.checkpoint[0].version if segment.checkpoint else 0
-        for path in reversed(segment.commits):
-            commit = await self.commit(path)
-            protocol, metadata = protocol or commit.protocol, metadata or commit.metadata
-            if commit.protocol is not None or commit.metadata is not None:
+        paths = segment.commits[::-1]
+        for number, path in enumerate(paths):
+            actions = await self._commits.state_actions(paths, number)
+            protocol, metadata = protocol or actions[0], metadata or actions[1]
+            if actions != NOTHING_SET:
                 since = max(since, path.version)
             if protocol is not None and metadata is not None:
                 break
@@ -262,12 +246,12 @@ class TableHistory:
                 return Found(version, since, protocol, metadata, times, None)
         return None
 
-    async def _state_actions(self, listing: LogListing, path: LogPath) -> _StateActions | None:
+    async def _state_actions(self, listing: LogListing, path: LogPath) -> StateActions | None:
         """Return protocol and metadata set by a commit or held by its checksum; None for a damaged commit."""
         key = (path.name, path.modified_ms)
         if key not in self._after_gap:
             try:
-                commit = await self.commit(path)
+                commit = await self._commits.commit(path)
             except LogCorrupt:
                 return None
             actions = (commit.protocol, commit.metadata)

@@ -4,10 +4,12 @@ The log is listed at the start, when a named start point is resolved, and when a
 version is found by requesting its commit file, so the cost of a version does not depend on the length of the log.
 Fetching, parsing and planning a version is one call in a worker thread.
 
-A missing commit file means "not yet", unless a listing showed it or a later one. After `GAP_CHECK_MISSES` misses in a
-row the log is listed once. This distinguishes a quiet table from a lost version and from a log that went backwards.
+A missing commit file means "not yet", unless a listing showed it or a later one. `tailer.delta.log.quiet` decides when
+the log is checked all the same. This distinguishes a quiet table from a lost version, and from a log that went back.
 A commit does not name its predecessor. So before the next commit is used, the predecessor's file is checked: if it is
-still the file that was read, the log is still the same.
+still the file that was read, the log is still the same. In a store whose objects appear whole, a listing that has both
+files as they were read shows the same without a request. Commits of a backlog are fetched ahead there
+(`tailer.delta.log.prefetch`).
 """
 
 from collections.abc import AsyncGenerator
@@ -26,6 +28,8 @@ from tailer.delta.commit_plan import CommitPlanner, PlannedCommit
 from tailer.delta.history import TableHistory, has_commit
 from tailer.delta.log.commit_file import CommitFile, read_whole
 from tailer.delta.log.listing import COMMIT_FILE, LOG, LogListing, commit_name
+from tailer.delta.log.prefetch import CommitPrefetch
+from tailer.delta.log.quiet import QuietLog
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import (
     ChangesUnavailable,
@@ -46,10 +50,8 @@ from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
 
-__all__ = ["GAP_CHECK_MISSES", "GONE_CHECK_MISSES", "PAGE_FILES", "DeltaTableLog"]
+__all__ = ["PAGE_FILES", "DeltaTableLog"]
 
-GAP_CHECK_MISSES: Final = 16
-GONE_CHECK_MISSES: Final = 4  # after which a look at one file shows whether the whole log may be gone
 PAGE_FILES: Final = 4096  # of a snapshot, in one plan
 SETTLE_S: Final = 0.1  # for a commit whose last line does not end
 REPAIR_S: Final = 1.0  # for one that is also malformed
@@ -70,6 +72,8 @@ class DeltaTableLog:
         self._is_atomic = self._managed or store.is_atomic
         self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
         self._history = TableHistory(store, self._log, catalog is not None)
+        self._commits = CommitPrefetch(store, self._log, is_on=store.is_atomic and catalog is None)
+        self._quiet = QuietLog(store, catalog is not None)
         self._allowed_roots = allowed_roots
         self._next = 0
         self._state: Snapshot | None = None
@@ -78,7 +82,6 @@ class DeltaTableLog:
         self._newest: CommitFile | None = None  # the last file read, for `confirm`
         self._snapshot: int | None = None  # version of the last snapshot
         self._known = -1  # newest version in a listing
-        self._misses = 0
 
     @property
     def uri(self) -> str:
@@ -152,26 +155,26 @@ class DeltaTableLog:
         self._snapshot, self._newest = None, self._predecessor
         self._next = version
         self._known = listing.latest
-        self._misses = 0
+        self._commits.begin(listing, version)
+        self._quiet.found()
         return None if self._state is None or self._state_is_early else self._state.schema
 
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`. Raises `TableReplaced` where another table has replaced this one."""
         while True:
-            found = await self._log.read(self._next, self._planner().plan)
+            found = await self._commits.read(self._next, self._planner().plan)
             if found is None:
-                self._misses += 1
-                due = self._next <= self._known or self._misses % GAP_CHECK_MISSES == 0
-                if due or (self._misses % GONE_CHECK_MISSES == 0 and await self._is_gone()):
+                is_listed = self._next <= self._known or self._commits.listed(self._next) is not None
+                if is_listed or await self._quiet.is_suspicious(self._next, self._predecessor):
                     await self._check_gap()
                 return None
             if await self._is_whole(found):
                 break
         state, plan = found.outcome
-        await self._check_predecessor()
+        await self._check_predecessor(found.file)
         self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
         self._next += 1
-        self._misses = 0
+        self._quiet.found()
         return plan
 
     async def confirm(self, delivered: Position | None) -> None:
@@ -256,16 +259,6 @@ class DeltaTableLog:
             return True
         return await stays(self._store, planned.file.meta, SETTLE_S if planned.error is None else REPAIR_S)
 
-    async def _is_gone(self) -> bool:
-        """Return whether the commit before the awaited one has disappeared."""
-        if self._predecessor is None or self._managed:
-            return False
-        try:
-            await self._store.stat(self._predecessor.meta.name)
-        except ObjectNotFound:
-            return True
-        return False
-
     async def _check_gap(self) -> None:
         """Raise if the awaited version is lost."""
         try:
@@ -280,10 +273,13 @@ class DeltaTableLog:
         if self._next <= listing.latest and not has_commit(listing, self._next):
             raise await self._history.version_gone(self._next)
 
-    async def _check_predecessor(self) -> None:
-        """Raise unless the predecessor is the file that was read, or has been cleaned up since."""
+    async def _check_predecessor(self, successor: CommitFile) -> None:
+        """Raise unless the predecessor of `successor` is the file that was read, or has been cleaned up since."""
         read = self._predecessor
         if read is None or self._managed:  # a catalog reports a replaced table itself
+            return
+        listed = self._commits.listed
+        if (listed(self._next - 1), listed(self._next)) == (read.meta, successor.meta):
             return
         with suppress(ObjectNotFound):  # cleaned up, or the whole log was replaced
             if await self._store.stat(read.meta.name) == read.meta:

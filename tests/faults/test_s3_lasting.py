@@ -10,12 +10,13 @@ import pytest
 from anyio import to_thread
 from tenacity import wait_none
 
+import tailer.delta.table
 import tailer.pipeline.retry
 import tailer.stores.s3.sessions
 from tailer.config.tables import open_files, open_table
-from tailer.delta.table import GAP_CHECK_MISSES, GONE_CHECK_MISSES
+from tailer.delta.log.quiet import CHECK_S, QuietLog
 from tailer.engine.local import LocalEngine
-from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError
+from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError, VersionGone
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.sink_writer import Limits
@@ -129,9 +130,9 @@ async def test_a_single_fault_of_a_file_is_no_error(
 
 
 async def test_requests(versitygw: S3Server, link: S3Link, table: Growing) -> None:
-    """A look is one GET, a commit also a HEAD of the one before it and a GET of its file.
+    """A look is one GET and nothing else. A commit is also a HEAD of the one before it and a GET of its file.
 
-    Every fourth look in vain also asks for the newest commit, and every sixteenth lists the log.
+    A backlog is one GET for each commit, and one for its file.
     """
     bucket, there = versitygw.new_bucket(), Destination()
     await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
@@ -139,12 +140,12 @@ async def test_requests(versitygw: S3Server, link: S3Link, table: Growing) -> No
     async with anyio.create_task_group() as group:
         group.start_soon(pipeline.run)
         await become(lambda: there.delivered() == table.rows())
+        await become(lambda: looks(link, 6) > 0)
+        backlog = Counter(each.method for each in link.requests if each.path.endswith(".json"))
+        assert backlog == {"GET": 6 + 6 + looks(link, 6)}  # the start reads them, too, to find the metadata
         link.requests.clear()
-        await become(lambda: looks(link, 6) == GAP_CHECK_MISSES + 1)
-        idle = Counter(link.methods()[: link.methods().index("LIST") + 1])
-        assert idle["GET"] <= GAP_CHECK_MISSES + 1
-        assert idle["HEAD"] <= GAP_CHECK_MISSES // GONE_CHECK_MISSES
-        assert idle["LIST"] == 1
+        await become(lambda: looks(link, 6) == 50)
+        assert Counter(link.methods()) == {"GET": 50}
         version = table.insert([1000])
         for name in (f"{version}-0.parquet", f"_delta_log/{version:020d}.json"):
             body = (table.path / name).read_bytes()
@@ -156,6 +157,43 @@ async def test_requests(versitygw: S3Server, link: S3Link, table: Growing) -> No
     found = max(at for at, name in enumerate(names) if name == ("GET", f"{6:020d}.json"))
     following_one = names.index(("GET", f"{7:020d}.json"))
     assert names[found + 1 : following_one] == [("HEAD", f"{5:020d}.json"), ("GET", "6-0.parquet")]
+
+
+async def test_a_quiet_table_is_listed_once_in_a_while(
+    versitygw: S3Server, link: S3Link, table: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check is one LIST, and finds a commit that is missing before a later one."""
+    seconds = [0.0]
+    monkeypatch.setattr(tailer.delta.table, "QuietLog", partial(QuietLog, clock=lambda: seconds[0]))
+    bucket, there = versitygw.new_bucket(), Destination()
+    await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
+    pipeline = following(link, bucket, there)
+    async with anyio.create_task_group() as group:
+        group.start_soon(pipeline.run)
+        await become(lambda: there.delivered() == table.rows() and looks(link, 6) > 0)
+        link.requests.clear()
+        seconds[0] += CHECK_S
+        await become(lambda: looks(link, 6) > 20)
+        assert Counter(link.methods())["LIST"] == 1
+        pipeline.stop()
+    pipeline = following(link, bucket, there)
+    lost: list[VersionGone] = []
+
+    async def run() -> None:
+        with pytest.raises(VersionGone) as caught:
+            await pipeline.run()
+        lost.append(caught.value)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await become(lambda: looks(link, 6) > 50)
+        key = f"t/_delta_log/{7:020d}.json"
+        await to_thread.run_sync(partial(versitygw.client.put_object, Bucket=bucket, Key=key, Body=b"{}\n"))
+        await become(lambda: looks(link, 6) > 80)
+        assert not lost
+        seconds[0] += CHECK_S
+        await become(lambda: bool(lost))
+    assert lost[0].version == 6
 
 
 def looks(link: S3Link, version: int) -> int:

@@ -1,7 +1,7 @@
 """A link between clients and an S3 server that records requests, and fails as told.
 
 It passes whole requests, with the client's `Host`, which is part of their signature. Rules apply in order, each to as
-many matching requests as it says.
+many matching requests as it says. Every request takes at least `delay_s`, as if the server were far away.
 """
 
 import socket
@@ -72,8 +72,9 @@ class S3Link:
     `is_serial`: pass one request at a time that writes or lists, as S3Proxy needs it.
     """
 
-    def __init__(self, server: S3Server, is_serial: bool = False) -> None:
+    def __init__(self, server: S3Server, is_serial: bool = False, delay_s: float = 0) -> None:
         self.server = server
+        self.delay_s = delay_s
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self._serial = threading.Lock() if is_serial else None
@@ -158,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(fault)
             return
         status, headers, data = self.link.forward(request, self.path, body)
-        time.sleep(fault.stall_s)
+        time.sleep(fault.stall_s + self.link.delay_s)
         if fault.is_lost:
             self._reset()
             return

@@ -17,7 +17,8 @@ import tailer.delta.table
 from tailer.delta.log.actions import CHUNK_BYTES
 from tailer.delta.log.commit_file import read_whole
 from tailer.delta.log.listing import LOG, commit_name
-from tailer.delta.table import GAP_CHECK_MISSES, GONE_CHECK_MISSES, DeltaTableLog
+from tailer.delta.log.quiet import GAP_CHECK_MISSES, GONE_CHECK_MISSES
+from tailer.delta.table import DeltaTableLog
 from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
