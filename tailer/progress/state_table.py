@@ -20,7 +20,9 @@ that counted as failed and arrived late.
 The log stays small: every `CHECKPOINT_EVERY` commits a checkpoint is written, then everything older than the previous
 checkpoint is deleted. Two generations are kept, for readers that have just begun with the older one and for a
 checkpoint that turns out to be corrupt. A writer that slept through both could create a version before the kept ones,
-which no reader would see. So the log is read again after each commit, and must contain it.
+which no reader would see. So the log is listed again after each commit, and must contain it. That makes three requests
+for each commit: a look at the version before it, without which the table is gone; the commit; and the listing. The
+commit itself is not read back: its content is known.
 """
 
 import json
@@ -169,6 +171,8 @@ class StateTable:
         actions = [{"txn": to_builtins(txn)} for txn in txns]
         with suppress(ObjectAlreadyExists):
             await write_commit(self._store, log.version + 1, actions, "RECORD PROGRESS")
+            ours = {txn.app_id: txn for txn in txns if txn is not None}
+            log = replace(log, version=log.version + 1, txns={**log.txns, **ours})
         return await self._read_on(log)
 
     async def _create(self) -> _Log:
@@ -202,11 +206,15 @@ class StateTable:
     async def _read(self, known: _Log | None) -> _Log | None:
         """Read the state at the newest version, starting from `known` if that is still valid. None: there is no log."""
         for _ in range(_ATTEMPTS):
-            objects = await self._store.list(LOG)
-            visible = [meta for meta in objects if not meta.name.rpartition("/")[2].startswith(".")]
-            if not visible:
-                return None
-            listing = await list_log(self._store)
+            try:
+                listing = await list_log(self._store)
+            except NotATable:
+                objects = await self._store.list(LOG)
+                if all(meta.name.rpartition("/")[2].startswith(".") for meta in objects):
+                    return None
+                if any(map(LogPath.parse, objects)):
+                    continue  # it was created just now
+                raise
             # Others may write so fast that listed files are deleted before they are read.
             with suppress(ObjectNotFound):
                 return await self._replay(known, listing.segment(listing.latest))

@@ -5,7 +5,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -40,6 +41,7 @@ from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore
 from tailer.stores.s3 import S3Options, open_store
 from tests.integration.state_writer import following
+from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
 
 APP = "pipeline/3f2a"
@@ -55,6 +57,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.setenv(name, value)
         return open_store(server.new_bucket(), "state", S3Options(endpoint=server.endpoint))
     return LocalStore(tmp_path / "state") if request.param == "local" else MemoryStore()
+
+
+@pytest.fixture
+def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
+    """A link before an S3 server that records requests."""
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+    with S3Link(versitygw) as link:
+        yield link
 
 
 # Too many for a server.
@@ -97,6 +108,37 @@ async def test_every_position_comes_back(store: ObjectStore, position: Position)
         assert await table.progress(APP) == Progress(APP, position)
         assert await StateTable(store).progress(APP) == Progress(APP, position)
     assert await table.progress("pipeline/3f2") is None
+
+
+@pytest.mark.stores
+async def test_requests(versitygw: S3Server, link: S3Link) -> None:
+    """A look at the version before, the commit, and a listing; one more GET for each commit of another stream."""
+    store = open_store(versitygw.new_bucket(), "state", S3Options(endpoint=link.endpoint))
+    first = await fill(store, 2)
+    link.requests.clear()
+    await first.record(at(2))
+    assert link.methods() == ["HEAD", "PUT", "LIST"]
+    await fill(store, 3, "other")
+    link.requests.clear()
+    await first.record(at(3))
+    # The PUT is refused: two looks at whose the commit is, then the three that were missed.
+    refused, then = ["HEAD", "PUT", "HEAD", "GET", "LIST"], ["HEAD", "PUT", "LIST"]
+    assert link.methods() == [*refused, *["GET"] * 3, *then]
+    link.requests.clear()
+    assert await StateTable(store).progress(APP) == at(3)
+    assert Counter(link.methods()) == {"LIST": 1, "GET": 8}
+
+
+async def test_the_table_of_a_commit_that_was_not_read_back_is_the_same(store: ObjectStore) -> None:
+    """An instance continues from its own commits with the state that another one reads."""
+    table = StateTable(store)
+    for number in range(6):
+        await table.record(at(number, f"app{number % 2}"))
+        await fill(store, 1, "other", number)
+    await table.record(at(9, "app0"))
+    reader = StateTable(store)
+    await reader.progress("app0")
+    assert reader._log == table._log
 
 
 async def test_only_one_instance_records(store: ObjectStore) -> None:
@@ -196,7 +238,10 @@ async def test_readers_are_not_disturbed_while_the_log_is_shortened(tmp_path: Pa
                 await to_thread.run_sync(read)
 
         tasks.start_soon(keep_reading)
-        await fill(LocalStore(tmp_path), 600, first=1)
+        table = StateTable(LocalStore(tmp_path))
+        for version in range(1, 601):
+            await table.record(at(version))
+            await anyio.sleep(0.005)  # on a busy machine, a reader may take as long as fifty commits without a pause
     assert reads == sorted(reads)
 
 
@@ -215,6 +260,31 @@ async def test_a_writer_that_slept_through_two_checkpoints_is_not_lost(store: Ob
     with pytest.raises(SinkFenced):
         await sleeper.record(at(4, "sleeper"))
     assert await StateTable(store).progress("sleeper") == at(4, "sleeper")
+
+
+class DeletedStore(MemoryStore):
+    """A store whose table others delete, and create again, around the next put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[], object] = dict
+        self.after: Callable[[], object] = dict
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        before, after, self.before, self.after = self.before, self.after, dict, dict
+        before()
+        await super().put_if_absent(name, data)
+        after()
+
+
+async def test_a_table_deleted_around_the_commit_is_noticed() -> None:
+    """The listing after the commit decides, not that the commit succeeded."""
+    for when in ("before", "after"):
+        store = DeletedStore()
+        table = await fill(store, 5)
+        setattr(store, when, store.objects.clear)
+        with pytest.raises(SinkRejected, match="the state table was deleted or replaced while in use"):
+            await table.record(at(5))
 
 
 class FaultyStore(MemoryStore):
