@@ -21,42 +21,23 @@ from deltalake import DeltaTable, write_deltalake
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.stores.local import LocalStore
+from tests.bench.append_tables import FEED, write_appends
 
 RUNS: Final = 5
 ROWS: Final = 50_000
 FILES: Final = 20_000
-FEED: Final = {"delta.enableChangeDataFeed": "true"}
-
-
-def wide(start: int, rows: int) -> pa.Table:
-    """Make twelve columns of the usual kinds, about 200 bytes a row."""
-    ids = pa.array(range(start, start + rows), pa.int64())
-    text = ids.cast(pa.string())
-    columns: dict[str, pa.Array] = {"id": ids, "at": ids.cast(pa.timestamp("us", tz="UTC"))}
-    for number in range(4):
-        columns[f"count_{number}"] = pa.array([(value * 7 + number) % 1000 for value in range(rows)], pa.int32())
-        columns[f"share_{number}"] = ids.cast(pa.float64())
-    columns["name"] = pa.array([f"customer {value % 5000}" for value in range(rows)])
-    columns["key"] = text
-    return pa.table(columns)
 
 
 @pytest.fixture(scope="module")
 def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 20 versions of 50,000 rows."""
-    path = tmp_path_factory.mktemp("bench") / "appends"
-    for version in range(20):
-        write_deltalake(path, wide(version * ROWS, ROWS), mode="append", configuration=FEED)
-    return path
+    return write_appends(tmp_path_factory.mktemp("bench") / "appends", 20, ROWS)
 
 
 @pytest.fixture(scope="module")
 def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 500 versions of 10 rows."""
-    path = tmp_path_factory.mktemp("bench") / "small"
-    for version in range(500):
-        write_deltalake(path, wide(version * 10, 10), mode="append", configuration=FEED)
-    return path
+    return write_appends(tmp_path_factory.mktemp("bench") / "small", 500, 10)
 
 
 @pytest.fixture(scope="module")

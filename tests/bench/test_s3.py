@@ -1,0 +1,363 @@
+"""Tables in S3: requests, bytes, rows/s, latency and catching up, from versitygw on this machine, beside delta-rs.
+
+Requests and bytes are counted by a link before the server, whose own work is part of the latency; speeds are measured
+at the server itself, once there is a client: making ours takes some 0.2 s, which a program that follows a table spends
+once. Nothing is asserted about any of them. `make bench` prints the figures.
+"""
+
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from anyio import to_thread
+from deltalake import DeltaTable, write_deltalake
+
+from tailer.config.tables import open_files, open_table
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
+from tailer.plan import ChangePlan
+from tailer.start import Start
+from tailer.stores.s3 import S3Options
+from tailer.stores.stores import Stores
+from tailer.table_log import TableLog
+from tests.bench.append_tables import FEED, wide, write_appends
+from tests.support.s3.link import Request, S3Link
+from tests.support.s3.server import S3Server, close_thread_clients
+from tests.support.s3.tables import RemoteTable
+from tests.support.streams import Destination, become
+
+RUNS: Final = 5
+LOOKS: Final = 64
+HOUR_S: Final = 3600
+POLL_S: Final = 0.1
+LATENCIES: Final = 100
+
+Show = Callable[[str], None]
+Timed = tuple[int, float]  # a number of rows, and the seconds for them
+
+
+class CountingLink(S3Link):
+    """A link that also counts the bytes of the answers."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.sent_bytes = 0
+        super().__init__(server)
+
+    def forward(self, request: Request, target: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        """See `S3Link.forward`."""
+        answer = super().forward(request, target, body)
+        self.sent_bytes += len(answer[2])
+        return answer
+
+    def clear(self) -> None:
+        """Begin to count."""
+        self.requests.clear()
+        self.sent_bytes = 0
+
+    def counted(self) -> str:
+        """Return the number of requests by method."""
+        return ", ".join(f"{count} {method}" for method, count in sorted(Counter(self.methods()).items())) or "none"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """lake-tailer over a table, local or not."""
+
+    location: str
+    stores: Stores = Stores()  # noqa: RUF009 - frozen
+
+    def opened(self) -> tuple[TableLog, LocalEngine]:
+        """Open the table."""
+        return open_table(self.location, self.stores), LocalEngine(files=open_files(self.stores))
+
+    def rows(self) -> Timed:
+        """Read every change, version by version."""
+
+        async def run() -> Timed:
+            log, engine = self.opened()
+            await log.latest()
+            start_s = time.perf_counter()
+            await log.seek(0)
+            rows = sum([await run_plan(plan, engine) async for plan in plans_of(log)])
+            return rows, time.perf_counter() - start_s
+
+        return anyio.run(run)
+
+    def snapshot(self) -> Timed:
+        """Read the newest rows."""
+
+        async def run() -> Timed:
+            log, engine = self.opened()
+            newest = await log.latest()
+            start_s = time.perf_counter()
+            rows = sum([await run_plan(plan, engine) async for plan in log.snapshot_plans(newest)])
+            return rows, time.perf_counter() - start_s
+
+        return anyio.run(run)
+
+
+async def plans_of(log: TableLog) -> AsyncIterator[ChangePlan]:
+    while (plan := await log.next_plan()) is not None:
+        yield plan
+
+
+async def run_plan(plan: ChangePlan, engine: LocalEngine) -> int:
+    async with engine.run(plan) as batches:
+        return sum([len(batch) async for batch in batches])
+
+
+def options(server: S3Server | S3Link) -> dict[str, str]:
+    """Return the settings of delta-rs."""
+    login = server if isinstance(server, S3Server) else server.server
+    return {
+        "aws_access_key_id": login.key,
+        "aws_secret_access_key": login.secret,
+        "aws_endpoint_url": server.endpoint,
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+        "aws_virtual_hosted_style_request": "false",
+    }
+
+
+def timed(read: Callable[[], int]) -> Timed:
+    """Read by delta-rs."""
+    start_s = time.perf_counter()
+    return read(), time.perf_counter() - start_s
+
+
+def cdf(location: str, settings: dict[str, str], only: int | None = None) -> int:
+    """Read the changes of all versions, or of one, by delta-rs; return the number of rows."""
+    changes = DeltaTable(location, storage_options=settings).load_cdf(only or 0, only)
+    return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(changes))
+
+
+def medians(work: dict[str, Callable[[], Timed]], rows: int, runs: int = RUNS) -> dict[str, float]:
+    """Run all contenders in turn, each to all rows; return the median of their seconds."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(runs):
+        for name, read in work.items():
+            found, seconds = read()
+            assert found == rows, name
+            times[name].append(seconds)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    """Print past pytest's capture."""
+
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", end="")
+
+    return line
+
+
+@pytest.fixture(autouse=True)
+def _keys(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in versitygw.environment.items():
+        if name != "AWS_ENDPOINT_URL":
+            monkeypatch.setenv(name, value)
+    yield
+    close_thread_clients()
+
+
+@pytest.fixture
+def link(versitygw: S3Server) -> Iterator[CountingLink]:
+    """A link that counts."""
+    with CountingLink(versitygw) as link:
+        yield link
+
+
+@pytest.fixture(scope="module")
+def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write 20 versions of 50,000 rows."""
+    return write_appends(tmp_path_factory.mktemp("bench") / "appends", 20, 50_000)
+
+
+@pytest.fixture(scope="module")
+def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write 500 versions of 10 rows."""
+    return write_appends(tmp_path_factory.mktemp("bench") / "small", 500, 10)
+
+
+def through(link: CountingLink, location: str) -> Reader:
+    """Return a reader that goes through the link."""
+    return Reader(location, Stores(((location, S3Options(endpoint=link.endpoint)),)))
+
+
+def copied(path: Path, server: S3Server) -> Reader:
+    """Copy a table; return its reader."""
+    remote = RemoteTable.copied(path, server, server.new_bucket())
+    return Reader(remote.location, remote.stores)
+
+
+def append(path: Path, server: S3Server, location: str, table: pa.Table) -> None:
+    """Commit rows to a local table, and copy the new files, the commit last."""
+    known = set(path.rglob("*"))
+    write_deltalake(path, table, mode="append", configuration=FEED)
+    bucket = location.removeprefix("s3://").partition("/")[0]
+    new = (file for file in path.rglob("*") if file.is_file() and file not in known)
+    for file in sorted(new, key=lambda file: file.parent.name == "_delta_log"):
+        key = f"{path.name}/{file.relative_to(path)}"
+        server.client.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
+
+
+def test_requests(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
+    """Of an idle table for each look, and of a commit with one file."""
+    path = write_appends(tmp_path / "t", 30, 10)
+    reader, commits = through(link, copied(path, versitygw).location), 10
+
+    async def follow() -> None:
+        log, engine = reader.opened()
+        await log.seek(0)
+        link.clear()
+        rows = sum([await run_plan(plan, engine) async for plan in plans_of(log)])
+        show(f"{rows // 10} versions of a backlog: {link.counted()}")
+        link.clear()
+        for _ in range(LOOKS):
+            assert await log.next_plan() is None
+        show(f"{LOOKS} looks at an idle table: {link.counted()}")
+        show(f"idle for an hour, a look a second: {len(link.requests) * HOUR_S // LOOKS} requests")
+        counts: Counter[str] = Counter()
+        for number in range(commits):
+            await to_thread.run_sync(append, path, versitygw, reader.location, wide(1000 + number, 10))
+            link.clear()
+            plan = await log.next_plan()
+            assert plan is not None
+            await run_plan(plan, engine)
+            counts.update(link.methods())
+        per_commit = ", ".join(f"{count / commits:.1f} {method}" for method, count in sorted(counts.items()))
+        show(f"a commit of one file, found and read: {per_commit}")
+
+    anyio.run(follow)
+
+
+def test_bytes_of_two_columns(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
+    """Bytes fetched and bytes of the columns in a file of twelve columns, ours and delta-rs'."""
+    path, names = tmp_path / "wide", ["at", "name"]
+    write_deltalake(path, wide(0, 1_000_000), configuration=FEED)
+    reader = through(link, copied(path, versitygw).location)
+    needed = sum(chunk_bytes(file, names) for file in path.glob("*.parquet"))
+    whole = sum(file.stat().st_size for file in path.glob("*.parquet"))
+
+    async def two() -> int:
+        log, engine = reader.opened()
+        await log.seek(0)
+        plan = await log.next_plan()
+        assert plan is not None
+        schema = pa.schema([plan.schema.field(name) for name in names])
+        link.clear()
+        return await run_plan(replace(plan, schema=schema, tasks=tuple(cut(plan.tasks, schema))), engine)
+
+    assert anyio.run(two) == 1_000_000
+    ours = f"{link.sent_bytes / needed:.2f} of them in {len(link.requests)} requests"
+    table = DeltaTable(reader.location, storage_options=options(link))
+    link.clear()
+    assert len(table.to_pyarrow_table(columns=names)) == 1_000_000
+    theirs = f"{link.sent_bytes / needed:.2f} in {len(link.requests)}"
+    title = f"2 of 12 columns: {needed / 2**20:.1f} of {whole / 2**20:.1f} MB needed"
+    show(f"{title}; lake-tailer fetched {ours}, delta-rs' to_pyarrow {theirs}")
+
+
+def cut(tasks: tuple[Any, ...], schema: pa.Schema) -> Iterator[Any]:
+    for task in tasks:
+        yield replace(task, schema=schema)
+
+
+def chunk_bytes(file: Path, names: list[str]) -> int:
+    """Return the size of columns in a file."""
+    found = pq.read_metadata(file)
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in names)
+
+
+def test_rows_per_second(appends: Path, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
+    """1 M rows of 12 columns in 20 versions: as changes, and as a snapshot; and in one version."""
+    rows, remote, local, settings = 1_000_000, copied(appends, versitygw), Reader(str(appends)), options(versitygw)
+    whole = write_appends(tmp_path / "whole", 1, rows)
+    remote_whole = copied(whole, versitygw)
+
+    def theirs() -> int:
+        return len(DeltaTable(remote.location, storage_options=settings).to_pyarrow_table())
+
+    for title, work in {
+        "changes of 20 versions of 50,000 rows": {
+            "local disk": local.rows,
+            "S3": remote.rows,
+            "delta-rs' load_cdf, S3": lambda: timed(lambda: cdf(remote.location, settings)),
+        },
+        "a snapshot of them": {
+            "local disk": local.snapshot,
+            "S3": remote.snapshot,
+            "delta-rs' to_pyarrow, S3": lambda: timed(theirs),
+        },
+        "changes of one version of 1,000,000 rows": {
+            "local disk": Reader(str(whole)).rows,
+            "S3": remote_whole.rows,
+            "delta-rs' load_cdf, S3": lambda: timed(lambda: cdf(remote_whole.location, settings)),
+        },
+    }.items():
+        found = medians(work, rows)
+        show(f"{title}; medians of {RUNS}")
+        for name, seconds in found.items():
+            show(f"  {name}: {rows / seconds:,.0f} rows/s, {found['local disk'] / seconds:.2f} of local")
+
+
+def test_latency(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
+    """From the end of a commit's PUT to its row in the destination, the commits at random moments."""
+    path = write_appends(tmp_path / "t", 1, 10)
+    reader, there, chance = through(link, copied(path, versitygw).location), Destination(), random.Random(1)
+    found: list[float] = []
+
+    async def follow() -> None:
+        log, engine = reader.opened()
+        limits = Limits(poll_interval_s=POLL_S)
+        start = Start.parse("earliest")
+        pipeline = row_pipeline("p", log, there.sink(), engine, log.make_wake(), start, limits=limits)
+        async with anyio.create_task_group() as group:
+            group.start_soon(pipeline.run)
+            await become(lambda: bool(there.transactions))
+            for number in range(LATENCIES):
+                await anyio.sleep(chance.uniform(0, 2 * POLL_S))
+                await to_thread.run_sync(append, path, versitygw, reader.location, wide(1000 + number, 1))
+                start_s = time.perf_counter()
+                await become(lambda: there.transactions[-1][0].version == number + 1)  # noqa: B023 - called at once
+                found.append(time.perf_counter() - start_s)
+            pipeline.stop()
+
+    anyio.run(follow)
+    found.sort()
+    p50, p99 = (1000 * found[math.ceil(len(found) * share) - 1] for share in (0.5, 0.99))
+    show(f"from commit to event, {1000 * POLL_S:.0f} ms poll, {LATENCIES} commits: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+
+
+def test_catching_up(small_commits: Path, versitygw: S3Server, show: Show) -> None:
+    """500 commits of 10 rows. delta-rs reads them all at once, or some of them one by one, as a follower would."""
+    versions, remote, local = 500, copied(small_commits, versitygw), Reader(str(small_commits))
+    settings, last, some = options(versitygw), 499, 500 // 16
+
+    def one_by_one() -> int:
+        asked = range(last - some + 1, last + 1)
+        return sum(cdf(remote.location, settings, at) for at in asked)
+
+    work: dict[str, Callable[[], Timed]] = {"local disk": local.rows, "S3": remote.rows}
+    work["delta-rs' load_cdf, all at once, S3"] = lambda: timed(lambda: cdf(remote.location, settings))
+    speeds = {name: versions / seconds for name, seconds in medians(work, 10 * versions, 3).items()}
+    name = "delta-rs' load_cdf, one by one, S3"
+    speeds[name] = some / medians({name: lambda: timed(one_by_one)}, 10 * some, 3)[name]
+    show(f"{versions} commits of 10 rows; medians of 3")
+    for name, speed in speeds.items():
+        show(f"  {name}: {speed:,.0f} versions/s")
