@@ -52,7 +52,7 @@ test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) java
 test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) java
 	@failed=; $(PYTEST) --tier spark || failed=1; $(PYTEST:.venv/%=$(CONNECT)/%) --tier connect || failed=1; [ -z "$$failed" ]
 
-test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) java
+test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) java
 	$(PYTEST) --tier kafka
 
 test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java

@@ -1,8 +1,10 @@
 """A pipeline whose shards are delivered concurrently, on a real broker: figures, resharding, fencing."""
 
 import json
+import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,13 +12,19 @@ import anyio
 import pyarrow as pa
 import pytest
 from anyio import create_task_group, to_thread
+from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, SinkFenced, TableReplaced
 from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
+from tailer.shards.shard_delivery import sharded_pipeline
+from tailer.shards.worker import ShardWork
 from tailer.sink import Progress, Sink, shard_name
+from tailer.spark.engine.executors import Executors
+from tailer.start import Start, StartKind
+from tailer.stores.wakeup import TimerWake
 from tests.support.daemon.commands import tailer
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
@@ -24,6 +32,8 @@ from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.kafka.shards import together
 from tests.support.kafka.topics import unique_name
 from tests.support.oracle.rows import delta_rs_snapshot
+from tests.support.s3.server import S3Server
+from tests.support.s3.tables import RemoteTable
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
 
 T = TypeVar("T")
@@ -46,6 +56,28 @@ def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: His
     place.deliver(3)
     assert set(place.places(3)) == {Position.end(history.last)}
     assert place.figures(3).all_zero, place.figures(3)
+
+
+def test_executors_deliver_a_table_in_s3(
+    spark: SparkSession, kafka: KafkaCluster, versitygw: S3Server, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their keys are in their environment, and in no work that they are given."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.setenv(name, versitygw.environment[name])
+        monkeypatch.setitem(spark.sparkContext.environment, name, versitygw.environment[name])
+    bucket, until = versitygw.new_bucket(), Start(StartKind.VERSION, history.last)
+    place = ShardedDelivery(kafka, history, remote=RemoteTable.copied(history.path, versitygw, bucket))
+    place.deliver(3)
+    history.publish(history.length)
+    RemoteTable.copied(history.path, versitygw, bucket)
+    with closing(Executors(spark)) as executors:
+        anyio.run(sharded_pipeline(place.settings(3), place.table(), lambda: executors, TimerWake(), until=until).run)
+    assert set(place.places(3)) == {Position.end(history.last)}
+    assert place.figures(3).all_zero, place.figures(3)
+    work = pickle.dumps(ShardWork(place.settings(3), 0, history.last))
+    assert versitygw.endpoint.encode() in work
+    assert versitygw.secret.encode() not in work
+    assert versitygw.key.encode() not in work
 
 
 def test_without_a_key_shards_have_tasks(kafka: KafkaCluster, history: History) -> None:

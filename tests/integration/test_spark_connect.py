@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import tailer.spark
 from tailer.config.placement import SparkSettings
 from tailer.engine.local import LocalEngine
+from tailer.events import COMMIT_TIMESTAMP
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
@@ -31,6 +32,8 @@ from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.oracle.recorded import CASES_DATA, RecordedTable, read
 from tests.support.oracle.rows import assert_same
 from tests.support.oracle.rows import rows_of as rows
+from tests.support.s3.server import S3Server
+from tests.support.s3.tables import RemoteTable
 from tests.support.spark.batches import placed
 from tests.support.spark.cluster import ConnectServer
 from tests.support.spark.executor_writes import Delivering, rows_of
@@ -39,6 +42,7 @@ from tests.support.spark.session import delta_jars
 pytestmark = pytest.mark.spark_connect
 
 CASE: Final = CASES_DATA / "unpaired_add_with_vector_via_restore.1.tar.xz"
+KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED")
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +57,22 @@ def feed_of(recorded: RecordedTable) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with Delta that knows the data source."""
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Spark's event log."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory, event_log: Path, versitygw: S3Server) -> Iterator[SparkSession]:
+    """A session with Delta that knows the data source. The server has keys for S3; this process has none."""
     conf = {EXTENSIONS: DELTA_EXTENSION, CATALOG: DELTA_CATALOG}
-    with ConnectServer(tmp_path_factory.mktemp("connect"), conf, delta_jars()) as server:
+    log = {"enabled": "true", "dir": event_log.as_uri(), "compress": "false"}
+    conf |= {f"spark.eventLog.{name}": value for name, value in log.items()}
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in KEYS:
+                patch.setenv(name, versitygw.environment[name])
+            server = stack.enter_context(ConnectServer(tmp_path_factory.mktemp("connect"), conf, delta_jars()))
         found = open_session(SparkSettings(remote=server.remote))
         assert is_remote(found)
         tailer.spark.register(found)
@@ -80,6 +96,29 @@ def test_a_stream_is_the_expected_feed(session: SparkSession, recorded: Recorded
         assert query.exception() is None
     found = pq.read_table(tmp_path / "out").cast(feed_of(recorded).schema)
     assert_same(rows(found), rows(feed_of(recorded)), recorded.title)
+
+
+def test_a_table_in_s3(
+    session: SparkSession, recorded: RecordedTable, versitygw: S3Server, event_log: Path, tmp_path: Path
+) -> None:
+    """A batch, and a stream whose second half another query reads; no record of Spark's holds a key."""
+    location = RemoteTable.copied(recorded.path, versitygw, versitygw.new_bucket()).location
+    options = {"startingVersion": "0", "endpoint": versitygw.endpoint, "region": "us-east-1"}
+    expected = feed_of(recorded).drop_columns([COMMIT_TIMESTAMP])
+    batch = session.read.format("tailer").options(**options).load(location).toArrow()
+    assert_same(rows(batch.drop_columns([COMMIT_TIMESTAMP])), rows(expected), recorded.title)
+    for end in (2, recorded.last):
+        frame = session.readStream.format("tailer").options(**options, maxRowsPerTrigger=3, endingVersion=end)
+        writer = frame.load(location).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+    found = pq.read_table(tmp_path / "out").drop_columns([COMMIT_TIMESTAMP]).cast(expected.schema)
+    assert_same(rows(found), rows(expected), recorded.title)
+    files = [file for folder in (event_log, tmp_path / "checkpoint") for file in folder.rglob("*") if file.is_file()]
+    recorded_text = b"".join(file.read_bytes() for file in files)
+    assert b"SparkListenerJobEnd" in recorded_text
+    for secret in (versitygw.secret, versitygw.key):
+        assert secret.encode() not in recorded_text
 
 
 def test_the_engine_gives_the_rows_in_their_order(session: SparkSession, recorded: RecordedTable) -> None:

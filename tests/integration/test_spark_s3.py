@@ -22,7 +22,7 @@ from tailer.config.tables import open_files
 from tailer.daemon.serve import serve
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.events import COMMIT_TIMESTAMP
+from tailer.events import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailer.plan import ChangePlan
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
@@ -107,6 +107,24 @@ def test_batch_and_stream_equal_the_local_table(spark: SparkSession, server: S3S
     text = shown(frame, checkpoint)
     assert server.secret not in text
     assert server.key not in text
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
+    """The first query ends between two versions, and commits are added before the second one reads the rest."""
+    orders, bucket, checkpoint = Orders(tmp_path / "orders"), server.new_bucket(), tmp_path / "checkpoint"
+    orders.insert(*range(50))
+    orders.delete(3, 4)
+    orders.insert(100, 101)
+    location = RemoteTable.copied(orders.path, server, bucket).location
+    given = {"startingVersion": "0", **options(server)}
+    before = stream(spark, checkpoint, location, **given, endingVersion=1)
+    orders.delete(100)
+    orders.insert(200)
+    RemoteTable.copied(orders.path, server, bucket)
+    after = stream(spark, checkpoint, location, **given)
+    assert [set(each.column(COMMIT_VERSION).to_pylist()) for each in (before, after)] == [{0, 1}, {2, 3, 4}]
+    expected = timeless(read_batch(path=orders.path, startingVersion=0))
+    assert_same(rows_of(timeless(pa.concat_tables([before, after]))), rows_of(expected), "local")
 
 
 def placed_rows(plan: ChangePlan, engine: Engine) -> list[Placed]:

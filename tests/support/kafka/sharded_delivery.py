@@ -12,7 +12,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.delta.table import DeltaTableLog
+from tailer.config.tables import open_table
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
@@ -23,14 +23,16 @@ from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
 from tailer.sink import Sink
 from tailer.start import Start, StartKind
-from tailer.stores.local import LocalStore
+from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
+from tailer.table_log import TableLog
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import Form, Lane
 from tests.support.kafka.shards import ThreadRunner, by_key, together
 from tests.support.kafka.topics import Follower, Record, read_topic
+from tests.support.s3.tables import RemoteTable
 
 __all__ = ["ShardedDelivery"]
 
@@ -40,11 +42,23 @@ PATIENCE_S = 1.0
 
 
 class ShardedDelivery:
-    """A pipeline over the table at `table`, or over that of a history, into topics of its own."""
+    """A pipeline over the table at `table`, or over that of a history, into topics of its own.
 
-    def __init__(self, kafka: KafkaCluster, table: History | Path, form: Form = "keyed", **options: Any) -> None:
+    `remote`: the copy of the table to read.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaCluster,
+        table: History | Path,
+        form: Form = "keyed",
+        remote: RemoteTable | None = None,
+        **options: Any,
+    ) -> None:
         self.table_path = table.path if isinstance(table, History) else table
         self.history = table
+        self.location = str(self.table_path) if remote is None else remote.location
+        self.stores = Stores() if remote is None else remote.stores
         self.servers = kafka.bootstrap_servers
         self.lane = Lane("confluent-kafka", form, options=options)
         self.lane.create(self.servers)
@@ -54,7 +68,7 @@ class ShardedDelivery:
         key = tuple(self.options.get("key", ()))
         return PipelineSettings(
             name=self.lane.name,
-            table=str(self.table_path),
+            table=self.location,
             start=Start.parse(start),
             policy=Policy(),
             pairing=PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
@@ -63,10 +77,11 @@ class ShardedDelivery:
             sink_options=self.options,
             write=Writers.EXECUTORS,
             shards=shards,
+            stores=self.stores,
         )
 
-    def table(self) -> DeltaTableLog:
-        return DeltaTableLog(LocalStore(self.table_path))
+    def table(self) -> TableLog:
+        return open_table(self.location, self.stores)
 
     @property
     def last(self) -> int:
