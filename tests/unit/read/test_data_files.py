@@ -72,7 +72,7 @@ def test_all_columns_share_requests(wide: Path) -> None:
     objects = StoredObjects()
     assert sum(map(len, execute(stored(wide, SCHEMA), files=DataFiles(objects)))) == ROWS
     assert objects.fetched_bytes == wide.stat().st_size - 4  # without the magic number
-    assert len(objects.requests) == 1 + 2 * 3
+    assert len(objects.requests) == 1 + 2 * 2
 
 
 def test_only_row_groups_that_are_needed(wide: Path) -> None:
