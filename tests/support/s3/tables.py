@@ -48,6 +48,10 @@ class RemoteTable:
             return found, error
         return found, None
 
+    def plans(self, first: int, most: int) -> list[ChangePlan]:
+        """Return up to `most` plans from `first` on."""
+        return anyio.run(self._plans, first, most)
+
     def snapshot(self, version: int | None = None) -> list[Followed]:
         """Return the pages of the snapshot of `version` (None: the latest)."""
         return anyio.run(self._snapshot, version)
@@ -57,6 +61,14 @@ class RemoteTable:
         await table.seek(first)
         while (plan := await table.next_plan()) is not None:
             found.append(await _run(plan, engine))
+
+    async def _plans(self, first: int, most: int) -> list[ChangePlan]:
+        table, _ = self._opened()
+        await table.seek(first)
+        found: list[ChangePlan] = []
+        while len(found) < most and (plan := await table.next_plan()) is not None:
+            found.append(plan)
+        return found
 
     async def _snapshot(self, version: int | None) -> list[Followed]:
         table, engine = self._opened()
