@@ -82,9 +82,11 @@ check-chart: .venv/.synced $(HELM)
 		$(HELM) template lake-tailer deploy/chart --kube-version $$version --values $$values >.venv/chart.yaml; \
 		$(BIN)/python tests/deploy/validate_chart.py $$version <.venv/chart.yaml; done; done
 
-check-alerts: $(PROMTOOL)
+check-alerts: .venv/.synced $(PROMTOOL)
 	$(PROMTOOL) check config deploy/prometheus/prometheus.yml
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
+	@$(BIN)/python -m tests.deploy.dashboard_queries >.venv/queries.yml
+	$(PROMTOOL) check rules .venv/queries.yml
 
 # The program of the unit need not be installed here.
 check-unit:

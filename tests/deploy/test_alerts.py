@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tailer.daemon.monitor import metrics_registry
+from tailer.pipeline.status import PipelineState, PipelineStatus
 from tests.deploy.files import DEPLOY, read_yaml
 
 RULES: Final = DEPLOY / "prometheus" / "alerts.yml"
@@ -25,8 +26,12 @@ OURS: Final = re.compile(r"\blake_tailer_[a-z_]+")
 
 def metrics() -> set[str]:
     """Return the names of all metrics of the daemon."""
-    text = generate_latest(metrics_registry()).decode()
-    return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+    status = PipelineStatus("orders")
+    status.note_start()
+    text = generate_latest(metrics_registry([status])).decode()
+    named = dict(re.findall(r"^# TYPE (\w+) (\w+)", text, re.MULTILINE))
+    parts = {f"{name}_{part}" for name, kind in named.items() if kind == "summary" for part in ("count", "sum")}
+    return {*named, *parts}
 
 
 def rules() -> list[dict[str, Any]]:
@@ -58,7 +63,7 @@ def values(document: Any, key: str) -> Iterator[Any]:
 @pytest.mark.parametrize("path", [RULES, TESTS, DASHBOARD, RUNBOOK], ids=lambda path: path.name)
 def test_every_metric_that_is_named_exists(path: Path) -> None:
     known = metrics()
-    assert "lake_tailer_pipeline_up" in known
+    assert "lake_tailer_pipeline_state" in known
     assert not set(OURS.findall(path.read_text())) - known, "no code defines these metrics"
 
 
@@ -96,8 +101,18 @@ def test_the_dashboard_asks_its_own_data_source_and_its_panels_do_not_overlap() 
 
 
 def test_queries_of_the_dashboard_follow_the_chosen_pipelines() -> None:
+    of_process = ("lake_tailer_store_", "lake_tailer_memory_", "process_")
     for panel in panels():
         for target in panel["targets"]:
-            for name in OURS.findall(target["expr"]):
-                if "store_" not in name:
-                    assert f'{name}{{pipeline=~"$pipeline"' in target["expr"], target["expr"]
+            for name, labels in re.findall(r"(\w+)\{([^}]*)\}", target["expr"]):
+                chosen = 'job="lake-tailer"' if name.startswith(of_process) else 'pipeline=~"$pipeline"'
+                assert chosen in labels, target["expr"]
+            assert len(OURS.findall(target["expr"])) <= target["expr"].count("{")
+
+
+@pytest.mark.parametrize("path", [RULES, DASHBOARD], ids=lambda path: path.name)
+def test_every_state_that_is_named_exists(path: Path) -> None:
+    text = path.read_text().replace('\\"', '"')
+    named = {state for states in re.findall(r'state=~?"([^"]+)"', text) for state in states.split("|")}
+    assert named
+    assert named <= {state.value for state in PipelineState}
