@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 
 from tailer.daemon.monitor import metrics_registry
 from tailer.pipeline.status import PipelineState, PipelineStatus
+from tailer.stores.traffic import Fault
 from tests.deploy.files import DEPLOY, read_yaml
 
 RULES: Final = DEPLOY / "prometheus" / "alerts.yml"
@@ -111,8 +112,10 @@ def test_queries_of_the_dashboard_follow_the_chosen_pipelines() -> None:
 
 
 @pytest.mark.parametrize("path", [RULES, DASHBOARD], ids=lambda path: path.name)
-def test_every_state_that_is_named_exists(path: Path) -> None:
+def test_every_state_and_fault_that_is_named_exists(path: Path) -> None:
     text = path.read_text().replace('\\"', '"')
     named = {state for states in re.findall(r'state=~?"([^"]+)"', text) for state in states.split("|")}
     assert named
-    assert named <= {state.value for state in PipelineState}
+    assert named <= set(PipelineState)
+    faults = {fault for each in re.findall(r'fault!?=~?"([^"]+)"', text) for fault in each.split("|")}
+    assert faults <= set(Fault)
