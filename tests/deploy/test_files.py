@@ -3,6 +3,7 @@
 `make check-chart` checks the chart with helm, `make check-unit` the unit with systemd-analyze.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
+import jsonschema
 import pytest
 
 from tailer.config.file import FileShape
@@ -106,3 +108,16 @@ def test_the_chart_holds_the_same_alerts_and_dashboard(name: str) -> None:
     assert link.is_symlink()
     assert link.resolve().is_relative_to(DEPLOY)
     assert link.exists()
+
+
+def test_the_chart_refuses_values_that_it_does_not_know() -> None:
+    schema = json.loads((DEPLOY / "chart" / "values.schema.json").read_text())
+    values = read_yaml(VALUES)
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == {*values, "global"}
+    jsonschema.validate(values, schema)
+    jsonschema.validate(read_yaml(ROOT / "tests" / "deploy" / "everything.yaml"), {**schema, "required": []})
+    for table in ("image", "serviceAccount", "persistence", "podMonitor"):
+        assert set(schema["properties"][table]["properties"]) == set(values[table])
+        with pytest.raises(jsonschema.ValidationError, match="tpyo"):
+            jsonschema.validate({**values, table: {"tpyo": 1}}, schema)
