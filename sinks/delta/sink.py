@@ -15,6 +15,8 @@ null. Rows of that same version are the snapshot that follows it. The `commitInf
 under `gap`.
 
     table      the table, through delta-rs: makes an append exactly once
+    txns       the actions that hold progress
+    folder     the table's folder, on this machine or, with `in_store`, in an object store
     target     rules: which tables and folders may be written to
     schema     fit of rows and tables
     spool      rows before they are committed, in bounded memory
@@ -45,12 +47,13 @@ from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
 from tailer.sink import Append, Demands, Progress
+from tailer.stores.stores import Stores
 
 __all__ = ["DeltaSink"]
 
 
 class _Options(msgspec.Struct, frozen=True):
-    path: str  # the folder of the target table
+    path: str  # the folder of the target table, also s3://
     partition_by: list[str] | None = None  # the columns that a new table is partitioned by
     adopt: bool = False  # write to a table, or into a folder, that is not ours
 
@@ -80,6 +83,10 @@ class DeltaSink:
         """
         chosen = read_options(name, options, _Options, _check)
         return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
+
+    def use_stores(self, stores: Stores) -> None:
+        """See `tailer.sink.StoreWriter.use_stores`."""
+        self._table.folder.use_stores(stores)
 
     @property
     def name(self) -> str:

@@ -1,21 +1,7 @@
 """A target table through delta-rs: the blocking half of the `delta` sink, called in worker threads only.
 
-Progress is a `txn` action (PROTOCOL.md, "Transaction Identifiers") in the commit that adds the rows:
-
-    txn(app_id)            the last complete version; everything up to it is delivered
-    txn(app_id "#task")    END, or the last task reached in the snapshot of the version after that one
-    txn(app_id "#row")     END, or the last row reached in that task
-
-The last two exist only for a snapshot that takes several commits; the state table (`tailer.progress.state_table`)
-always writes them. Every commit that ends inside a snapshot writes all three. So does the next commit that does not:
-the rest of the snapshot, or a reset, which sets both to END. So if they are not END, the newest commit of our app_id
-wrote them. They then hold the position in the snapshot of the version after the complete one, which stays the same in
-all those commits. Before the snapshot of version 0 it is -1: delta-rs, Spark and the checkpoints of both keep that like
-any number. After a gap it is the version before the snapshot, because the lost versions are done with, too.
-
-The first commit of a pipeline writes one more, `<pipeline>/#delivered`: the pipeline has progress for some table.
-
-Exactly once (invariants 1, 2, 6) rests on these points, each tried against delta-rs and held by a test:
+`sinks.delta.txns` describes the actions that hold progress. Exactly once (invariants 1, 2, 6) rests on these points,
+each tried against delta-rs and held by a test:
 
 - All three are read from one `DeltaTable`, which is one version of the table, so they belong together.
 - Every commit has the txn of app_id, because delta-rs looks for that in the commits of others. It compares the name,
@@ -28,18 +14,17 @@ Exactly once (invariants 1, 2, 6) rests on these points, each tried against delt
 - Every commit carries an id in `commitInfo.txnId`. If an append fails for any reason, the table is read again. Our
   progress and a commit with our id mean success. Other progress means another instance. Anything else is a failure that
   left nothing but data files, which VACUUM removes.
+- A request to a store that failed without an answer may still arrive. So the ids of failed appends are kept: if one
+  of them turns up later, the outcome counts as unknown, and the pipeline asks for progress.
 
 The log gives the least and greatest values of each file, and filtering readers skip files by them. delta-rs takes them
 from the Parquet file, and gets some wrong (`sinks.delta.schema.measured`). So a file has statistics only of columns
 that come out right, and none of nested columns.
 """
 
-import os
-import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -48,12 +33,11 @@ from deltalake import (
     CommitProperties,
     DeltaTable,
     Schema,
-    Transaction,
     WriterProperties,
     write_deltalake,
 )
-from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
+from sinks.delta.folder import TargetFolder
 from sinks.delta.one_stream import rows_in_one_stream
 from sinks.delta.schema import (
     Fit,
@@ -67,14 +51,13 @@ from sinks.delta.schema import (
     unwritable,
     widening,
 )
-from sinks.delta.target import delivered_name, first_line, folder_refusal, is_permanent, table_refusal
+from sinks.delta.target import delivered_name, first_line, table_refusal
+from sinks.delta.txns import position_in, transactions
 from sinks.encoding.typed import Misfit
-from tailer.delta.folders import holds_table
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
-from tailer.plan import END, Position
+from tailer.plan import Position
 from tailer.sink import pipeline_of
-from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 
 __all__ = ["Anchor", "TargetTable"]
 
@@ -91,7 +74,7 @@ class Anchor:
 
     `table` is None, and `version` -1, if there is no table yet. `schema`: the schema of all written rows. `merge`:
     whether its columns differ from the table's. `partition_by`: the columns by which the table is, or will be,
-    partitioned.
+    partitioned. `login`: the settings with which delta-rs opened it; None for a path of this machine.
     """
 
     app_id: str
@@ -101,6 +84,7 @@ class Anchor:
     table: DeltaTable | None = None
     version: int = -1
     merge: bool = False
+    login: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 class TargetTable:
@@ -114,19 +98,21 @@ class TargetTable:
         self.path = path
         self.partition_by = partition_by
         self._adopt = adopt
+        self.folder = TargetFolder(name, path)
+        self._failed: set[str] = set()
 
     def position(self, app_id: str) -> Position | None:
         """Read the position committed for `app_id`. None: no progress, or no table. Raises `SinkError`."""
-        table = self._open()
+        table = self.folder.open(self.folder.login())
         if table is not None:
             self._check_target(table, app_id)
-            return _position(table, app_id)
-        self._check_folder()
+            return position_in(table, app_id)
+        self.folder.check_free(self._adopt)
         return None
 
     def has_delivered(self, pipeline: str) -> bool:
         """Return whether anything was ever committed for `pipeline`. Raises as `position` does."""
-        table = self._open()
+        table = self.folder.open(self.folder.login())
         return table is not None and table.transaction_version(delivered_name(pipeline)) is not None
 
     def anchor(self, app_id: str, schema: pa.Schema, expected: Position | None) -> Anchor:
@@ -134,15 +120,16 @@ class TargetTable:
 
         Raises `SinkFenced` for other progress, `SinkRejected` naming the columns that do not fit.
         """
-        table = self._open()
+        login = self.folder.login()
+        table = self.folder.open(login)
         if table is None:
             self.expect(None, expected)
-            self._check_folder()
+            self.folder.check_free(self._adopt)
             return self.extended(Anchor(app_id, None, _NO_ROWS, self.partition_by or ()), schema)
-        self.expect(_position(table, app_id), expected)
+        self.expect(position_in(table, app_id), expected)
         self._check_target(table, app_id)
         columns = table.metadata().partition_columns
-        return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version()), schema)
+        return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version(), login=login), schema)
 
     def extended(self, anchor: Anchor, schema: pa.Schema, *, rows: bool = False) -> Anchor:
         """Return the same anchor for rows of `schema`; `rows`: beside those to be written with the anchor's schema.
@@ -151,7 +138,7 @@ class TargetTable:
         """
         new = rows_schema(schema)
         if problems := unwritable(new):
-            self._reject(f"Delta files have no type for {', '.join(problems)}", "Leave these columns out.")
+            self.folder.reject(f"Delta files have no type for {', '.join(problems)}", "Leave these columns out.")
         fitting = self._fit(anchor.table, anchor.schema if rows else _NO_ROWS, new)
         if anchor.table is None:
             self._check_partitions(fitting.schema, anchor.partition_by)
@@ -171,11 +158,11 @@ class TargetTable:
         """
         write_id = str(uuid.uuid4())
         try:
-            at = self._create(anchor) if anchor.table is None else anchor
+            at = self._create(anchor) if anchor.table is None else self._renewed(anchor)
             assert at.table is not None
             commit = CommitProperties(
                 custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
-                app_transactions=_transactions(anchor, position),
+                app_transactions=transactions(anchor.app_id, anchor.expected, anchor.table, position),
             )
             with rows_in_one_stream():
                 write_deltalake(
@@ -190,7 +177,8 @@ class TargetTable:
             raise
         except Exception as error:
             if not self._took_place(anchor, position, write_id, error):
-                raise self._failure(error) from error
+                self._failed.add(write_id)
+                raise self.folder.failure(error) from error
 
     def existing(self, anchor: Anchor) -> Anchor:
         """Return the anchor for another writer's append; a missing table is created. Raises as `append` does."""
@@ -201,7 +189,7 @@ class TargetTable:
         except SinkError:
             raise
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.folder.failure(error) from error
 
     def check(self, app_id: str, expected: Position | None) -> None:
         """Raise `SinkFenced` if the current progress of `app_id` is not the expected one."""
@@ -212,15 +200,8 @@ class TargetTable:
 
         Raises `CommitUnknown`.
         """
-        try:
-            table = self._open()
-            if table is None:
-                return None, False
-            newer = table.version() - version
-            commits = table.history(newer) if newer > 0 else []
-        except Exception as error:
-            raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
-        return _position(table, app_id), any(write_id in (each.get("txnId"), each.get(NOTE)) for each in commits)
+        found, ids = self._newer(app_id, version)
+        return found, write_id in ids
 
     def reset(self, app_id: str, end: Position) -> None:
         """Commit `end`, which closes a version, without rows.
@@ -234,28 +215,24 @@ class TargetTable:
             self._check_nothing_after(anchor.table, end.version)
         self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
 
-    def _open(self) -> DeltaTable | None:
-        if os.path.isfile(self.path):  # noqa: PTH113 - Path.is_file raises where a folder above cannot be entered
-            self._reject(f"{self.path} is a file, not a folder", "Give the folder of a Delta table, or a new one.")
-        try:
-            return DeltaTable(self.path)
-        except TableNotFoundError as error:
-            if "://" not in self.path and holds_table(Path(self.path)):
-                self._reject(f"{self.path}: {first_line(error)}", "Restore the table's log, or choose another path.")
-            return None
-        except Exception as error:
-            raise self._failure(error) from error
+    def _renewed(self, anchor: Anchor) -> Anchor:
+        """Return the same anchor, at the same version, with keys that are valid now."""
+        login = self.folder.login()
+        if login == anchor.login:
+            return anchor
+        return replace(anchor, table=self.folder.at(anchor.version, login), login=login)
 
-    def _check_folder(self) -> None:
-        """Refuse to create a table in a folder with foreign files."""
-        if "://" in self.path:
-            return
+    def _newer(self, app_id: str, version: int) -> tuple[Position | None, set[str]]:
+        """Read the current progress of `app_id`, and the ids of the commits after `version`. Raises `CommitUnknown`."""
         try:
-            refusal = folder_refusal(self.path, self._adopt)
-        except OSError as error:
-            raise self._failure(error) from error
-        if refusal is not None:
-            self._reject(*refusal)
+            table = self.folder.open(self.folder.login())
+            if table is None:
+                return None, set()
+            newer = table.version() - version
+            commits = table.history(newer) if newer > 0 else []
+        except Exception as error:
+            raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
+        return position_in(table, app_id), {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
 
     def _check_target(self, table: DeltaTable, app_id: str) -> None:
         """Refuse the source table, a table that is not ours, and one that could forget our progress."""
@@ -264,13 +241,13 @@ class TargetTable:
         known = (app_id, delivered_name(pipeline_of(app_id)))
         ours = self._adopt or any(table.transaction_version(name) is not None for name in known)
         if refusal := table_refusal(self.path, app_id, str(found.id), names, found.configuration, ours=ours):
-            self._reject(*refusal)
+            self.folder.reject(*refusal)
 
     def _create(self, anchor: Anchor) -> Anchor:
         """Create the table. If another writer was first, use its table if the rows fit."""
-        schema = Schema.from_arrow(anchor.schema)
+        schema, columns, login = Schema.from_arrow(anchor.schema), list(anchor.partition_by), self.folder.login()
         try:
-            table = DeltaTable.create(self.path, schema, mode="error", partition_by=list(anchor.partition_by))
+            table = self.folder.create(schema, columns, login)
         except Exception:
             theirs = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
             if theirs.table is None:
@@ -281,16 +258,18 @@ class TargetTable:
                     self.name, f"{self.path} was created by another writer, with partitions"
                 ) from None
             return theirs
-        return replace(anchor, table=table)
+        return replace(anchor, table=table, login=login)
 
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Return whether the append that ended with `error` is in the table nevertheless."""
         try:
-            found, is_ours = self.since(anchor.app_id, anchor.version, write_id)
+            found, ids = self._newer(anchor.app_id, anchor.version)
         except CommitUnknown as second:
             raise CommitUnknown(self.name, f"{first_line(error)}; {second.reason}") from second
-        if found == position and is_ours:
+        if found == position and write_id in ids:
             return True
+        if self._failed & ids:
+            raise CommitUnknown(self.name, "an earlier attempt of this instance arrived late") from error
         self.expect(found, anchor.expected)
         return False
 
@@ -298,7 +277,9 @@ class TargetTable:
         """Raise `SinkFenced` if progress differs from the expected one, `SinkRejected` if it is gone."""
         if found is None and expected is not None:
             remedy = "Restore the table. To deliver into a new one from the pipeline's start, run it again."
-            self._reject(f"{self.path} was deleted or replaced: it was left at {expected}, and has no progress", remedy)
+            self.folder.reject(
+                f"{self.path} was deleted or replaced: it was left at {expected}, and has no progress", remedy
+            )
         if found != expected:
             raise SinkFenced(self.name, f"progress in {self.path} is {found}, and was {expected or 'nothing'} before")
 
@@ -308,10 +289,10 @@ class TargetTable:
             found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
             is_there = any(batch.num_rows for batch in found)
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.folder.failure(error) from error
         if is_there:
             reason = f"{self.path} holds rows of versions after {version}, which would be duplicated"
-            self._reject(reason, f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}")
+            self.folder.reject(reason, f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}")
 
     def _fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
         """Fit rows of both schemas into the table, or a new one. Refuse those that do not fit."""
@@ -323,7 +304,7 @@ class TargetTable:
                 remedy = "Choose a new path for the new schema."
                 if len(wider) == len(conflicts):
                     remedy = rewriting(self.path, found.names, table.metadata().partition_columns, wider)
-                self._reject(f"columns of {self.path} do not fit: {', '.join(conflicts)}", remedy)
+                self.folder.reject(f"columns of {self.path} do not fit: {', '.join(conflicts)}", remedy)
         try:
             fitting = fit(found, earlier, rows)
         except Misfit as misfit:
@@ -331,60 +312,22 @@ class TargetTable:
         if table is not None and fitting.added and maps_columns(table.metadata().configuration):
             columns = ", ".join(fitting.added)
             remedy = f"Add them: ALTER TABLE delta.`{self.path}` ADD COLUMNS (...)"
-            self._reject(f"{self.path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
+            self.folder.reject(f"{self.path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
         return fitting
 
     def _check_partitioning(self, table: DeltaTable, found: pa.Schema) -> None:
         columns = table.metadata().partition_columns
         if self.partition_by is not None and list(self.partition_by) != columns:
             named = ", ".join(columns) or "nothing"
-            self._reject(f"{self.path} is partitioned by {named}", "Set partition_by to that, or choose a new path.")
+            self.folder.reject(
+                f"{self.path} is partitioned by {named}", "Set partition_by to that, or choose a new path."
+            )
         self._check_partitions(rows_schema(found), columns)
 
     def _check_partitions(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         if problems := partition_problems(schema, columns):
             remedy = "Partition by columns of type string, date, boolean or an integer type."
-            self._reject(f"{self.path} cannot have this partitioning: {', '.join(problems)}", remedy)
-
-    def _reject(self, reason: str, remedy: str) -> None:
-        raise SinkRejected(self.name, reason, remedy)
-
-    def _failure(self, error: Exception) -> SinkError:
-        return _translated(self.name, self.path, error)
-
-
-def _translated(name: str, path: str, error: Exception) -> SinkError:
-    reason = first_line(error)
-    if "://" not in path and (obstacle := creation_obstacle(Path(path))):
-        return SinkRejected(name, f"{path}: {obstacle}", CHOOSE_ANOTHER)
-    if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
-        return SinkRejected(name, f"{path}: {reason}", "Change the target table, or choose a new path.")
-    return SinkUnavailable(name, f"{path}: {reason}")
-
-
-def _names(app_id: str) -> tuple[str, str, str]:
-    return app_id, f"{app_id}#task", f"{app_id}#row"
-
-
-def _position(table: DeltaTable, app_id: str) -> Position | None:
-    """Read the progress of `app_id` in one version of the table."""
-    closed, task, row = map(table.transaction_version, _names(app_id))
-    if closed is None or task is None or row is None or task == END:
-        return None if closed is None else Position.end(closed)
-    return Position(closed + 1, task, row)
-
-
-def _transactions(anchor: Anchor, position: Position) -> list[Transaction]:
-    """Make the txns for `position`; only that of app_id if no snapshot is involved."""
-    at, before = position, anchor.expected
-    place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
-    in_snapshot = at.in_snapshot or (before is not None and before.in_snapshot)
-    now_ms = int(time.time() * 1000)
-    pairs = list(zip(_names(anchor.app_id), place, strict=True))[: None if in_snapshot else 1]
-    delivered = delivered_name(pipeline_of(anchor.app_id))
-    if anchor.table is None or anchor.table.transaction_version(delivered) is None:
-        pairs.append((delivered, 1))
-    return [Transaction(name, value, now_ms) for name, value in pairs]
+            self.folder.reject(f"{self.path} cannot have this partitioning: {', '.join(problems)}", remedy)
 
 
 def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:

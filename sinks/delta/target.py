@@ -19,10 +19,15 @@ __all__ = ["delivered_name", "first_line", "folder_refusal", "is_permanent", "ta
 
 _ADOPT: Final = "Choose another path; or set adopt = true to write change rows there all the same."
 # delta-rs has few exception classes: these parts of its messages mean that a retry cannot help.
-_REFUSALS: Final = ("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long")
+_REFUSALS: Final = (
+    *("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long"),
+    *("AccessDenied", "MethodNotAllowed", "NotImplemented"),
+)
 _OUR_COLUMNS: Final = frozenset(field.name for field in METADATA_FIELDS)
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
+_ANSWER: Final = re.compile(r"<(?:\?xml|Error)\b.*", re.DOTALL)
+_CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]+)</Code>")
 _SYSTEM_ERROR: Final = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
 
 
@@ -89,9 +94,12 @@ def delivered_name(pipeline: str) -> str:
 def first_line(error: Exception) -> str:
     """Return the first line of an error, and the system's reason if that stands in a later one.
 
-    The other lines of delta-rs are stack traces and violating rows, which we must not print.
+    The other lines of delta-rs are stack traces and violating rows, which we must not print. Of a server's answer only
+    the code is kept: the rest may repeat keys.
     """
-    line = str(error).partition("\n")[0] or type(error).__name__
+    text = str(error)
+    code = _CODE.search(text)
+    line = _ANSWER.sub(code[1] if code else "", text).partition("\n")[0].strip() or type(error).__name__
     number = _system_error(error)
     cause = "" if number is None else os.strerror(number)
     return line if cause in line else f"{line}: {cause}"

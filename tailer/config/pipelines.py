@@ -54,10 +54,10 @@ class PipelineSettings:
     max_polls_per_hour: int | None = None
 
     @property
-    def target(self) -> Path | None:
-        """The folder the sink writes, where it has one."""
+    def target(self) -> str | None:
+        """The location of the folder that the sink writes, where it has one."""
         path = self.sink_options.get("path")
-        return Path(path) if isinstance(path, str) else None
+        return path if isinstance(path, str) else None
 
     @property
     def limits(self) -> Limits:
@@ -70,7 +70,7 @@ class PipelineSettings:
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""
-        return configure_sink(self.name, self.sink_kind, self.sink_options)
+        return configure_sink(self.name, self.sink_kind, self.sink_options, self.stores)
 
     def open_table(self) -> TableLog:
         """The log of the table, with its catalog if it has one; no I/O. Raises `ConfigError`."""

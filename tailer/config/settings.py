@@ -65,7 +65,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.file import (
@@ -96,6 +96,9 @@ from tailer.stores.stores import Stores
 __all__ = ["Findings", "examine", "load"]
 
 T = TypeVar("T")
+
+# The length of the key of a sink's table: pipelines, the name, sink.
+_SINK_DEPTH: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ class _Checks:
             remedy = "It is the longest wait, and poll_interval_s the shortest."
             self._problem((*key, "idle_poll_interval_s"), "is less than poll_interval_s", remedy)
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
-        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless)
+        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless, stores)
         pairing = PairingRules()
         if not {"key", "columns", "compute_updates"} & set(unsound):
             pairing = self._pairing(key, read, made.demands.key if isinstance(made, Sink) else ())
@@ -231,14 +234,14 @@ class _Checks:
         return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
 
     def _sink(
-        self, name: str, shape: KindTable, stateless: bool
+        self, name: str, shape: KindTable, stateless: bool, stores: Stores
     ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
         """Return the sink, or None if its options are wrong, and the options with absolute paths."""
         key = ("pipelines", name, "sink")
         refused: set[str] = set()
         options = self._with_paths(key, shape.options, refused)
         try:
-            sink = configure_sink(name, shape.kind, options)
+            sink = configure_sink(name, shape.kind, options, stores)
         except (ConfigError, ExceptionGroup) as error:
             for fault in [error] if isinstance(error, ConfigError) else error.exceptions:
                 if not isinstance(fault, ConfigError):
@@ -264,11 +267,13 @@ class _Checks:
             if isinstance(value, Mapping):
                 found[option] = self._with_paths((*key, option), value, refused)
             elif isinstance(value, str) and (option == "path" or (value and _is_file(option))):
-                place = self._attempt((*key, option), self._folder(value))
+                # The folder of a sink may be in a store.
+                is_target = option == "path" and len(key) == _SINK_DEPTH
+                place = self._attempt((*key, option), self._location(value) if is_target else self._file(value))
                 if place is None:
                     refused.add(".".join((*key[3:], option)))
                 else:
-                    found[option] = str(place)
+                    found[option] = place
         return found
 
     def _catalog(self, name: str, shape: KindTable) -> dict[str, Any]:
@@ -278,7 +283,7 @@ class _Checks:
             self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
             return options
         if isinstance(file := options.get("token_file"), str) and file:
-            options["token_file"] = str(self._folder(file)())
+            options["token_file"] = self._file(file)()
         try:
             configure_catalog(options)
         except ConfigError as error:
@@ -293,7 +298,7 @@ class _Checks:
         """
         local = [each for each in settings.pipelines if is_local(each.table)]
         read = [(("pipelines", each.name, "table"), Path(each.table)) for each in local]
-        written = list(_written(settings))
+        written = [(key, Path(location)) for key, location in _written(settings) if is_local(location)]
         found = {path: Folder.at(path) for _, path in (*read, *written)}
         for index, (key, path) in enumerate(written):
             for other_key, other in [*read, *written[:index]]:
@@ -310,13 +315,20 @@ class _Checks:
                     break
 
     def _overlaps_in_stores(self, settings: Settings) -> None:
-        """Refuse a state table in a store that is, contains or lies in a table that is read."""
-        state = settings.state_table
-        for each in settings.pipelines:
-            if state is not None and not is_local(state) and (lies_in(state, each.table) or lies_in(each.table, state)):
-                reason = f"{state} and pipelines.{each.name}.table ({each.table}) are nested in each other"
-                self._problem(("state_table",), reason, "Give it a folder of its own.")
-                return
+        """Refuse a written folder in a store that is, contains or lies in another, as `_overlaps` does."""
+        read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
+        written = [(key, location) for key, location in _written(settings) if not is_local(location)]
+        for index, (key, location) in enumerate(written):
+            for other_key, other in [*read, *written[:index]]:
+                chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
+                if location == other and chained:
+                    continue
+                if lies_in(location, other) or lies_in(other, location):
+                    reason = f"{location} and {'.'.join(other_key)} ({other}) are nested in each other"
+                    if location == other:
+                        reason = f"{location} is {'.'.join(other_key)} too"
+                    self._problem(key, reason, "Give it a folder of its own.")
+                    break
 
     def _check_state_folder(self, settings: Settings) -> None:
         """Refuse to create a state table in a folder with other content."""
@@ -337,8 +349,8 @@ class _Checks:
             reason = f"{path} lies inside the Delta table {table}, whose VACUUM would delete it"
             self._problem(("state_table",), reason, remedy)
 
-    def _folder(self, text: str) -> Callable[[], Path]:
-        return lambda: local_folder(text, self.path.parent, "")
+    def _file(self, text: str) -> Callable[[], str]:
+        return lambda: str(local_folder(text, self.path.parent, ""))
 
     def _location(self, text: str) -> Callable[[], str]:
         return lambda: parse_location(text, self.path.parent, "")
@@ -367,9 +379,9 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _written(settings: Settings) -> Iterator[tuple[Key, Path]]:
-    if settings.state_table is not None and is_local(settings.state_table):
-        yield ("state_table",), Path(settings.state_table)
+def _written(settings: Settings) -> Iterator[tuple[Key, str]]:
+    if settings.state_table is not None:
+        yield ("state_table",), settings.state_table
     for pipeline in settings.pipelines:
         if pipeline.target is not None:
             yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

@@ -5,7 +5,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from tailer.errors import ConfigError, did_you_mean, how_to_install
-from tailer.sink import AtLeastOnceSink, Sink
+from tailer.sink import AtLeastOnceSink, Sink, StoreWriter
+from tailer.stores.location import is_local
+from tailer.stores.stores import Stores
 
 __all__ = ["configure_sink", "sink_kinds"]
 
@@ -17,8 +19,10 @@ def sink_kinds() -> list[str]:
     return sorted(entry_points(group=ENTRY_POINTS).names)
 
 
-def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | AtLeastOnceSink:
-    """Make the sink of `kind`, configured as `name`; no I/O.
+def configure_sink(
+    name: str, kind: str, options: Mapping[str, Any], stores: Stores | None = None
+) -> Sink | AtLeastOnceSink:
+    """Make the sink of `kind`, configured as `name`; no I/O. `stores`: those that its `path` may be in.
 
     Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of them for
     several bad options.
@@ -32,7 +36,17 @@ def configure_sink(name: str, kind: str, options: Mapping[str, Any]) -> Sink | A
         factory = entry.load()
     except ImportError as error:
         raise ConfigError(name, f"the {kind} sink cannot be loaded: {error}", _remedy(entry)) from error
+    path = options.get("path")
+    in_store = isinstance(path, str) and "://" in path and not is_local(path)
+    if in_store and not hasattr(factory, "use_stores"):
+        reason = f"{str(path).partition('://')[0]}:// is not a local path, and a {kind} sink writes to no other"
+        raise ConfigError(f"{name}.path", reason, "Give a folder of this machine.")
     sink: Sink | AtLeastOnceSink = factory.configure(name, options)
+    if isinstance(sink, StoreWriter):
+        try:
+            sink.use_stores(stores or Stores())
+        except ConfigError as error:
+            raise ConfigError(f"{name}.path", error.reason, error.remedy) from error
     return sink
 
 

@@ -4,6 +4,7 @@ A value without secrets, so that it may be sent to executors. Without a configur
 own tools would.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tailer.stores.local import LocalStore
 from tailer.stores.location import bucket_and_key, is_local, lies_in
 from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
-from tailer.stores.s3 import S3Options, open_ranges, open_store
+from tailer.stores.s3 import S3Options, delta_rs_settings, open_ranges, open_store
 from tailer.stores.uploads import UploadStore
 
 __all__ = ["Stores"]
@@ -48,6 +49,13 @@ class Stores:
         parts = key.split("/")
         folders = ["/".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)] if key else []
         return [self.open_uploads(f"s3://{bucket}/{folder}".rstrip("/")) for folder in folders]
+
+    def delta_rs_settings(self, location: str) -> Mapping[str, str]:
+        """Return `storage_options` for delta-rs at `location`, which is not local, with keys in them. Blocking.
+
+        Raises `StorageError` where there is no valid login, and `ConfigError` as `open` does.
+        """
+        return delta_rs_settings(_split(location)[0], self.options(location))
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""

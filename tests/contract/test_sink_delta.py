@@ -1,6 +1,8 @@
 """The contract of a sink, kept by `delta`, and by a state table for a sink without progress."""
 
 import json
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +20,7 @@ from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.stores.local import LocalStore
+from tests.support.s3.server import S3Server, close_thread_clients, download
 
 METADATA = frozenset(field.name for field in METADATA_FIELDS)
 
@@ -48,6 +51,26 @@ class TestDeltaSink(SinkTests):
                 for name in (unquote(action["add"]["path"]) for action in actions if "add" in action):
                     rows += flat_rows(_columns(parquet.read_table(self.path / name, partitioning=None), schema))
         return rows
+
+
+class TestDeltaSinkInS3(TestDeltaSink):
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        for name, value in versitygw.environment.items():
+            monkeypatch.setenv(name, value)
+        self.server, self.bucket = versitygw, versitygw.new_bucket()
+        self.copies = tmp_path / "copies"
+        self.path = tmp_path / "none"
+        yield
+        close_thread_clients()
+
+    def make_sink(self) -> DeltaSink:
+        return DeltaSink("delta", f"s3://{self.bucket}/some/target")
+
+    def _read(self, app_id: str) -> list[dict[str, Any]]:
+        self.path = self.copies / uuid.uuid4().hex
+        download(self.server, self.bucket, "some/target", self.path)
+        return super()._read(app_id)
 
 
 def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

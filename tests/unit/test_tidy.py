@@ -90,6 +90,7 @@ SINKS: Final = (
         "fastavro pyarrow",
     ),
     ("sinks.delta.table", f"sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
+    ("sinks.delta.folder sinks.delta.txns", f"sinks.delta.* {FOLDERS} {PORTS}", "deltalake"),
     (
         "sinks.delta sinks.delta.*",
         f"sinks sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}",

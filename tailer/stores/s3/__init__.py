@@ -3,6 +3,7 @@
 The clients come with the extra `s3`, and take a second to import; the functions here import them when they are called.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tailer.errors import ConfigError, how_to_install
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from tailer.stores.s3.ranges import S3Ranges
     from tailer.stores.s3.store import S3Store
 
-__all__ = ["S3Options", "open_ranges", "open_store"]
+__all__ = ["S3Options", "delta_rs_settings", "open_ranges", "open_store"]
 
 
 def open_store(bucket: str, root: str, options: S3Options) -> "S3Store":
@@ -34,6 +35,18 @@ def open_ranges(bucket: str, key: str, options: S3Options) -> "S3Ranges":
     except ImportError as error:
         raise _missing(bucket, error) from error
     return S3Ranges(bucket, key, options)
+
+
+def delta_rs_settings(bucket: str, options: S3Options) -> Mapping[str, str]:
+    """Return `storage_options` for delta-rs, with keys in them. Blocking.
+
+    Raises `StorageError` where there is no valid login, and `ConfigError` where the extra `s3` is not installed.
+    """
+    try:
+        from tailer.stores.s3 import delta_rs  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise _missing(bucket, error) from error
+    return delta_rs.delta_rs_settings(bucket, options)
 
 
 def _missing(bucket: str, error: ImportError) -> ConfigError:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from botocore.config import Config
@@ -15,11 +15,12 @@ __all__ = ["ThreadClient", "thread_client"]
 
 @dataclass(frozen=True, eq=False)
 class ThreadClient:
-    """A client for threads. `credentials`: its login, for errors."""
+    """A client for threads. `credentials`: its login, for errors; `keys`: botocore's credentials; None: anonymous."""
 
     client: Any
     credentials: str
     options: S3Options
+    keys: Any = field(default=None, repr=False)
 
     def retire(self) -> None:
         """Let the next request make a new client: this one's credentials are refused."""
@@ -42,5 +43,5 @@ def thread_client(options: S3Options) -> ThreadClient:
             session = sync_session(options)
             client = session.create_client("s3", **client_arguments(options, Config))
             found = None if options.anonymous else session.get_credentials()
-            _CLIENTS[key] = ThreadClient(client, credentials_name(options, found and found.method), options)
+            _CLIENTS[key] = ThreadClient(client, credentials_name(options, found and found.method), options, found)
         return _CLIENTS[key]

@@ -24,7 +24,7 @@ from tests.support.servers.ports import free_ports
 from tests.support.servers.server_process import ServerProcess
 from tests.tiers import using
 
-__all__ = ["S3Server", "close_thread_clients", "serving_s3proxy", "serving_versitygw"]
+__all__ = ["S3Server", "close_thread_clients", "download", "serving_s3proxy", "serving_versitygw"]
 
 _KEY: Final = "AKIDFORTESTS"
 _SECRET: Final = "hush+hush/AlsoForTests"
@@ -65,6 +65,15 @@ class S3Server:
         name = f"tests-{uuid.uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=name)
         return name
+
+
+def download(server: S3Server, bucket: str, prefix: str, folder: Path) -> None:
+    """Copy all objects below a prefix into a folder."""
+    pages = server.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+    for key in (entry["Key"] for page in pages for entry in page.get("Contents", ())):
+        file = folder / key.removeprefix(f"{prefix}/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(server.client.get_object(Bucket=bucket, Key=key)["Body"].read())
 
 
 def close_thread_clients() -> None:

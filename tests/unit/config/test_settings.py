@@ -65,7 +65,7 @@ def test_everything_has_its_documented_default(tmp_path: Path) -> None:
     found = settings(tmp_path, PIPELINE)
     assert (found.state_table, found.drain_s) == (None, 30.0)
     (orders,) = found.pipelines
-    assert (orders.name, orders.table, orders.target) == ("orders", str(tmp_path / "orders"), tmp_path / "copy")
+    assert (orders.name, orders.table, orders.target) == ("orders", str(tmp_path / "orders"), str(tmp_path / "copy"))
     assert (orders.start, orders.policy.columns, orders.poll_interval_s) == (Start(StartKind.EARLIEST), (), 1.0)
     assert (orders.limits.idle_poll_interval_s, orders.limits.max_polls_per_hour) == (10.0, 7200)
     assert (orders.sink_kind, orders.sink_options) == ("delta", {"path": str(tmp_path / "copy")})
@@ -123,7 +123,7 @@ def test_paths_are_relative_to_the_file_not_to_where_we_are(tmp_path: Path, monk
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (orders,) = load(Path("../tailer.toml")).pipelines
-    assert (orders.table, orders.target) == (str(tmp_path / "orders"), tmp_path / "copy")
+    assert (orders.table, orders.target) == (str(tmp_path / "orders"), str(tmp_path / "copy"))
 
 
 def test_nothing_is_read_but_the_file(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (found.drain_s, found.state_table) == (7.0, str(tmp_path / "state"))
     (orders,) = found.pipelines
     assert (orders.name, orders.start.value, orders.policy.columns) == ("Orders-EU", 12, ("id",))
-    assert (orders.target, orders.table) == (Path("/elsewhere"), str(tmp_path / "orders"))
+    assert (orders.target, orders.table) == ("/elsewhere", str(tmp_path / "orders"))
 
 
 @pytest.mark.parametrize(
@@ -233,6 +233,36 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE.replace("path", "pth"), "pipelines.orders.sink.pth", "no such option", "path"),
     (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "must be text", ""),
     (PIPELINE.replace('"copy"', '""'), "pipelines.orders.sink.path", "is empty", ""),
+    (
+        PIPELINE.replace('"copy"', '"gs://x/y"'),
+        "pipelines.orders.sink.path",
+        "gs:// is not a store",
+        "s3://BUCKET/FOLDER",
+    ),
+    (
+        PIPELINE.replace('"orders"', '"s3a://lake/a/"').replace('"copy"', '"s3://lake/a"'),
+        "pipelines.orders.sink.path",
+        "s3://lake/a is pipelines.orders.table too",
+        "own",
+    ),
+    (
+        PIPELINE.replace('"orders"', '"s3://lake/a"').replace('"copy"', '"s3://lake/a/copy"'),
+        "pipelines.orders.sink.path",
+        "nested in each other",
+        "own",
+    ),
+    (
+        "state_table = 's3://lake/a'" + PIPELINE.replace('"copy"', '"s3://lake"'),
+        "pipelines.orders.sink.path",
+        "s3://lake and state_table (s3://lake/a) are nested in each other",
+        "own",
+    ),
+    (
+        SPARK.replace('"copy"', '"s3://lake/copy"'),
+        "pipelines.orders.write",
+        "the target is in a store, to which only the driver writes",
+        'write = "driver"',
+    ),
     (PIPELINE.replace('"copy"', '"orders"'), "pipelines.orders.sink.path", "orders is pipelines.orders.table", "own"),
     (PIPELINE.replace('"copy"', '"./x/../orders/"'), "pipelines.orders.sink.path", "is pipelines.orders.table", ""),
     (PIPELINE.replace('"copy"', '"orders/copy"'), "pipelines.orders.sink.path", "nested in each other", ""),

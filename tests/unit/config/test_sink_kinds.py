@@ -17,8 +17,17 @@ from tailer.errors import ConfigError
     [
         ("files", {}, "archive.path: is missing"),
         ("files", {"path": 7}, "archive.path: must be text"),
-        ("files", {"path": ""}, "archive.path: '' is not a local directory"),
-        ("files", {"path": "s3://bucket/x"}, "archive.path: 's3://bucket/x' is not a local directory"),
+        ("files", {"path": ""}, "archive.path: is empty"),
+        (
+            "files",
+            {"path": "gs://bucket/x"},
+            "archive.path: gs:// is not a store that can be read",
+        ),
+        (
+            "stdout",
+            {"path": "s3://bucket/x"},
+            "archive.path: s3:// is not a local path, and a stdout sink writes to no other",
+        ),
         ("files", {"path": "out", "format": "csv"}, "archive.format: must be 'jsonl' or 'parquet'"),
         ("files", {"path": "out", "compress": True}, "archive.compress: no such option"),
         ("stdout", {"format": None}, "archive.format: must be 'auto', 'jsonl' or 'table'"),

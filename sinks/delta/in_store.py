@@ -1,0 +1,60 @@
+"""A target of the `delta` sink in an object store: what delta-rs needs to reach it, and the checks through our store.
+
+delta-rs has a client of its own. It gets the login of ours for each transaction, so that keys are renewed while the
+pipeline runs. Whether there is a table is asked through our store first, so that a wrong key, bucket or permission has
+the same error as everywhere.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+from anyio import from_thread
+
+from sinks.stores import store_errors
+from tailer.delta.folders import table_in_stores
+from tailer.stores.stores import Stores
+
+__all__ = ["StoreTarget"]
+
+T = TypeVar("T")
+
+_HIDDEN: Final = (".", "_")
+
+
+class StoreTarget:
+    """The folder `location` of the table; `sink`: the sink's name in errors. Blocking: for worker threads of anyio.
+
+    Methods raise `SinkUnavailable` and `SinkRejected`.
+    """
+
+    def __init__(self, sink: str, location: str, stores: Stores) -> None:
+        self._sink = sink
+        self._location = location
+        self._stores = stores
+        self._store = stores.open_uploads(location)
+
+    def login(self) -> Mapping[str, str]:
+        """Return the current settings for delta-rs, with keys in them."""
+        with store_errors(self._sink):
+            return self._stores.delta_rs_settings(self._location)
+
+    def holds_table(self) -> bool:
+        """Return whether the folder has a log."""
+        return self._wait(lambda: table_in_stores([self._store])) is not None
+
+    def refusal(self, adopt: bool) -> tuple[str, str] | None:
+        """Explain why no table may be created here, and the next step. None: it may."""
+        parents = self._stores.open_parents(self._location)
+        if table := self._wait(lambda: table_in_stores([self._store, *parents])):
+            reason = f"{self._location} is inside the Delta table {table}, whose VACUUM would delete it"
+            return reason, "Choose a path outside of that folder."
+        names = () if adopt else self._wait(lambda: self._store.names_below(""))
+        entries = (name.partition("/")[0] for name in names)
+        if entry := next((entry for entry in entries if entry and not entry.startswith(_HIDDEN)), None):
+            reason = f"{self._location} is not empty (it holds {entry!r}), and not a table of lake-tailer"
+            return reason, "Choose another path; or set adopt = true to write change rows there all the same."
+        return None
+
+    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with store_errors(self._sink):
+            return from_thread.run(work)
