@@ -75,6 +75,9 @@ A sink that is also a `tailer.sink.Heartbeat` is called whenever there is nothin
 `tailer.sink.FirstStart` is asked before a pipeline begins without progress in it. A transaction, or an
 `AtLeastOnceSink`, that is also a `tailer.sink.WritesTogether` is given the rows of many small files in one step.
 
+A sink whose option `path` may be in an object store is a `tailer.sink.StoreWriter`: before anything else it is given
+the stores of the configuration, and opens its location through them. Without that, only paths of this machine arrive.
+
 `reset` sets progress without rows, durably, in either direction. Refuse (`SinkRejected`) a reset that would deliver
 twice or leave an unreported gap. Its position closes a version, or is `Position.opening(n)`: for a sink that
 `distributes`, app ids that end in `/shards/layout` store a number of shards in that form.

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
@@ -15,7 +15,10 @@ from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 from tailer.stores.stores import Stores
 
-__all__ = ["Login", "TargetFolder"]
+__all__ = ["NOTE", "Login", "TargetFolder"]
+
+# The key under which other writers keep user metadata of a commit.
+NOTE: Final = "userMetadata"
 
 # What delta-rs needs for a store, with keys in it; None for a path of this machine.
 Login = Mapping[str, str] | None
@@ -66,6 +69,14 @@ class TargetFolder:
         options = _plain(login)
         return DeltaTable.create(self._path, schema, mode="error", partition_by=partition_by, storage_options=options)
 
+    def commit_ids(self, table: DeltaTable, after: int) -> set[str]:
+        """Return the ids in the commits after version `after`. Raises delta-rs' errors, too."""
+        last = table.version()
+        if self._store is not None:
+            return self._store.commit_ids(after, last)
+        commits = table.history(last - after) if last > after else []
+        return {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
+
     def check_free(self, adopt: bool) -> None:
         """Refuse to create a table in a folder with foreign files."""
         try:
@@ -85,9 +96,9 @@ class TargetFolder:
         reason = first_line(error)
         if self._store is None and (obstacle := creation_obstacle(Path(self._path))):
             return SinkRejected(self._name, f"{self._path}: {obstacle}", CHOOSE_ANOTHER)
-        if self._store is not None and "AccessDenied" in reason:
+        if self._store is not None and "AccessDenied" in str(error):
             remedy = "Allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on the folder."
-            return SinkRejected(self._name, f"{self._path}: {reason}", remedy)
+            return SinkRejected(self._name, f"{self._path}: access is denied: {reason}", remedy)
         if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
             return SinkRejected(self._name, f"{self._path}: {reason}", "Change the target table, or choose a new path.")
         return SinkUnavailable(self._name, f"{self._path}: {reason}")

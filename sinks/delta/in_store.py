@@ -5,13 +5,16 @@ pipeline runs. Whether there is a table is asked through our store first, so tha
 the same error as everywhere.
 """
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from anyio import from_thread
 
 from sinks.stores import store_errors
 from tailer.delta.folders import table_in_stores
+from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
 
 __all__ = ["StoreTarget"]
@@ -42,6 +45,14 @@ class StoreTarget:
         """Return whether the folder has a log."""
         return self._wait(lambda: table_in_stores([self._store])) is not None
 
+    def commit_ids(self, after: int, last: int) -> set[str]:
+        """Return the ids in the commits after version `after`, up to `last`.
+
+        delta-rs' own history keeps all threads of Python waiting for the store.
+        """
+        names = [f"_delta_log/{version:020d}.json" for version in range(after + 1, last + 1)]
+        return {each for name in names for each in self._wait(partial(self._store.scan, name, _ids))}
+
     def refusal(self, adopt: bool) -> tuple[str, str] | None:
         """Explain why no table may be created here, and the next step. None: it may."""
         parents = self._stores.open_parents(self._location)
@@ -58,3 +69,9 @@ class StoreTarget:
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with store_errors(self._sink):
             return from_thread.run(work)
+
+
+def _ids(opened: OpenObject) -> set[str]:
+    """Return the ids in a commit's `commitInfo`."""
+    infos = [json.loads(line) for line in opened.file if line.startswith(b'{"commitInfo"')]
+    return {str(each["commitInfo"].get("txnId")) for each in infos}

@@ -61,8 +61,6 @@ from tailer.sink import pipeline_of
 
 __all__ = ["Anchor", "TargetTable"]
 
-# The key under which other writers keep user metadata of a commit.
-NOTE: Final = "userMetadata"
 _NO_ROWS: Final[pa.Schema] = pa.schema([])
 
 Rows = Callable[[pa.Schema], pa.RecordBatchReader]
@@ -228,11 +226,10 @@ class TargetTable:
             table = self.folder.open(self.folder.login())
             if table is None:
                 return None, set()
-            newer = table.version() - version
-            commits = table.history(newer) if newer > 0 else []
+            ids = self.folder.commit_ids(table, version)
         except Exception as error:
             raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
-        return position_in(table, app_id), {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
+        return position_in(table, app_id), ids
 
     def _check_target(self, table: DeltaTable, app_id: str) -> None:
         """Refuse the source table, a table that is not ours, and one that could forget our progress."""
@@ -244,21 +241,24 @@ class TargetTable:
             self.folder.reject(*refusal)
 
     def _create(self, anchor: Anchor) -> Anchor:
-        """Create the table. If another writer was first, use its table if the rows fit."""
-        schema, columns, login = Schema.from_arrow(anchor.schema), list(anchor.partition_by), self.folder.login()
+        """Create the table. If another writer was first, use its table if the rows fit.
+
+        The table is then opened again: delta-rs may also succeed in creating one that exists by now, at a later
+        version, and another instance may have committed before that.
+        """
+        schema, columns = Schema.from_arrow(anchor.schema), list(anchor.partition_by)
+        failure = None
         try:
-            table = self.folder.create(schema, columns, login)
-        except Exception:
-            theirs = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
-            if theirs.table is None:
-                raise
-            if list(theirs.partition_by) != list(anchor.partition_by):
-                # Values that a partition column cannot have are found when rows come.
-                raise SinkUnavailable(
-                    self.name, f"{self.path} was created by another writer, with partitions"
-                ) from None
-            return theirs
-        return replace(anchor, table=table, login=login)
+            self.folder.create(schema, columns, self.folder.login())
+        except Exception as error:  # noqa: BLE001 - raised below, unless there is a table now
+            failure = error
+        created = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
+        if created.table is None:
+            raise failure or SinkUnavailable(self.name, f"{self.path} was created, and is not there")
+        if list(created.partition_by) != columns:
+            # Values that a partition column cannot have are found when rows come.
+            raise SinkUnavailable(self.name, f"{self.path} was created by another writer, with partitions") from None
+        return created
 
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Return whether the append that ended with `error` is in the table nevertheless."""
