@@ -46,16 +46,17 @@ class CommitReader:
 
         Raises as `commit` does.
         """
+        if not self._store.is_atomic:
+            return _actions(await self.commit(paths[number]))
         cached = self._cached_actions(paths[number])
         if cached is not None:
             return cached
-        most = WINDOW_FILES if self._store.is_atomic else 1
-        wanted = window(path for path in paths[number : number + most] if self._cached_actions(path) is None)
+        later = paths[number : number + WINDOW_FILES]
+        wanted = window(path for path in later if self._cached_actions(path) is None)
         found = await read_together(wanted, self._read)
-        if self._store.is_atomic:
-            for path, (meta, commit) in zip(wanted, found, strict=False):
-                if len(self._cached) < _MOST_CACHED or path.name in self._cached:
-                    self._cached[path.name] = meta, _actions(commit)
+        for path, (meta, commit) in zip(wanted, found, strict=False):
+            if len(self._cached) < _MOST_CACHED or path.name in self._cached:
+                self._cached[path.name] = meta, _actions(commit)
         return _actions(found[0][1])
 
     def _cached_actions(self, path: LogPath) -> StateActions | None:
