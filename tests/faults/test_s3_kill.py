@@ -1,22 +1,28 @@
-"""SIGKILL of the real daemon while its table is in S3 and requests fail at random: nothing is missing or duplicated."""
+"""SIGKILL of the real daemon while its table is in S3 and requests fail at random: nothing is missing or duplicated.
+
+The target is on this machine, or in S3 beside the table.
+"""
 
 import math
 import random
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 from urllib.request import urlopen
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
-from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination, until
+from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination, until
 from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import S3History
 from tests.support.s3.faults import FaultKind, FaultyS3Link
 from tests.support.s3.link import Fault
-from tests.support.s3.server import S3Server
+from tests.support.s3.server import S3Server, download
 from tests.support.servers.ports import free_ports
 
 pytestmark = pytest.mark.stores
@@ -52,6 +58,76 @@ def daemons() -> Iterator[list[Daemon]]:
             daemon.process.wait()
 
 
+class InS3Destination:
+    """A target in S3, beside the source. It is read from a copy, made without the link."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, server: S3Server, bucket: str, app_id: str, copies: Path) -> None:
+        self.app_id = app_id
+        self._server = server
+        self._bucket = bucket
+        self._copies = copies
+
+    @property
+    def sink(self) -> str:
+        """The sink's table in the configuration."""
+        return f'kind = "{self.kind}"\npath = "s3://{self._bucket}/target"\n'
+
+    def copy(self) -> Path:
+        """Return a new copy of the target."""
+        folder = self._copies / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        download(self._server, self._bucket, "target", folder)
+        return folder
+
+
+class DeltaInS3Destination(InS3Destination):
+    """The target of the delta sink."""
+
+    kind = "delta"
+
+    def reached(self) -> int:
+        """See `Destination.reached`."""
+        settings = {f"aws_{name}": value for name, value in self._login().items()}
+        try:
+            version = DeltaTable(f"s3://{self._bucket}/target", storage_options=settings).transaction_version(
+                self.app_id
+            )
+        except TableNotFoundError:
+            return -1
+        return -1 if version is None else version
+
+    def transactions(self) -> Iterator[Delivered]:
+        """See `Destination.transactions`."""
+        return DeltaDestination(self.copy(), self.app_id).transactions()
+
+    def _login(self) -> dict[str, str]:
+        server = self._server
+        found = {"access_key_id": server.key, "secret_access_key": server.secret, "endpoint": server.endpoint}
+        return found | {"region": "us-east-1", "allow_http": "true"}
+
+
+class FilesInS3Destination(InS3Destination):
+    """The folder of the files sink; each object leads to the next."""
+
+    kind = "files"
+
+    def reached(self) -> int:
+        """See `Destination.reached`."""
+        client = self._server.client
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix="target/")
+        keys = sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
+        if not keys:
+            return -1
+        metadata = client.head_object(Bucket=self._bucket, Key=keys[-1])["Metadata"]
+        return int(metadata["lake-tailer-next"]) - 1
+
+    def transactions(self) -> Iterator[Delivered]:
+        """See `Destination.transactions`."""
+        return FilesDestination(self.copy(), self.app_id).transactions()
+
+
 def configure(tmp_path: Path, source: S3History, link: FaultyS3Link, there: Destination, port: int) -> Path:
     """Write the daemon's configuration, with metrics on a port."""
     path = tmp_path / "tailer.toml"
@@ -71,11 +147,18 @@ def errors(port: int) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("lake_tailer_errors_total"))
 
 
-@pytest.mark.parametrize("kind", [FilesDestination, DeltaDestination])
+@pytest.mark.parametrize(
+    "kind",
+    [FilesDestination, DeltaDestination, DeltaInS3Destination, FilesInS3Destination],
+    ids=lambda kind: kind.__name__,
+)
 def test_killed_again_and_again(
     source: S3History, link: FaultyS3Link, tmp_path: Path, daemons: list[Daemon], kind: type
 ) -> None:
-    there: Destination = kind(tmp_path / "target", f"orders/{source.history.table_id}")
+    app_id = f"orders/{source.history.table_id}"
+    in_s3 = issubclass(kind, InS3Destination)
+    where = (link.server, source.bucket, app_id, tmp_path / "copies") if in_s3 else (tmp_path / "target", app_id)
+    there: Destination = kind(*where)
     (port,) = free_ports(1)
     config = configure(tmp_path, source, link, there, port)
     moments, reached = random.Random(5), []
