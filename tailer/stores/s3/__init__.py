@@ -43,10 +43,10 @@ def delta_rs_settings(bucket: str, options: S3Options) -> Mapping[str, str]:
     Raises `StorageError` where there is no valid login, and `ConfigError` where the extra `s3` is not installed.
     """
     try:
-        from tailer.stores.s3 import delta_rs  # noqa: PLC0415 - an extra
+        from tailer.stores.s3 import thread_clients  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise _missing(bucket, error) from error
-    return delta_rs.delta_rs_settings(bucket, options)
+    return thread_clients.delta_rs_settings(bucket, options)
 
 
 def _missing(bucket: str, error: ImportError) -> ConfigError:
