@@ -22,6 +22,9 @@ export LAKE_TAILER_S3_JARS := $(or $(shell $(PYTHON) tests/jars/where.py s3 2>/d
 export LAKE_TAILER_VERSITYGW := $(or $(shell $(PYTHON) tests/jars/where.py versitygw 2>/dev/null),no-versitygw)
 HELM := $(shell $(PYTHON) tests/jars/where.py helm 2>/dev/null)
 PROMTOOL := $(or $(shell command -v promtool),$(shell $(PYTHON) tests/jars/where.py promtool 2>/dev/null))
+export LAKE_TAILER_FAKE_GCS := $(or $(shell $(PYTHON) tests/jars/where.py fake-gcs 2>/dev/null),no-fake-gcs)
+export LAKE_TAILER_AZURITE := $(or $(shell $(PYTHON) tests/jars/where.py azurite 2>/dev/null),no-azurite)
+CLOUD_SERVERS := $(LAKE_TAILER_FAKE_GCS) $(LAKE_TAILER_AZURITE)
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
 lacks = { echo "lake-tailer needs $(1): install it and run make again." >&2; exit 1; }
@@ -45,11 +48,12 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) java
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 
-test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) java
+test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) java
 	$(PYTEST) --tier stores
 
 # The second environment is tried even if a test of the first one fails.
-test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) java
+test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) \
+		$(LAKE_TAILER_AZURITE) java
 	@failed=; $(PYTEST) --tier spark || failed=1; $(PYTEST:.venv/%=$(CONNECT)/%) --tier connect || failed=1; [ -z "$$failed" ]
 
 test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) java
@@ -107,7 +111,7 @@ bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 soak: setup
 	$(BIN)/pytest tests --tier soak --timeout=0
 
-setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) java
+setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) java
 
 java:
 	@command -v java >/dev/null || $(call lacks,Java 17 or newer)
@@ -167,3 +171,16 @@ $(PROMTOOL):
 	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
 	go build -C "$$(go env GOMODCACHE)/github.com/prometheus/prometheus@$(notdir $(@D))" -o "$$partial/promtool" \
 		./cmd/promtool && mv $$partial/promtool $@
+
+$(LAKE_TAILER_FAKE_GCS):
+	@command -v go >/dev/null || $(call lacks,Go)
+	@mkdir -p $(@D)
+	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
+	GOBIN=$$partial go install github.com/fsouza/fake-gcs-server@$(notdir $(@D)) && mv $$partial/fake-gcs-server $@
+
+# The folder is named after the version, and moved into place when complete.
+$(LAKE_TAILER_AZURITE):
+	@command -v npm >/dev/null || $(call lacks,Node.js with npm)
+	@mkdir -p $(@D)
+	partial=$$(mktemp -d $(@D)/build.XXXXXX) && trap 'rm -rf "$$partial"' EXIT && \
+	npm install --silent --no-audit --no-fund --prefix $$partial azurite@$(notdir $@) && mv $$partial $@

@@ -66,7 +66,7 @@ def changes(
     """Return the changes of the Delta table at `table`, from `start` to `end`, both included; no I/O yet.
 
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
-    deletes before inserts. `table`: its folder, or `s3://BUCKET/FOLDER`. `start`: also `snapshot`, all rows as inserts
+    deletes before inserts. `table`: its folder, or its URI. `start`: also `snapshot`, all rows as inserts
     and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read; all by
     default. `row_ids`: add `_row_id` and `_row_commit_version`. `carryovers`, `compute_updates`, `key`,
     `skip_unchanged`: as in a pipeline's configuration. `net`: only the net change of each row in that range.

@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.cloud.servers import CloudServer, serving_azurite, serving_fake_gcs
 from tests.support.event_loop import watch_event_loops
 from tests.support.histories.random_history import quick
 from tests.support.kafka.cluster import KafkaCluster, Listener
@@ -137,6 +138,28 @@ def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One versitygw for the whole run, started by the first test that uses it. Every test has its own bucket."""
     with serving_versitygw(tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
+    """One fake-gcs-server for the whole run, started by the first test that uses it. Every test has its own bucket."""
+    with serving_fake_gcs(tmp_path_factory.mktemp("fake-gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
+    """One Azurite for the whole run, started by the first test that uses it. Every test has its own container."""
+    with serving_azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture(params=["fake_gcs", "azurite"])
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudServer]:
+    """Each server of obstore's clouds, with its login in the environment."""
+    server: CloudServer = request.getfixturevalue(request.param)
+    with server.logged_in(monkeypatch):
         yield server
 
 

@@ -1,8 +1,8 @@
 """Tiers: every test belongs to exactly one, decided by its markers, and a `make` target runs each.
 
-Markers name the resources of a test: golden tables, Spark, Kafka, S3 servers, killed processes. `set_markers` derives
-them from the test's fixtures and folder; otherwise the test has a `@pytest.mark`. `smoke` puts a test with one of these
-resources into the tier `test` nevertheless, and `long` keeps a test without them out of it.
+Markers name the resources of a test: golden tables, Spark, Kafka, servers of objects, killed processes. `set_markers`
+derives them from the test's fixtures and folder; otherwise the test has a `@pytest.mark`. `smoke` puts a test with one
+of these resources into the tier `test` nevertheless, and `long` keeps a test without them out of it.
 
 A test is watched while it runs, so that markers stay correct. Helpers that use such a resource report it (`using`), and
 a test without a marker for Java gets a `java` that refuses to start, in its own process and in every child.
@@ -54,6 +54,9 @@ _MARKER_BY_FIXTURE: Final = {
     "secure_kafka": "kafka",
     "s3proxy": "stores",
     "versitygw": "stores",
+    "fake_gcs": "stores",
+    "azurite": "stores",
+    "cloud": "stores",
 }
 # In `tests/faults`: the list of processes that a test starts and kills.
 _PROCESSES: Final = "started"

@@ -120,7 +120,7 @@ def command(
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder that contains _delta_log, or its s3:// URI. Without --to the table is followed, like
+    TABLE is the folder that contains _delta_log, or its URI. Without --to the table is followed, like
     `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard error
     names the first version and, on a terminal, the current step.
     """

@@ -53,6 +53,8 @@ MISSING: Final = {
 
 _SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
 _SECRETS_REMEDY: Final = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or name a `profile`."
+_CLOUD_SECRETS: Final = ("account_key", "client_secret", "sas_key", "sas_token", "service_account_key")
+_CLOUD_SECRETS_REMEDY: Final = "Set it in the environment: docs/stores.md lists the variables of each cloud."
 
 # For keys that have no default.
 STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}, "prefix": "unsound"}
@@ -115,7 +117,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    table: str  # the folder that contains _delta_log, or its s3:// URI
+    table: str  # the folder that contains _delta_log, or its URI, such as s3://lake/orders
     # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
     start: str = "earliest"
     allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
@@ -163,24 +165,32 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
     """The table of a store."""
 
     missing: ClassVar = MISSING
-    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY))
+    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY)) | dict.fromkeys(
+        _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
+    )
 
-    prefix: str  # the tables it applies to: all below s3://BUCKET or s3://BUCKET/FOLDER; the longest prefix wins
-    endpoint: str | None = None  # URL of the server; default: AWS_ENDPOINT_URL, the profile's, or AWS
-    region: str | None = None  # default: AWS_REGION, or the profile's
-    path_style: bool | None = None  # name the bucket in the path; default: if the endpoint is not AWS's
-    profile: str | None = None  # of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
-    role_arn: str | None = None  # a role to assume with the credentials found
-    external_id: str | None = None  # what the role's policy asks for
-    anonymous: bool = False  # send requests unsigned, to public buckets
-    requester_pays: bool = False  # agree to pay for requests to buckets that ask for it
-    notifications: str | None = None  # URL of an SQS queue with the buckets' notifications: commits are found sooner
+    # the tables it applies to: all below a bucket or a folder of it, such as s3://lake/sales; the longest prefix wins
+    prefix: str
+    # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
+    endpoint: str | None = None
+    anonymous: bool = False  # send requests without a login, to public buckets
+    region: str | None = None  # S3; default: AWS_REGION, or the profile's
+    path_style: bool | None = None  # S3: name the bucket in the path; default: if the endpoint is not AWS's
+    profile: str | None = None  # S3: of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
+    role_arn: str | None = None  # S3: a role to assume with the credentials found
+    external_id: str | None = None  # S3: what the role's policy asks for
+    requester_pays: bool = False  # S3: agree to pay for requests to buckets that ask for it
+    # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
+    notifications: str | None = None
+    service_account: str | None = None  # Google: path of a key file; default: GOOGLE_APPLICATION_CREDENTIALS
+    # Azure: how to log in, such as azure_cli (stores.md); default: by the first key in the environment
+    credential_type: str | None = None
 
 
 class FileShape(_Shape, frozen=True, kw_only=True):
     """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
 
-    state_table: str | None = None  # the folder, or s3:// URI, that keeps progress for sinks that cannot
+    state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics and health checks on
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version

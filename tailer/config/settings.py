@@ -20,7 +20,7 @@
     endpoint = "http://127.0.0.1:9000"
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
-    table = "/data/orders"        # the folder that contains _delta_log, or its s3:// URI
+    table = "/data/orders"        # the folder that contains _delta_log, or its URI
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all

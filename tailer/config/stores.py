@@ -1,6 +1,7 @@
 """Check the stores of the configuration, without a request."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -8,58 +9,71 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailer.errors import ConfigError
+from tailer.stores.cloud.options import CREDENTIAL_TYPES
 from tailer.stores.location import is_local, parse_location
-from tailer.stores.s3.options import S3Options
-from tailer.stores.stores import Stores
+from tailer.stores.stores import OPTIONS, StoreOptions, Stores
 
 if TYPE_CHECKING:
     from tailer.config.file import Key, StoreShape
 
-__all__ = ["configured_stores", "store_faults"]
+__all__ = ["configured_stores", "make_options", "store_faults"]
 
 Report = Callable[["Key", str, str], None]
 
 _QUEUE_REMEDY: Final = "Give the URL of a queue, such as https://sqs.eu-central-1.amazonaws.com/123456789012/commits."
+_PREFIXES: Final = ("s3://BUCKET", "gs://BUCKET", "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net")
+# Options whose default is not None.
+_DEFAULTS: Final = {"anonymous": False, "requester_pays": False}
 _ENDPOINT_REMEDY: Final = "Give one such as https://s3.example.com or http://127.0.0.1:9000."
 
 
 def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Stores:
     """Return the stores without a fault. Faults go to `report`."""
-    found: dict[str, S3Options] = {}
+    found: dict[str, StoreOptions] = {}
     for name, shape in shapes.items():
         key = ("stores", name)
-        given = {name: value for name, value in msgspec.structs.asdict(shape).items() if name != "prefix"}
-        faults = list(store_faults(given))
-        for option, reason, remedy in faults:
-            report((*key, option), reason, remedy)
         try:
             prefix = parse_location(shape.prefix, Path("/"), "")
         except ConfigError as error:
             report((*key, "prefix"), error.reason, error.remedy)
             continue
         if is_local(prefix):
-            report((*key, "prefix"), "is not in a store", "Give s3://BUCKET or s3://BUCKET/FOLDER.")
-        elif prefix in found:
+            report((*key, "prefix"), "is not in a store", f"Give one such as {', '.join(_PREFIXES)}.")
+            continue
+        given = {name: value for name, value in msgspec.structs.asdict(shape).items() if name != "prefix"}
+        faults = list(store_faults(given, [prefix]))
+        for option, reason, remedy in faults:
+            report((*key, option), reason, remedy)
+        if prefix in found:
             report((*key, "prefix"), f"{prefix} has another table", "Keep one of the two.")
         elif not faults:
-            found[prefix] = S3Options(**given, name=name)
+            found[prefix] = make_options(prefix, {**given, "name": name})
     return Stores(tuple(found.items()))
 
 
-def store_faults(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the option, the reason and the next step of each fault of `given`, the fields of `S3Options`.
+def make_options(location: str, given: Mapping[str, Any]) -> StoreOptions:
+    """Make the options of the store of `location` from those that its kind has."""
+    kind = _kind(location)
+    return kind(**{field.name: given[field.name] for field in fields(kind)})
 
-    Values are in no text.
+
+def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, the reason and the next step of each fault of `given`, the options of all kinds of stores.
+
+    `locations`: in the stores that the options are for. Values are in no text.
     """
+    yield from _foreign_options(given, locations)
     if given["endpoint"] is not None:
         yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(given["endpoint"]))
     if given.get("notifications") is not None:
         yield from (("notifications", reason, remedy) for reason, remedy in _queue_faults(given["notifications"]))
-    for option in ("region", "profile", "role_arn", "external_id"):
+    for option in ("region", "profile", "role_arn", "external_id", "service_account"):
         if given[option] == "":
             yield option, "is empty", "Leave it out, or give a name."
+    if given["credential_type"] not in (None, *CREDENTIAL_TYPES):
+        yield "credential_type", "is not a way to log in to Azure", f"Give one of {', '.join(CREDENTIAL_TYPES)}."
     if given["anonymous"]:
-        for option in ("profile", "role_arn", "external_id"):
+        for option in ("profile", "role_arn", "external_id", "service_account", "credential_type"):
             if given[option] is not None:
                 yield option, "has no effect with anonymous = true", "Leave one of the two out."
     elif given["external_id"] is not None and given["role_arn"] is None:
@@ -71,6 +85,19 @@ def _queue_faults(url: str) -> Iterator[tuple[str, str]]:
     if faults or not urlsplit(url).path.strip("/"):
         reason = faults[0][0] if faults else "does not name a queue"
         yield reason, _QUEUE_REMEDY
+
+
+def _foreign_options(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the faults of options that no store of `locations` has."""
+    known = {field.name for location in locations for field in fields(_kind(location))}
+    for option, value in given.items():
+        if locations and option not in known and value != _DEFAULTS.get(option):
+            schemes = " and ".join(sorted({f"{location.partition(':')[0]}://" for location in locations}))
+            yield option, f"is no option of a store at {schemes}", "Leave it out."
+
+
+def _kind(location: str) -> type[StoreOptions]:
+    return OPTIONS[location.partition(":")[0]]
 
 
 def _endpoint_faults(endpoint: str) -> Iterator[tuple[str, str]]:

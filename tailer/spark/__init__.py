@@ -14,8 +14,8 @@
     spark.readStream.format("tailer").load("/data/orders")
 
 Executors need lake-tailer: either an environment with it (`spark.pyspark.python`, an image), or the wheel
-(`spark.submit.pyFiles`) in an environment with its dependencies. `local[*]` already has it. For tables in S3 they need
-the extra `s3`, and keys where AWS's own tools look for them.
+(`spark.submit.pyFiles`) in an environment with its dependencies. `local[*]` already has it. For tables in
+stores they need the extra `s3` or `cloud`, and keys where each cloud's own tools look for them.
 """
 
 from pyspark.sql import SparkSession

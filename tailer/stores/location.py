@@ -1,22 +1,66 @@
-"""Locations of tables, as users write them and as we do: an absolute path of this machine, or `s3://bucket/key`.
+"""Locations of tables, as users write them and as we do: an absolute path of this machine, or a folder in a store.
 
-A local location begins with a slash, and no other does. Names are literal: percent signs in them are not escapes, as in
-Hadoop. `s3a:` and `s3n:` are other spellings of `s3:`.
+A local location begins with a slash, and no other does. The others are `s3://BUCKET/KEY`, `gs://BUCKET/KEY` and
+`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY`. Names are literal: percent signs in them are not escapes, as in
+Hadoop. `s3a:` and `s3n:` are other spellings of `s3:`, and `abfs:` is one of `abfss:`.
 """
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailer.errors import ConfigError
 from tailer.stores.folders import local_folder
 
-__all__ = ["S3_SCHEME", "bucket_and_key", "is_local", "is_readable", "lies_in", "parse_location"]
+__all__ = [
+    "AZURE",
+    "GCS",
+    "S3",
+    "ObjectLocation",
+    "is_local",
+    "is_readable",
+    "lies_in",
+    "parse_location",
+    "split_location",
+]
 
-S3_SCHEME: Final = "s3"
-_S3: Final = re.compile(r"s3[an]?://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL | re.IGNORECASE)
-_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]+")
-_OTHER: Final = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://", re.IGNORECASE)
+S3: Final = "s3"
+GCS: Final = "gs"
+AZURE: Final = "abfss"
+
+_SPELLINGS: Final = {"s3": S3, "s3a": S3, "s3n": S3, "gs": GCS, "abfss": AZURE, "abfs": AZURE}
+_STORE: Final = re.compile(r"(?P<scheme>s3[an]?|gs|abfss?)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL | re.IGNORECASE)
+_OTHER: Final = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]*)://", re.IGNORECASE)
+_CONTAINER: Final = r"(?:\$root|\$web|[a-z0-9](?:-?[a-z0-9])+)"
+_HOST: Final = r"[a-z0-9]{3,24}\.dfs\.core\.(?:windows\.net|usgovcloudapi\.net|chinacloudapi\.cn)"
+_BUCKETS: Final = {
+    S3: re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]+"),
+    GCS: re.compile(r"[a-z0-9][a-z0-9._-]+[a-z0-9]"),
+    AZURE: re.compile(f"{_CONTAINER}@{_HOST}"),
+}
+_FORMS: Final = {
+    S3: "s3://BUCKET/FOLDER",
+    GCS: "gs://BUCKET/FOLDER",
+    AZURE: "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER",
+}
+# Addresses of Azure that do not name the account, or name another protocol.
+_OF_AZURE: Final = frozenset({"adl", "az", "azure", "wasb", "wasbs"})
+# A shared access signature, which belongs into the environment.
+_SIGNATURE: Final = re.compile(r"[?&]sig=", re.IGNORECASE)
+_KEYS_REMEDY: Final = "Leave them out: keys come from the environment, a profile or the machine."
+
+
+class ObjectLocation(NamedTuple):
+    """The parts of a location in a store. `bucket`: of Azure, `CONTAINER@HOST`."""
+
+    scheme: str
+    bucket: str
+    key: str
+
+    @property
+    def root(self) -> str:
+        """The location of the bucket."""
+        return f"{self.scheme}://{self.bucket}"
 
 
 def parse_location(text: str, beside: Path, where: str) -> str:
@@ -24,22 +68,22 @@ def parse_location(text: str, beside: Path, where: str) -> str:
 
     Raises `ConfigError` naming `where`.
     """
-    found = _S3.fullmatch(text)
+    found = split_location(text)
     if found is None:
         if other := _OTHER.match(text):
             # The rest of an address may hold a secret.
             reason = f"{other[1]}:// is not a store that can be read"
-            raise ConfigError(where, reason, "Give a folder of this machine, or s3://BUCKET/FOLDER.")
+            raise ConfigError(where, reason, _other_remedy(other[1].lower()))
         return str(local_folder(text, beside, where))
-    bucket, key = found["bucket"], (found["key"] or "").strip("/")
-    if "@" in bucket:
-        remedy = "Leave them out: keys come from the environment, a profile or the machine."
-        raise ConfigError(where, "holds credentials", remedy)
-    if not _BUCKET.fullmatch(bucket):
-        raise ConfigError(where, f"{bucket!r} is not the name of a bucket", "Give s3://BUCKET/FOLDER.")
+    scheme, bucket, key = found.scheme, found.bucket, found.key.strip("/")
+    if _holds_credentials(found):
+        raise ConfigError(where, "holds credentials", _KEYS_REMEDY)
+    if not _BUCKETS[scheme].fullmatch(bucket):
+        kind = "container and account" if scheme == AZURE else "the name of a bucket"
+        raise ConfigError(where, f"{bucket!r} is not {kind}", f"Give {_FORMS[scheme]}.")
     if "\0" in key or any(part in (".", "..") for part in key.split("/")):
-        raise ConfigError(where, "has a folder that no object can be in", "Give s3://BUCKET/FOLDER without dots.")
-    return f"{S3_SCHEME}://{bucket}/{key}".rstrip("/")
+        raise ConfigError(where, "has a folder that no object can be in", f"Give {_FORMS[scheme]} without dots.")
+    return f"{found.root}/{key}".rstrip("/")
 
 
 def is_local(location: str) -> bool:
@@ -61,7 +105,26 @@ def lies_in(location: str, folder: str) -> bool:
     return f"{location}/".startswith(f"{folder}/")
 
 
-def bucket_and_key(uri: str) -> tuple[str, str] | None:
-    """Split the location of an object on S3; None for one that is elsewhere."""
-    found = _S3.fullmatch(uri)
-    return None if found is None else (found["bucket"], (found["key"] or "").removeprefix("/"))
+def split_location(uri: str) -> ObjectLocation | None:
+    """Split the location of an object in a store, in any spelling; None for one that is elsewhere."""
+    found = _STORE.fullmatch(uri)
+    if found is None:
+        return None
+    scheme, bucket = _SPELLINGS[found["scheme"].lower()], found["bucket"]
+    if scheme == AZURE:
+        container, mark, host = bucket.rpartition("@")
+        bucket = f"{container}{mark}{host.lower()}"
+    return ObjectLocation(scheme, bucket, (found["key"] or "").removeprefix("/"))
+
+
+def _holds_credentials(location: ObjectLocation) -> bool:
+    user = location.bucket.rpartition("@")[0]
+    if location.scheme == AZURE:
+        return ":" in user or "@" in user or _SIGNATURE.search(location.key) is not None
+    return bool(user) or "@" in location.bucket
+
+
+def _other_remedy(scheme: str) -> str:
+    if scheme in _OF_AZURE:
+        return f"Give {_FORMS[AZURE]}."
+    return f"Give a folder of this machine, or {', or '.join(_FORMS.values())}."

@@ -11,16 +11,20 @@ import anyio
 import pytest
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound
+from tailer.stores.cloud import open_store as open_cloud_store
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore, OpenObject, StoredObject
 from tailer.stores.s3 import S3Options, open_store
+from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = pytest.mark.anyio
 
-STORES = ["local", "memory", *(pytest.param(name, marks=pytest.mark.stores) for name in ("s3proxy", "versitygw"))]
+SERVERS = ("s3proxy", "versitygw", "fake_gcs", "azurite")
+
+STORES = ["local", "memory", *(pytest.param(name, marks=pytest.mark.stores) for name in SERVERS)]
 
 
 @pytest.fixture(params=STORES)
@@ -30,6 +34,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield LocalStore(tmp_path / "root")
     elif request.param == "memory":
         yield MemoryStore()
+    elif request.param in ("fake_gcs", "azurite"):
+        cloud: CloudServer = request.getfixturevalue(request.param)
+        with cloud.logged_in(monkeypatch):
+            yield open_cloud_store(cloud.new_bucket(), "some/root", cloud.options)
     else:
         server: S3Server = request.getfixturevalue(request.param)
         for name, value in server.environment.items():

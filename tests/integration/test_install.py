@@ -31,6 +31,7 @@ NEED_EXTRAS: Final = {
     "aiohttp": {"tailer.stores.s3."},
     "botocore": {"tailer.stores.s3."},
     "urllib3": {"tailer.stores.s3."},
+    "obstore": {"tailer.stores.cloud."},
     "deltalake": {"sinks.delta."},
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.delta.catalog.unity"},
@@ -67,6 +68,17 @@ for open_it in (open_ranges, open_store):
         open_it("shop", "orders", S3Options())
     except ConfigError as error:
         print(error.hint)
+"""
+OPEN_CLOUD: Final = """
+from tailer.errors import ConfigError
+from tailer.stores.stores import Stores
+stores = Stores()
+for location in ("gs://shop/orders", "abfss://lake@shop1.dfs.core.windows.net/orders"):
+    for open_it in (stores.ranges, stores.open):
+        try:
+            open_it(location)
+        except ConfigError as error:
+            print(error.hint)
 """
 CONFIG: Final = """
 metrics = "127.0.0.1:0"
@@ -243,6 +255,15 @@ def test_a_store_without_its_client_names_the_extra(bare: Installed) -> None:
     result = bare.run("python", "-c", OPEN_S3)
     remedy = "Install it: pip install 'lake-tailer[s3]'. Executors of Spark need it, too."
     assert result.stdout.splitlines() == [remedy] * 2, result.stderr
+
+
+def test_a_cloud_without_its_client_names_the_extra(bare: Installed) -> None:
+    result = bare.run("python", "-c", OPEN_CLOUD)
+    remedy = "Install it: pip install 'lake-tailer[cloud]'. Executors of Spark need it, too."
+    assert result.stdout.splitlines() == [remedy] * 4, result.stderr
+    result = bare.run("tailer", "tail", "gs://shop/orders", "--from", "earliest")
+    assert result.returncode == 2
+    assert "hint: " + remedy in result.stderr
 
 
 def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:

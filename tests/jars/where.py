@@ -1,4 +1,4 @@
-"""The folders of jars, and of programs made with Go, for the Makefile, the tests and the demo.
+"""The folders of jars, and of programs made with Go or npm, for the Makefile, the tests and the demo.
 
 Each set of jars has a pom, and its folder is named after the pom's content: another version has another folder, and an
 interrupted fetch is never used. It is outside the tree because it outlives a checkout. The module needs only a bare
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["MissingJarsError", "helm", "jars", "jars_dir", "promtool", "versitygw"]
+__all__ = ["MissingJarsError", "azurite", "fake_gcs", "helm", "jars", "jars_dir", "promtool", "versitygw"]
 
 _TESTS = Path(__file__).resolve().parents[1]
 # The environment variable that overrides the folder of a set, and its pom.
@@ -27,6 +27,8 @@ _SETS = {
 _VERSITYGW = "v1.8.0"
 _HELM = "v3.19.0"
 _PROMTOOL = "v0.305.0"  # of the module; Prometheus calls it 3.5.0
+_FAKE_GCS = "v1.56.1"
+_AZURITE = "3.35.0"
 
 
 class MissingJarsError(RuntimeError):
@@ -66,11 +68,23 @@ def promtool() -> Path:
     return _cache() / "promtool" / _PROMTOOL / "promtool"
 
 
+def fake_gcs() -> Path:
+    """Return the place of fake-gcs-server, which `make setup` builds, or the one in LAKE_TAILER_FAKE_GCS."""
+    chosen = os.environ.get("LAKE_TAILER_FAKE_GCS")
+    return Path(chosen) if chosen else _cache() / "fake-gcs-server" / _FAKE_GCS / "fake-gcs-server"
+
+
+def azurite() -> Path:
+    """Return the folder into which `make setup` installs Azurite, or the one in LAKE_TAILER_AZURITE."""
+    chosen = os.environ.get("LAKE_TAILER_AZURITE")
+    return Path(chosen) if chosen else _cache() / "azurite" / _AZURITE
+
+
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lake-tailer"
 
 
 if __name__ == "__main__":
-    programs = {"helm": helm, "promtool": promtool, "versitygw": versitygw}
+    programs = {"azurite": azurite, "fake-gcs": fake_gcs, "helm": helm, "promtool": promtool, "versitygw": versitygw}
     (name,) = sys.argv[1:]
     print(programs[name]() if name in programs else jars_dir(name))

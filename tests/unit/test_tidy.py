@@ -57,7 +57,7 @@ LAYERS: Final = (
     Layer("schema", "pyarrow"),
     Layer("variant", "msgspec pyarrow"),
     Layer("plan", "pyarrow"),
-    Layer("stores", "aiobotocore aiohttp anyio botocore urllib3 watchfiles"),
+    Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),
     Layer("delta", "anyio httpx2 msgspec pyarrow pyroaring"),
     Layer("read", "pyarrow pyroaring"),
@@ -326,4 +326,4 @@ def test_the_command_line_starts_without_the_heavy_libraries(arguments: list[str
     report = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stderr
     imported = {line.rpartition("|")[2].strip() for line in report.splitlines()}
     assert "tailer.cli" in imported
-    assert not imported & {"aiobotocore", "botocore", "pyarrow", "pyspark", "deltalake"}
+    assert not imported & {"aiobotocore", "botocore", "obstore", "pyarrow", "pyspark", "deltalake"}

@@ -21,6 +21,7 @@ import msgspec
 
 from tailer.delta.catalog.port import RatifiedCommits, StagedCommit
 from tailer.errors import ConfigError, StorageUnavailable, TableReplaced
+from tailer.stores.location import split_location
 from tailer.stores.port import in_thread
 
 __all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
@@ -217,14 +218,13 @@ def _fits_header(token: str) -> bool:
 
 
 def _same_location(location: str, ours: str) -> bool:
-    """Return whether two locations are the same. Catalogs write `file:` and `s3a:` for our paths and `s3:`."""
+    """Return whether two locations are the same. Catalogs write `file:`, `s3a:` and `abfs:` for ours."""
     return _normalized(location) == _normalized(ours)
 
 
 def _normalized(location: str) -> str:
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
-    scheme, mark, rest = location.partition("://")
-    if not mark:
-        return os.path.realpath(location)
-    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest.rstrip('/')}"
+    if (found := split_location(location)) is not None:
+        return f"{found.root}/{found.key}".rstrip("/")
+    return location.rstrip("/") if "://" in location else os.path.realpath(location)

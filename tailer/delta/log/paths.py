@@ -4,6 +4,8 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+from tailer.stores.location import split_location
+
 __all__ = ["lies_in", "locate"]
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
@@ -11,7 +13,6 @@ _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
 _SCHEMES: Final = re.compile(
     r"abfss?|adl|dbfs|file|ftp|gs|hdfs|https?|oss|s3[an]?|viewfs|wasbs?|webhdfs", re.IGNORECASE
 )
-_S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
@@ -20,7 +21,8 @@ def locate(path: str, root: str) -> str:
 
     Absolute paths are those that begin with a slash, and URIs: a known scheme and a slash, or any scheme and two
     slashes. Every other path is relative, whatever it has before a colon. A local location begins with a slash, and no
-    other location does. So a file URI becomes a path, unless it names another host. `s3a:` and `s3n:` become `s3:`.
+    other location does. So a file URI becomes a path, unless it names another host. `s3a:` and `s3n:` become `s3:`, and
+    `abfs:` becomes `abfss:`.
 
     Raises `ValueError` for an impossible file name: not UTF-8 after decoding, with a NUL in it, or of a folder.
     """
@@ -41,8 +43,8 @@ def _located(path: str, root: str) -> str:
         scheme, host, name = uri[1], "", uri[3]
         if uri[2] == "//":
             host, _, name = name.partition("/")
-        if scheme.lower() in _S3_SCHEMES and host:
-            return f"s3://{host}/{_plain(_decoded(name))}"
+        if host and (found := split_location(f"{scheme}://{host}")) is not None:
+            return f"{found.root}/{_plain(_decoded(name))}"
         if scheme.lower() != "file" or host.lower() not in ("", "localhost"):
             return _decoded(path)
         return _plain(_decoded("/" + name.lstrip("/")))

@@ -12,10 +12,9 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from tailer.config.stores import store_faults
+from tailer.config.stores import make_options, store_faults
 from tailer.errors import ConfigError
-from tailer.stores.location import bucket_and_key, is_local, parse_location
-from tailer.stores.s3.options import S3Options
+from tailer.stores.location import is_local, parse_location, split_location
 from tailer.stores.stores import Stores
 
 __all__ = ["Locations", "location_of", "roots_of", "stores_of"]
@@ -29,10 +28,18 @@ _SECRETS: Final = (
     "fs.s3a.secret.key",
     "fs.s3a.session.token",
 )
+_FORMS: Final = (
+    "Give a folder that all executors can read, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or "
+    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER."
+)
 _SECRETS_REMEDY: Final = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver and of all executors, "
     "or name a `profile` that all of them have."
 )
+
+
+_CLOUD_SECRETS: Final = ("accountKey", "clientSecret", "sasKey", "sasToken", "serviceAccountKey")
+_CLOUD_SECRETS_REMEDY: Final = "Set it in the environment of the driver and of all executors (docs/stores.md)."
 
 
 class Locations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,7 +47,7 @@ class Locations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     refused: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(
         _SECRETS, ("would be a secret in Spark's plans", _SECRETS_REMEDY)
-    )
+    ) | dict.fromkeys(_CLOUD_SECRETS, ("would be a secret in Spark's plans", _CLOUD_SECRETS_REMEDY))
 
     path: str = ""
     allowed_roots: str = ""
@@ -52,6 +59,8 @@ class Locations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     external_id: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
+    service_account: str | None = None
+    credential_type: str | None = None
 
 
 _SPELLED: Final = {
@@ -65,7 +74,7 @@ def location_of(text: str, where: str) -> str:
     """Return the location that `text` names. Raises `ConfigError` naming the option `where`."""
     if not text:
         raise ConfigError(where, "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
-    if bucket_and_key(text) is not None:
+    if split_location(text) is not None:
         return parse_location(text, Path("/"), where)
     scheme = _SCHEME.fullmatch(text)
     if scheme is None:
@@ -73,7 +82,7 @@ def location_of(text: str, where: str) -> str:
     if scheme[1].lower() != "file":
         # The rest of an address may hold a secret.
         reason = f"{scheme[1]}: is neither a local path nor a store that can be read"
-        raise ConfigError(where, reason, "Give a folder that all executors can read, or s3://BUCKET/FOLDER.")
+        raise ConfigError(where, reason, _FORMS)
     # As in Hadoop: one slash or three, and no escapes.
     local = re.sub(r"^//(?=/)", "", scheme[2])
     if not local.startswith("/") or re.match(r"//[^/]", local):
@@ -89,14 +98,13 @@ def roots_of(text: str) -> tuple[str, ...]:
 def stores_of(given: Locations, locations: tuple[str, ...]) -> Stores:
     """Return the stores of `locations`, those of a query. Raises `ConfigError` for a wrong option of the store."""
     values = {name: getattr(given, name) for name in _SPELLED}
-    for option, reason, remedy in store_faults(values):
-        raise ConfigError(_SPELLED[option], reason, remedy)
-    options = S3Options(**values)
     remote = [location for location in locations if not is_local(location)]
+    for option, reason, remedy in store_faults(values, remote):
+        raise ConfigError(_SPELLED[option], reason, remedy)
     for option, name in _SPELLED.items():
-        if not remote and getattr(options, option) != getattr(S3Options(), option):
+        if not remote and values[option] != getattr(Locations(), option):
             raise ConfigError(name, "is of no use: the table is on a local disk", "Leave it out.")
-    return Stores(tuple((location, options) for location in remote))
+    return Stores(tuple((location, make_options(location, values)) for location in remote))
 
 
 def _folder(text: str) -> str:

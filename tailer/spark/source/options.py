@@ -5,7 +5,7 @@ both ends belong to it):
 
 | option | value |
 |---|---|
-| `path` | the folder that contains `_delta_log`: a path, `file:/...` or `s3://BUCKET/...`; what `load` is given |
+| `path` | the folder that contains `_delta_log`: a path or a URI (docs/stores.md); what `load` is given |
 | `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
 | `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one |
 | `startingTimestamp` | the first version not earlier than it |
@@ -16,8 +16,9 @@ How to reach a store (`tailer.spark.source.locations`; as in `[stores.NAME]` of 
 
 | option | value |
 |---|---|
-| `endpoint`, `region`, `pathStyle` | where it is; default: as AWS's own tools find it |
+| `endpoint`, `region`, `pathStyle` | where it is; default: as the cloud's own tools find it |
 | `profile`, `roleArn`, `externalId`, `anonymous` | how to log in; keys themselves are refused |
+| `serviceAccount`, `credentialType` | the same for Google Cloud Storage, and for Azure |
 | `requesterPays` | `true`: agree to pay for requests |
 
 How much a micro-batch holds; without any of the three, 1000 files:

@@ -1,6 +1,5 @@
 """Parts of one object on S3, read by worker threads."""
 
-import io
 import threading
 import time
 from http.client import HTTPException
@@ -17,11 +16,10 @@ from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.thread_clients import thread_client
 from tailer.stores.traffic import READ_BYTES
 
-__all__ = ["RangeFile", "S3Ranges"]
+__all__ = ["S3Ranges"]
 
 # Errors of a client, of its connections, and of settings.
 _FAILURES: Final = (BotoCoreError, ClientError, HTTPError, HTTPException, OSError, ValueError, TornBody)
-_PIECE_BYTES: Final = 8 * 2**20
 
 
 class S3Ranges:
@@ -123,46 +121,3 @@ class _Part:
         # A server that ignores ranges sends all of the object.
         self.is_all = not total
         self.size_bytes = int(total) if total else len(self.data)
-
-
-class RangeFile(io.RawIOBase):
-    """An object of a known size as a seekable file; each read is a request, so put a buffer around it."""
-
-    def __init__(self, ranges: S3Ranges, size_bytes: int) -> None:
-        super().__init__()
-        self._ranges = ranges
-        self._size = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move the position, and return it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(start + offset, 0)
-        return self._at
-
-    def readall(self) -> bytes:
-        """Read from the position to the end, in few requests. Raises as `S3Ranges.read`."""
-        pieces = []
-        while self._at < self._size:
-            pieces.append(self._ranges.read(self._at, min(_PIECE_BYTES, self._size - self._at)))
-            self._at += len(pieces[-1])
-        return b"".join(pieces)
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer from the position on, as far as the object goes. Raises as `S3Ranges.read`."""
-        data = self._ranges.read(self._at, min(len(buffer), self._size - self._at))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)

@@ -29,12 +29,13 @@ from tailer.errors import (
     StorageUnavailable,
 )
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
+from tailer.stores.ranges import RangeFile
 from tailer.stores.s3.attempts import PAUSE_S, Attempts
 from tailer.stores.s3.clients import loop_client
 from tailer.stores.s3.errors import CONFLICT, Place, TornBody, error_code, is_login_refused, translate
 from tailer.stores.s3.notifications import QueueWake
 from tailer.stores.s3.options import S3Options
-from tailer.stores.s3.ranges import RangeFile, S3Ranges
+from tailer.stores.s3.ranges import S3Ranges
 from tailer.stores.s3.uploads import Upload
 from tailer.stores.traffic import FAULTS, READ_BYTES, Fault
 from tailer.stores.wakeup import TimerWake, Wake

@@ -1,4 +1,4 @@
-"""A link between clients and an S3 server that records requests, and fails as told.
+"""A link between clients and a server of objects that records requests, and fails as told.
 
 It passes whole requests, with the client's `Host`, which is part of their signature. Rules apply in order, each to as
 many matching requests as it says. Every request takes at least `delay_s`, as if the server were far away.
@@ -15,14 +15,26 @@ from email.message import Message
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from tests.support.s3.server import S3Server
 
-__all__ = ["Fault", "Request", "S3Link"]
+__all__ = ["Answer", "Fault", "ObjectLink", "Request", "S3Link", "Server"]
+
+# Status, headers and body.
+Answer = tuple[int, list[tuple[str, str]], bytes]
 
 _HOP: Final = frozenset({"connection", "expect", "keep-alive", "transfer-encoding"})
+
+
+class Server(Protocol):
+    """A server that a link passes requests to."""
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,13 +78,13 @@ class Fault:
     before: Callable[[], None] = lambda: None
 
 
-class S3Link:
+class ObjectLink:
     """A link to `server` on a port of its own, from its making until it is closed.
 
     `is_serial`: pass one request at a time that writes or lists, as S3Proxy needs it.
     """
 
-    def __init__(self, server: S3Server, is_serial: bool = False, delay_s: float = 0) -> None:
+    def __init__(self, server: Server, is_serial: bool = False, delay_s: float = 0) -> None:
         self.server = server
         self.delay_s = delay_s
         self.requests: list[Request] = []
@@ -116,14 +128,15 @@ class S3Link:
                     return fault
         return Fault()
 
-    def forward(self, request: Request, target: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def forward(self, request: Request, target: str, body: bytes) -> Answer:
         """Send a request to the server and return status, headers and body of its answer."""
         if self._serial is not None and (request.method != "GET" or "list-type=" in request.query):
             with self._serial:
-                return self._send(request, target, body)
-        return self._send(request, target, body)
+                return self.send(request, target, body)
+        return self.send(request, target, body)
 
-    def _send(self, request: Request, target: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def send(self, request: Request, target: str, body: bytes) -> Answer:
+        """Send a request to the server, one of many at a time."""
         address = urlsplit(self.server.endpoint)
         connection = HTTPConnection(address.hostname or "", address.port, timeout=60)
         try:
@@ -140,10 +153,16 @@ class S3Link:
             connection.close()
 
 
+class S3Link(ObjectLink):
+    """A link to an S3 server."""
+
+    server: S3Server
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One connection of a client."""
 
-    link: S3Link
+    link: ObjectLink
     protocol_version = "HTTP/1.1"
     # An answer leaves in one packet.
     wbufsize = -1
@@ -204,6 +223,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass()
 
     def do_HEAD(self) -> None:
+        """Pass it on."""
+        self._pass()
+
+    def do_POST(self) -> None:
         """Pass it on."""
         self._pass()
 

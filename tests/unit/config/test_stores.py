@@ -2,10 +2,12 @@
 
 import pickle
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tailer.config.settings import examine, load
+from tailer.stores.cloud.options import AzureOptions, GcsOptions
 from tailer.stores.s3.options import S3Options
 
 PIPELINE = """
@@ -13,6 +15,7 @@ PIPELINE = """
 table = "s3a://lake/sales/orders/"
 sink = {kind = "files", path = "copy"}
 """
+AZURE: Final = "abfss://lake@shop1.dfs.core.windows.net"
 STORE = """
 [stores.lake]
 prefix = "s3://lake"
@@ -55,6 +58,28 @@ def test_a_table_has_the_options_of_its_prefix(tmp_path: Path) -> None:
     assert orders.stores.options("s3://elsewhere/other") == S3Options()
 
 
+def test_each_cloud_has_options_of_its_own(tmp_path: Path) -> None:
+    text = f"""
+    [stores.google]
+    prefix = "gs://lake"
+    endpoint = "http://127.0.0.1:4443"
+    service_account = "/run/key.json"
+    [stores.azure]
+    prefix = "{AZURE.upper().replace("LAKE", "lake")}"
+    credential_type = "azure_cli"
+    [stores.open]
+    prefix = "{AZURE}/open"
+    anonymous = true
+    {PIPELINE}
+    """
+    stores = load(written(tmp_path, text)).stores
+    assert stores.options("gs://lake/t") == GcsOptions("http://127.0.0.1:4443", "/run/key.json")
+    assert stores.options(f"{AZURE}/t") == AzureOptions(credential_type="azure_cli")
+    assert stores.options(f"{AZURE}/open/t") == AzureOptions(anonymous=True)
+    assert stores.options("gs://other/t") == GcsOptions()
+    assert pickle.loads(pickle.dumps(stores)) == stores
+
+
 def test_the_environment_sets_options_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILER_STORES__LAKE__ENDPOINT", "https://s3.example.com")
     monkeypatch.setenv("TAILER_STORES__LAKE__ANONYMOUS", "true")
@@ -89,7 +114,19 @@ def test_a_state_table_is_apart_from_tables(tmp_path: Path, place: str) -> None:
     [
         ("", "stores.lake.prefix", "is missing", 'prefix = "s3://lake"'),
         ('prefix = "/data"', "stores.lake.prefix", "is not in a store", "s3://BUCKET"),
-        ('prefix = "gs://lake"', "stores.lake.prefix", "gs:// is not a store", "s3://BUCKET"),
+        ('prefix = "az://lake"', "stores.lake.prefix", "az:// is not a store", "abfss://CONTAINER@ACCOUNT"),
+        ('prefix = "gs://lake"\nregion = "x"', "stores.lake.region", "no option of a store at gs://", "Leave it out"),
+        ('prefix = "gs://lake"\nservice_account = ""', "stores.lake.service_account", "is empty", "Leave it out"),
+        ('prefix = "gs://lake"\nclient_secret = "hush"', "stores.lake.client_secret", "a secret", "environment"),
+        ('prefix = "s3://lake"\nservice_account = "f"', "stores.lake.service_account", "store at s3://", "Leave it"),
+        (f'prefix = "{AZURE}"\ncredential_type = "x"', "stores.lake.credential_type", "not a way", "azure_cli"),
+        (f'prefix = "{AZURE}"\naccount_key = "hush"', "stores.lake.account_key", "a secret", "environment"),
+        (
+            f'prefix = "{AZURE}"\nanonymous = true\ncredential_type = "azure_cli"',
+            "stores.lake.credential_type",
+            "no effect",
+            "Leave one",
+        ),
         ('prefix = "s3://k:hush@lake"', "stores.lake.prefix", "holds credentials", "environment"),
         ('prefix = "s3://lake"\nendpoint = "minio:9000"', "stores.lake.endpoint", "is not an address", "http://"),
         ('prefix = "s3://lake"\nendpoint = "http://[::1"', "stores.lake.endpoint", "is not an address", "http://"),

@@ -263,6 +263,8 @@ def test_the_feed_is_visible_in_the_plan() -> None:
         ("s3://bucket/a%20b", "s3://bucket/a b"),
         ("s3a://bucket/x/../a%2520b", "s3://bucket/a%20b"),
         ("S3A:/bucket/f", "S3A:/bucket/f"),
+        ("gs://bucket/x/../a%20b", "gs://bucket/a b"),
+        ("abfs://c@Shop.dfs.core.windows.net/a%2520b", "abfss://c@shop.dfs.core.windows.net/a%20b"),
         ("anything://bucket/f", "anything://bucket/f"),
         ("1:f", "/lake/1:f"),
         ("x:y.parquet", "/lake/x:y.parquet"),

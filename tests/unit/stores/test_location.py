@@ -1,13 +1,17 @@
 """Locations as users write them."""
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.stores.location import bucket_and_key, is_local, parse_location
+from tailer.stores.cloud.options import AzureOptions, GcsOptions
+from tailer.stores.location import is_local, parse_location, split_location
 from tailer.stores.s3.options import S3Options
 from tailer.stores.stores import Stores
+
+HOST: Final = "shop1.dfs.core.windows.net"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,13 @@ from tailer.stores.stores import Stores
         ("s3://lake/", "s3://lake"),
         ("s3://lake/a b%20c/é+#?x=1", "s3://lake/a b%20c/é+#?x=1"),
         ("s3://lake/a//b", "s3://lake/a//b"),
+        ("gs://lake/sales/orders/", "gs://lake/sales/orders"),
+        ("GS://lake_1.example.com/a b%20c/é?x=1", "gs://lake_1.example.com/a b%20c/é?x=1"),
+        ("gs://lake", "gs://lake"),
+        (f"abfss://lake@{HOST}/sales/orders/", f"abfss://lake@{HOST}/sales/orders"),
+        (f"abfs://lake@{HOST.upper()}/a%20b", f"abfss://lake@{HOST}/a%20b"),
+        (f"abfss://$web@{HOST}", f"abfss://$web@{HOST}"),
+        ("abfss://a-b@shop1.dfs.core.usgovcloudapi.net/t", "abfss://a-b@shop1.dfs.core.usgovcloudapi.net/t"),
         ("orders", "/top/orders"),
         ("file:///data/orders", "/data/orders"),
         ("/data/s3:x", "/data/s3:x"),
@@ -43,8 +54,19 @@ def test_locations(text: str, expected: str) -> None:
         ("s3://key:word@lake/orders", "holds credentials"),
         ("s3://lake/../orders", "no object can be in"),
         ("s3://lake/a/./b", "no object can be in"),
-        ("gs://lake/orders", "gs:// is not a store"),
-        ("abfss://lake@account.dfs.core.windows.net/orders", "abfss:// is not a store"),
+        ("gs://", "'' is not the name of a bucket"),
+        ("gs://Lake/orders", "'Lake' is not the name of a bucket"),
+        ("gs://key:word@lake/orders", "holds credentials"),
+        ("gs://lake/../orders", "no object can be in"),
+        ("abfss://lake/orders", "'lake' is not container and account"),
+        (f"abfss://{HOST}/orders", "is not container and account"),
+        (f"abfss://Lake@{HOST}/orders", "is not container and account"),
+        ("abfss://lake@shop1.example.com/orders", "is not container and account"),
+        (f"abfss://lake:word@{HOST}/orders", "holds credentials"),
+        (f"abfss://lake@{HOST}/orders?sv=2024&sig=secret", "holds credentials"),
+        (f"abfss://lake@{HOST}/a/../b", "no object can be in"),
+        ("az://lake/orders", "az:// is not a store"),
+        (f"wasbs://lake@{HOST}/orders", "wasbs:// is not a store"),
         ("hdfs://host/secret", "hdfs:// is not a store"),
         ("file://elsewhere/orders", "is not a local path"),
     ],
@@ -59,11 +81,13 @@ def test_locations_that_are_refused(text: str, reason: str) -> None:
 
 
 def test_objects_have_a_bucket_and_a_key() -> None:
-    assert bucket_and_key("s3://lake/a/b%20c") == ("lake", "a/b%20c")
-    assert bucket_and_key("s3a://lake/a") == ("lake", "a")
-    assert bucket_and_key("s3://lake") == ("lake", "")
-    assert bucket_and_key("/data/s3://lake/a") is None
-    assert bucket_and_key("gs://lake/a") is None
+    assert split_location("s3://lake/a/b%20c") == ("s3", "lake", "a/b%20c")
+    assert split_location("s3a://lake/a") == ("s3", "lake", "a")
+    assert split_location("s3://lake") == ("s3", "lake", "")
+    assert split_location("gs://lake/a//b") == ("gs", "lake", "a//b")
+    assert split_location(f"abfs://lake@{HOST}/a") == ("abfss", f"lake@{HOST}", "a")
+    assert split_location("/data/s3://lake/a") is None
+    assert split_location("hdfs://lake/a") is None
 
 
 def test_the_longest_prefix_decides() -> None:
@@ -73,3 +97,5 @@ def test_the_longest_prefix_decides() -> None:
     assert stores.options("s3://lake/sales") == sales
     assert stores.options("s3://lake/sales2/orders") == lake
     assert stores.options("s3://lake2/orders") == S3Options()
+    assert stores.options("gs://lake/orders") == GcsOptions()
+    assert stores.options(f"abfss://lake@{HOST}/orders") == AzureOptions()

@@ -12,6 +12,7 @@ from tailer.spark.source.admission import Budget
 from tailer.spark.source.filters import RowFilter
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.start import Start, StartKind
+from tailer.stores.cloud import GcsOptions
 from tailer.stores.s3 import S3Options
 
 
@@ -137,7 +138,7 @@ def test_a_list_of_one_path_is_that_path() -> None:
     [
         ("", "is missing or empty"),
         ("  ", "is missing or empty"),
-        ("gs://bucket/secret", "gs: is neither a local path nor a store that can be read"),
+        ("hdfs://bucket/secret", "hdfs: is neither a local path nor a store that can be read"),
         ("hdfs:/data", "hdfs: is neither a local path nor a store that can be read"),
         ("s3:/bucket/t", "s3: is neither a local path nor a store that can be read"),
         ("s3://key:secret@bucket/t", "holds credentials"),
@@ -248,8 +249,8 @@ def test_folders_outside_of_the_table() -> None:
     assert found.allowed_roots == ("/origin", "/other/raw")
     with pytest.raises(ConfigError, match="allowedRoots: is missing or empty"):
         read_options({"path": "/t", "allowedRoots": "/origin,", "startingVersion": "0"})
-    with pytest.raises(ConfigError, match="allowedRoots: gs: is neither"):
-        read_options({"path": "/t", "allowedRoots": "gs://raw", "startingVersion": "0"})
+    with pytest.raises(ConfigError, match="allowedRoots: hdfs: is neither"):
+        read_options({"path": "/t", "allowedRoots": "hdfs://raw", "startingVersion": "0"})
 
 
 @pytest.mark.parametrize("text", ["s3://lake/sales/orders", "S3A://lake/sales/orders/", " s3n://lake/sales/orders"])
@@ -287,6 +288,9 @@ def test_the_options_of_a_store_are_those_of_the_table_and_its_roots() -> None:
     assert found.stores.options("s3://raw/orders/file") == given
     assert found.stores.options("s3://raw/others/file") == S3Options()
     assert pickle.loads(pickle.dumps(found)) == found
+    google = options(path="gs://lake/t", allowedRoots="s3://raw/t", serviceAccount="/key.json", region="r")
+    assert google.stores.options("gs://lake/t/file") == GcsOptions(service_account="/key.json")
+    assert google.stores.options("s3://raw/t/file") == S3Options(region="r")
     anonymous = options(path="s3://open/t", anonymous="true")
     assert anonymous.stores.options(anonymous.path) == S3Options(anonymous=True)
 
@@ -308,6 +312,9 @@ def test_secrets_are_refused_and_not_shown(name: str) -> None:
         ({"externalId": "1"}, "externalId", "has no effect without a role"),
         ({"anonymous": "true", "roleArn": "r"}, "roleArn", "has no effect with anonymous = true"),
         ({"pathStyle": "yes"}, "pathStyle", "is 'yes', but must be true or false"),
+        ({"credentialType": "azure_cli"}, "credentialType", "is no option of a store at s3://"),
+        ({"path": "gs://lake/t", "region": "r"}, "region", "is no option of a store at gs://"),
+        ({"path": "/data/t", "serviceAccount": "p"}, "serviceAccount", "is of no use: the table is on a local disk"),
         ({"path": "/data/t", "profile": "p"}, "profile", "is of no use: the table is on a local disk"),
         ({"path": "/data/t", "requesterPays": "true"}, "requesterPays", "is of no use"),
     ],

@@ -1,0 +1,93 @@
+"""obstore's clients: one for each process, bucket and options, shared by all threads and event loops.
+
+The client finds and renews credentials by itself. One whose login is refused is replaced by a new one, which looks for
+credentials from the start. Retries are bounded, so that a server that stalls becomes an error within a minute.
+"""
+
+import os
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from obstore.store import AzureStore, GCSStore
+
+from tailer.stores.cloud.options import AzureOptions, CloudOptions, GcsOptions
+from tailer.stores.location import split_location
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+__all__ = ["Client", "find_client"]
+
+_CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+_READ_TIMEOUT: Final = timedelta(seconds=15)
+# Of a whole request with its body, which has at most a piece of a file, or a commit file.
+_TIMEOUT: Final = timedelta(minutes=2)
+_RETRY: "Final[RetryConfig]" = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+
+
+@dataclass(eq=False)
+class Client:
+    """A client of one bucket. `has_answered`: whether a request of it was ever answered as asked."""
+
+    store: GCSStore | AzureStore
+    key: tuple[int, str, CloudOptions]
+    has_answered: bool = False
+
+    def retire(self) -> None:
+        """Let the next request make a new client: this one's credentials are refused."""
+        with _MAKING:
+            if _CLIENTS.get(self.key) is self:
+                del _CLIENTS[self.key]
+
+
+# A child process must not use the connections of its parent.
+_CLIENTS: Final[dict[tuple[int, str, CloudOptions], Client]] = {}
+_MAKING: Final = threading.Lock()
+
+
+def find_client(bucket: str, options: CloudOptions) -> Client:
+    """Return this process's client; for worker threads, because files with keys may be read.
+
+    Raises obstore's errors, `OSError`, `ValueError` and `ConfigError` where none can be made.
+    """
+    key = os.getpid(), bucket, options
+    with _MAKING:
+        if key not in _CLIENTS:
+            _CLIENTS[key] = Client(_made(bucket, options), key)
+        return _CLIENTS[key]
+
+
+def _made(bucket: str, options: CloudOptions) -> GCSStore | AzureStore:
+    location = split_location(bucket)
+    if location is None:
+        raise ValueError(bucket)
+    http: ClientConfig = {
+        "allow_http": (options.endpoint or "").startswith("http://"),
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "read_timeout": _READ_TIMEOUT,
+        "timeout": _TIMEOUT,
+        "user_agent": "lake-tailer",
+    }
+    config: dict[str, Any] = {"skip_signature": True} if options.anonymous else {}
+    if isinstance(options, AzureOptions):
+        container, _, host = location.bucket.partition("@")
+        account, _, domain = host.partition(".")
+        config["account_name"] = account
+        config["endpoint"] = options.endpoint or f"https://{account}.{domain.replace('dfs', 'blob', 1)}"
+        if options.credential_type is not None:
+            config["credential_type"] = options.credential_type
+        return AzureStore(container, config=config, client_options=http, retry_config=_RETRY)  # type: ignore[arg-type]
+    if options.endpoint is not None:
+        config["base_url"] = options.endpoint
+    if options.service_account is not None:
+        config["service_account"] = options.service_account
+    store = GCSStore(location.bucket, config=config, client_options=http, retry_config=_RETRY)  # type: ignore[arg-type]
+    # The environment may have another one.
+    GcsOptions(endpoint=store.config.get("base_url"))
+    return store
