@@ -234,10 +234,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Pass it on."""
         self._pass()
 
-    def do_POST(self) -> None:
-        """Pass it on."""
-        self._pass()
-
     def do_DELETE(self) -> None:
         """Pass it on."""
         self._pass()
