@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "find_client"]
 
+_PUBLIC: Final = "dfs.core.windows.net"
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _READ_TIMEOUT: Final = timedelta(seconds=15)
 # Of a whole request with its body, which has at most a piece of a file, or a commit file.
@@ -68,7 +69,8 @@ def _made(bucket: str, options: CloudOptions) -> GCSStore | AzureStore:
     if location is None:
         raise ValueError(bucket)
     http: ClientConfig = {
-        "allow_http": (options.endpoint or "").startswith("http://"),
+        # The endpoint says whether it is HTTP; by default it is not.
+        "allow_http": True,
         "connect_timeout": _CONNECT_TIMEOUT,
         "read_timeout": _READ_TIMEOUT,
         "timeout": _TIMEOUT,
@@ -79,7 +81,10 @@ def _made(bucket: str, options: CloudOptions) -> GCSStore | AzureStore:
         container, _, host = location.bucket.partition("@")
         account, _, domain = host.partition(".")
         config["account_name"] = account
-        config["endpoint"] = options.endpoint or f"https://{account}.{domain.replace('dfs', 'blob', 1)}"
+        if options.endpoint is not None:
+            config["endpoint"] = options.endpoint
+        elif domain != _PUBLIC:
+            config["endpoint"] = f"https://{account}.{domain.replace('dfs', 'blob', 1)}"
         if options.credential_type is not None:
             config["credential_type"] = options.credential_type
         return AzureStore(container, config=config, client_options=http, retry_config=_RETRY)  # type: ignore[arg-type]

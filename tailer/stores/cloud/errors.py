@@ -38,6 +38,9 @@ class TornBody(Exception):
 # Errors of a client, of its connections, and of settings.
 FAILURES: Final = (BaseError, OSError, ValueError, ConfigError, TornBody)
 
+# Servers that do not answer with 416: to a range after the end, and to one of an empty object.
+_NO_SUCH_BYTES: Final = ("Wanted range starting at", '"bytes 0--1/0"')
+
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>\s*([A-Za-z0-9]{1,60})\s*</Code>|\"reason\":\s*\"([A-Za-z0-9]{1,60})\"")
 _ADDRESS: Final = re.compile(r"Error performing [A-Z]+ (https?://[^\s/]+)")
@@ -105,7 +108,7 @@ def is_missing(error: Exception) -> bool:
 
 def is_empty_range(error: Exception) -> bool:
     """Return whether the object has no such bytes."""
-    return _status(error) == "416"
+    return _status(error) == "416" or any(words in _text(error) for words in _NO_SUCH_BYTES)
 
 
 def is_login_refused(error: Exception) -> bool:

@@ -49,7 +49,8 @@ class Request:
     @property
     def is_conditional_put(self) -> bool:
         """Return whether it is to create an object."""
-        return self.method == "PUT" and "If-None-Match" in self.headers
+        conditions = ("If-None-Match", "x-goog-if-generation-match")
+        return self.method == "PUT" and any(name in self.headers for name in conditions)
 
     @property
     def is_completion(self) -> bool:

@@ -1,0 +1,190 @@
+"""Tables in Google Cloud Storage and Azure: recorded ones read as from the disk, the commands, and named errors."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.events import COMMIT_TIMESTAMP
+from tests.support.cloud.servers import CloudServer
+from tests.support.cloud.tables import copied
+from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.process import until
+from tests.support.follow import Followed, follow, snapshot
+from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
+
+pytestmark = pytest.mark.stores
+
+# Every table is read from S3; what differs here is the store, so a few tables with every kind of file are enough.
+ARCHIVES = [
+    min(HISTORIES.glob("*.tar.xz")),
+    *(
+        CASES_DATA / f"{name}.1.tar.xz"
+        for name in (
+            "partition_values_that_need_escapes",
+            "unpaired_add_with_vector_via_restore",
+            "vectors_on_a_file_with_many_row_groups",
+            "widening_in_the_middle_of_the_range",
+        )
+    ),
+]
+
+
+def rows_of(versions: list[Followed]) -> list[tuple[pa.Schema, str]]:
+    """Return schema and rows of each batch, as text, in which NaN is itself, and without the times of the objects."""
+    batches = (batch.rows.drop_columns([COMMIT_TIMESTAMP]) for version in versions for batch in version.batches)
+    return [(batch.schema, str(batch.to_pylist())) for batch in batches]
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
+def test_recorded_tables(archive: Path, tmp_path: Path, cloud: CloudServer) -> None:
+    recorded = read(archive, tmp_path)
+    remote = copied(recorded.path, cloud, cloud.new_bucket())
+    local, found = follow(recorded.path, recorded.first), remote.follow(recorded.first)
+    assert rows_of(found) == rows_of(local)
+    assert [version.positions for version in found] == [version.positions for version in local]
+    assert rows_of(remote.snapshot(recorded.last)) == rows_of([snapshot(recorded.path, recorded.last)])
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """Three versions of a local table."""
+    table = Orders(tmp_path / "orders")
+    table.insert(1, 2)
+    table.delete(1)
+    table.insert(3)
+    return table
+
+
+@pytest.fixture
+def by_environment(cloud: CloudServer, monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """The server, found by the variables of its cloud alone."""
+    variables = {"endpoint": "AZURE_STORAGE_ENDPOINT" if cloud.is_azure else "GOOGLE_BASE_URL"}
+    variables["service_account"] = "GOOGLE_SERVICE_ACCOUNT"
+    for name, value in cloud.settings.items():
+        monkeypatch.setenv(variables[name], value)
+    return cloud
+
+
+def ids(lines: str) -> list[tuple[int, int]]:
+    """Return the version and the id of each line."""
+    return [(row["_commit_version"], row["id"]) for row in map(json.loads, lines.splitlines())]
+
+
+def test_the_commands_read_it(orders: Orders, by_environment: CloudServer) -> None:
+    cloud = by_environment
+    location = copied(orders.path, cloud, cloud.new_bucket()).location
+    shown = tailer("tail", location, "--from", "earliest", "--to", "latest")
+    assert (shown.returncode, ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), shown.stderr
+    assert shown.stderr == f"{location}: changes of versions 0 to 2\n"
+    plan = tailer("plan", location, "2")
+    assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
+    for command in (shown, plan):
+        assert cloud.secret not in command.stdout + command.stderr
+
+
+def test_a_clone_in_another_bucket_needs_permission(
+    orders: Orders, tmp_path: Path, by_environment: CloudServer
+) -> None:
+    """A log that refers to the files of a table elsewhere by their URIs, as a shallow clone's does."""
+    cloud = by_environment
+    origin = copied(orders.path, cloud, cloud.new_bucket()).location
+    clone = tmp_path / "clone" / "_delta_log"
+    clone.mkdir(parents=True)
+    for file in sorted((orders.path / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        for action in actions:
+            for kind in action.keys() & {"add", "remove", "cdc"}:
+                action[kind]["path"] = f"{origin}/{action[kind]['path']}"
+        (clone / file.name).write_text("".join(json.dumps(action) + "\n" for action in actions))
+    location = copied(clone.parent, cloud, cloud.new_bucket()).location
+    refused = tailer("tail", location, "--from", "earliest", "--to", "latest")
+    assert refused.returncode == 3
+    assert f"{origin}/" in refused.stderr
+    allowed = tailer("tail", location, "--from", "earliest", "--to", "latest", "--allow-root", origin)
+    assert (allowed.returncode, ids(allowed.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), allowed.stderr
+
+
+def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServer) -> None:
+    """Rows and progress, the state table in the store as well; a restart goes on where it was."""
+    bucket = cloud.new_bucket()
+    location = copied(orders.path, cloud, bucket).location
+    config = tmp_path / "tailer.toml"
+    store = "".join(f'{name} = "{value}"\n' for name, value in cloud.settings.items())
+    config.write_text(
+        f'state_table = "{bucket}/state"\n[stores.here]\nprefix = "{bucket}"\n{store}'
+        f'[pipelines.copy]\ntable = "{location}"\npoll_interval_s = 0.1\nsink = {{kind = "files", path = "copy"}}\n'
+        f'[pipelines.screen]\ntable = "{location}"\npoll_interval_s = 0.1\n'
+        'sink = {kind = "stdout", format = "jsonl"}\n'
+    )
+    connected = tailer("check", "--connect", config)
+    assert connected.returncode == 0, connected.stdout
+    assert connected.stdout.count(f"reached version 2 of {location}, and one of its files") == 2
+    seen = ""
+    for version in (2, 3):
+        if version == 3:
+            orders.insert(4)
+            copied(orders.path, cloud, bucket)
+        with background("run", config) as daemon:
+            until(lambda: _delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
+            daemon.terminate()
+            out, error = daemon.communicate(timeout=30)
+        seen += out
+        assert cloud.secret not in error
+    expected = [(0, 1), (0, 2), (1, 1), (2, 3), (3, 4)]
+    assert ids(seen) == expected
+    written = "".join(file.read_text() for file in sorted((tmp_path / "copy").rglob("[0-9]*.jsonl")))
+    assert ids(written) == expected
+
+
+def _delivered(config: Path) -> list[str]:
+    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
+
+
+def error_lines(location: str, code: int, secret: str) -> tuple[str, str]:
+    """Return the error and the hint of a command that must fail."""
+    done = tailer("tail", location, "--from", "earliest", "--to", "latest")
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert secret not in done.stderr
+    error, hint = done.stderr.splitlines()
+    assert hint.startswith("hint: ")
+    return error, hint
+
+
+def test_a_missing_table_is_named(by_environment: CloudServer) -> None:
+    location = f"{by_environment.new_bucket()}/nowhere"
+    error, _ = error_lines(location, 3, by_environment.secret)
+    assert error == f"error: {location}: not a Delta table: no commit in _delta_log"
+
+
+def test_no_credentials_are_named(by_environment: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = by_environment.new_bucket()
+    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    error, hint = error_lines(f"{bucket}/orders", 4, by_environment.secret)
+    assert error.startswith(f"error: {bucket}/orders/")
+    assert error.endswith("no credentials were found")
+    assert "login" in hint
+
+
+def test_a_wrong_container_account_or_key_is_named(azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with azurite.logged_in(monkeypatch):
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", str(azurite.options.endpoint))
+        bucket = azurite.new_bucket()
+        error, _ = error_lines(azurite.location("nothing"), 4, azurite.secret)
+        assert error.endswith("the container nothing of the account lakeaccount does not exist")
+        error, hint = error_lines(bucket.replace("lakeaccount", "otheraccount"), 4, azurite.secret)
+        assert "of the account otheraccount is denied (AuthorizationFailure)" in error
+        assert "Storage Blob Data Reader" in hint
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "aHVzaCBodXNo")
+        error, hint = error_lines(bucket, 4, "aHVzaCBodXNo")
+        assert "is denied (AuthorizationFailure), with the credentials found" in error
+
+
+def test_another_way_to_write_a_location_is_named() -> None:
+    error, hint = error_lines("az://lake/orders", 2, "hush")
+    assert error.endswith("az:// is not a store that can be read")
+    assert hint == "hint: Give abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER."
+    error, hint = error_lines("abfss://lake@shop1.dfs.core.windows.net/orders?sig=hush", 2, "hush")
+    assert error.endswith("holds credentials")
