@@ -1,5 +1,6 @@
-"""A long history whose table is in a bucket: its files are there from the start, its commits as they are published."""
+"""A long history whose table is in a store: its files are there from the start, its commits as they are published."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,7 @@ from deltalake import DeltaTable
 from tests.support.histories.long_history import LongHistory
 from tests.support.s3.server import S3Server
 
-__all__ = ["S3History", "upload"]
+__all__ = ["S3History", "StoredHistory", "upload"]
 
 _CHECKPOINT_EACH: Final = 10
 
@@ -20,23 +21,18 @@ def upload(server: S3Server, bucket: str, prefix: str, folder: Path) -> None:
         server.client.put_object(Bucket=bucket, Key=f"{prefix}/{file.relative_to(folder)}", Body=file.read_bytes())
 
 
-class S3History:
-    """`history` in a bucket of its own of `server`, below the prefix `lake/orders`, with checkpoints."""
+class StoredHistory:
+    """`history` at `location` in a store, with checkpoints; `put`: stores a file by its name in the table."""
 
-    def __init__(self, history: LongHistory, server: S3Server) -> None:
+    def __init__(self, history: LongHistory, location: str, put: Callable[[str, bytes], None]) -> None:
         self.history = history
-        self.bucket = server.new_bucket()
-        self._server = server
+        self.location = location
+        self._put_bytes = put
         log = history.path / "_delta_log"
         for file in sorted(history.path.rglob("*")):
             if file.is_file() and file.parent != log:
                 self._put(str(file.relative_to(history.path)))
         self._put_log(0)
-
-    @property
-    def location(self) -> str:
-        """The table's location."""
-        return f"s3://{self.bucket}/lake/orders"
 
     def publish(self, commits: int = 1) -> None:
         """Publish the next commits, or fewer if fewer are left."""
@@ -54,5 +50,16 @@ class S3History:
             self._put("_delta_log/_last_checkpoint")
 
     def _put(self, name: str) -> None:
-        body = (self.history.path / name).read_bytes()
-        self._server.client.put_object(Bucket=self.bucket, Key=f"lake/orders/{name}", Body=body)
+        self._put_bytes(name, (self.history.path / name).read_bytes())
+
+
+class S3History(StoredHistory):
+    """`history` in a bucket of its own of `server`, below the prefix `lake/orders`."""
+
+    def __init__(self, history: LongHistory, server: S3Server) -> None:
+        self.bucket = server.new_bucket()
+
+        def put(name: str, body: bytes) -> None:
+            server.client.put_object(Bucket=self.bucket, Key=f"lake/orders/{name}", Body=body)
+
+        super().__init__(history, f"s3://{self.bucket}/lake/orders", put)
