@@ -13,9 +13,11 @@ from pyarrow import parquet
 from sinks.files.in_store import StoreFolders
 from sinks.files.sink import FilesSink, Format
 from sinks.testing import SinkTests, flat_rows
+from tailer.stores.cloud import open_store as open_cloud_store
 from tailer.stores.memory import MemoryStore
 from tailer.stores.s3 import S3Options, open_store
 from tailer.stores.uploads import UploadStore
+from tests.support.cloud.servers import CloudServer
 from tests.support.s3.server import S3Server, close_thread_clients
 
 
@@ -91,6 +93,12 @@ class TestJsonLinesInS3(InStoreTests):
         self.store = open_store(versitygw.new_bucket(), "out", S3Options())
         yield
         close_thread_clients()
+
+
+class TestJsonLinesInClouds(InStoreTests):
+    @pytest.fixture(autouse=True)
+    def destination(self, cloud: CloudServer) -> None:
+        self.store = open_cloud_store(cloud.new_bucket(), "out", cloud.options)
 
 
 class TestParquetInS3(TestJsonLinesInS3):

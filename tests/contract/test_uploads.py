@@ -8,15 +8,18 @@ import anyio
 import pytest
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageAccessRefused
+from tailer.stores.cloud import open_store as open_cloud_store
 from tailer.stores.memory import MemoryStore
 from tailer.stores.s3 import S3Options, open_store, uploads
 from tailer.stores.uploads import UploadStore
+from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = pytest.mark.anyio
 
-STORES = ["memory", *(pytest.param(name, marks=pytest.mark.stores) for name in ("s3proxy", "versitygw"))]
+SERVERS = ("s3proxy", "versitygw", "fake_gcs", "azurite")
+STORES = ["memory", *(pytest.param(name, marks=pytest.mark.stores) for name in SERVERS)]
 # The least size of a part, except the last one.
 PART_BYTES = 5 * 2**20
 
@@ -26,6 +29,11 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """An empty store of each kind. In front of S3Proxy is a link that makes its writes atomic."""
     if request.param == "memory":
         yield MemoryStore()
+        return
+    if request.param in ("fake_gcs", "azurite"):
+        cloud: CloudServer = request.getfixturevalue(request.param)
+        with cloud.logged_in(monkeypatch):
+            yield open_cloud_store(cloud.new_bucket(), "some/root", cloud.options)
         return
     server: S3Server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():

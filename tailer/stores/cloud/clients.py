@@ -23,8 +23,10 @@ __all__ = ["Client", "find_client"]
 _PUBLIC: Final = "dfs.core.windows.net"
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _READ_TIMEOUT: Final = timedelta(seconds=15)
-# Of a whole request with its body, which has at most a piece of a file, or a commit file.
+# Of a whole request with its body, which has at most a piece of a file, or a commit file; and of an upload. The time
+# until the answer to an upload includes that of sending the file, so there is no other limit.
 _TIMEOUT: Final = timedelta(minutes=2)
+_UPLOAD_TIMEOUT: Final = timedelta(minutes=30)
 _RETRY: "Final[RetryConfig]" = {
     "max_retries": 3,
     "retry_timeout": timedelta(seconds=30),
@@ -37,7 +39,7 @@ class Client:
     """A client of one bucket. `has_answered`: whether a request of it was ever answered as asked."""
 
     store: GCSStore | AzureStore
-    key: tuple[int, str, CloudOptions]
+    key: "Key"
     has_answered: bool = False
 
     def retire(self) -> None:
@@ -47,24 +49,27 @@ class Client:
                 del _CLIENTS[self.key]
 
 
-# A child process must not use the connections of its parent.
-_CLIENTS: Final[dict[tuple[int, str, CloudOptions], Client]] = {}
+# The process, because a child must not use the connections of its parent; the bucket; its options; whether to upload.
+Key = tuple[int, str, CloudOptions, bool]
+_CLIENTS: Final[dict[Key, Client]] = {}
 _MAKING: Final = threading.Lock()
 
 
-def find_client(bucket: str, options: CloudOptions) -> Client:
+def find_client(bucket: str, options: CloudOptions, for_uploads: bool = False) -> Client:
     """Return this process's client; for worker threads, because files with keys may be read.
+
+    `for_uploads`: for requests with large bodies, which take long.
 
     Raises obstore's errors, `OSError`, `ValueError` and `ConfigError` where none can be made.
     """
-    key = os.getpid(), bucket, options
+    key = os.getpid(), bucket, options, for_uploads
     with _MAKING:
         if key not in _CLIENTS:
-            _CLIENTS[key] = Client(_made(bucket, options), key)
+            _CLIENTS[key] = Client(_made(bucket, options, for_uploads), key)
         return _CLIENTS[key]
 
 
-def _made(bucket: str, options: CloudOptions) -> GCSStore | AzureStore:
+def _made(bucket: str, options: CloudOptions, for_uploads: bool) -> GCSStore | AzureStore:
     location = split_location(bucket)
     if location is None:
         raise ValueError(bucket)
@@ -72,10 +77,11 @@ def _made(bucket: str, options: CloudOptions) -> GCSStore | AzureStore:
         # The endpoint says whether it is HTTP; by default it is not.
         "allow_http": True,
         "connect_timeout": _CONNECT_TIMEOUT,
-        "read_timeout": _READ_TIMEOUT,
-        "timeout": _TIMEOUT,
+        "timeout": _UPLOAD_TIMEOUT if for_uploads else _TIMEOUT,
         "user_agent": "lake-tailer",
     }
+    if not for_uploads:
+        http["read_timeout"] = _READ_TIMEOUT
     config: dict[str, Any] = {"skip_signature": True} if options.anonymous else {}
     if isinstance(options, AzureOptions):
         container, _, host = location.bucket.partition("@")

@@ -7,9 +7,12 @@ Times of modification have whole seconds, because answers about single objects h
 """
 
 import io
+import os
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, cast
 
 import anyio
@@ -25,8 +28,6 @@ from tailer.stores.ranges import RangeFile
 from tailer.stores.wakeup import TimerWake, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from obstore import GetResult
     from obstore import ObjectMeta as Found
 
@@ -37,7 +38,7 @@ T = TypeVar("T")
 # Objects up to this size are scanned in memory; larger ones in requests of at least `_BUFFER_BYTES`.
 _WHOLE_BYTES: Final = 8 * 2**20
 _BUFFER_BYTES: Final = 2**20
-# Azure's names of metadata are identifiers.
+# Azure's names of metadata are identifiers, so `_` stands for `-` in those of sinks.
 _WRITE_ID: Final = "laketailerwrite"
 
 
@@ -113,17 +114,37 @@ class CloudStore:
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object."""
-        write_id = uuid.uuid4().hex
+        await self._create(name, data, {})
 
-        async def create(client: Client) -> None:
-            attributes = {_WRITE_ID: write_id}
-            await obstore.put_async(client.store, self._key(name), data, mode="create", attributes=attributes)
+    async def upload_if_absent(self, name: str, source: Path, attributes: Mapping[str, str]) -> None:
+        """See `UploadStore.upload_if_absent`; one request, whose body is the file as the system maps it into memory.
 
-        try:
-            await self._ask(name, create)
-        except StorageError as error:
-            if not await self._was_written(name, write_id, error):
-                raise
+        Raises as `put_if_absent` does. Azure takes up to 5000 MB in one request.
+        """
+        await self._create(name, await in_thread(_mapped, source), attributes, for_uploads=True)
+
+    async def attributes(self, name: str) -> Mapping[str, str]:
+        """See `UploadStore.attributes`."""
+
+        async def metadata(client: Client) -> Mapping[str, str]:
+            answer = await obstore.get_async(client.store, self._key(name), options={"head": True})
+            return {key.replace("_", "-"): value for key, value in answer.attributes.items()}
+
+        return await self._ask(name, metadata)
+
+    async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
+        """See `UploadStore.names_below`; the servers list in order."""
+
+        async def names(client: Client) -> Sequence[str]:
+            offset = self._key(start_after) if start_after else None
+            listing = obstore.list(client.store, self._key(prefix).rstrip("/") or None, offset=offset, chunk_size=1000)
+            async for page in listing:
+                # Some servers ignore where to begin.
+                if found := [name for each in page if (name := self._meta(each).name) > start_after]:
+                    return sorted(found)
+            return []
+
+        return await self._ask(prefix, names)
 
     async def put(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put`."""
@@ -158,6 +179,25 @@ class CloudStore:
         name = found["path"].removeprefix(f"{self.root}/" if self.root else "")
         return ObjectMeta(name, found["size"], int(found["last_modified"].timestamp()) * 1000)
 
+    async def _create(
+        self, name: str, data: "bytes | mmap", attributes: Mapping[str, str], *, for_uploads: bool = False
+    ) -> None:
+        """Create an object, whose metadata identify the writer."""
+        write_id = uuid.uuid4().hex
+        metadata: dict[str, str] = {key.replace("-", "_"): value for key, value in attributes.items()}
+        metadata[_WRITE_ID] = write_id
+
+        async def put(client: Client) -> None:
+            await obstore.put_async(
+                client.store, self._key(name), data, mode="create", attributes=metadata, use_multipart=False
+            )
+
+        try:
+            await self._ask(name, put, for_uploads=for_uploads)
+        except StorageError as error:
+            if not await self._was_written(name, write_id, error):
+                raise
+
     async def _was_written(self, name: str, write_id: str, error: StorageError) -> bool:
         """Return whether a PUT that failed with `error` has created the object after all.
 
@@ -165,12 +205,8 @@ class CloudStore:
         `StorageUnavailable` where an object exists that cannot be asked.
         """
 
-        async def creator(client: Client) -> str:
-            answer = await obstore.get_async(client.store, self._key(name), options={"head": True})
-            return answer.attributes.get(_WRITE_ID, "")
-
         try:
-            found = await self._ask(name, creator)
+            found = (await self.attributes(name)).get(_WRITE_ID, "")
         except StorageError as doubt:
             if isinstance(error, ObjectAlreadyExists):
                 raise StorageUnavailable(error.path, "it is unknown who created the object") from doubt
@@ -179,13 +215,13 @@ class CloudStore:
             raise ObjectAlreadyExists(error.path) from error
         return found == write_id
 
-    async def _ask(self, name: str, work: Callable[[Client], Awaitable[T]]) -> T:
+    async def _ask(self, name: str, work: Callable[[Client], Awaitable[T]], *, for_uploads: bool = False) -> T:
         """Send a request about an object or a folder, and read its answer. Raises the errors of `ObjectStore`."""
         for logins in (1, 0):
             place = Place(self.bucket, self.options)
             client = None
             try:
-                client = await in_thread(find_client, self.bucket, self.options)
+                client = await in_thread(find_client, self.bucket, self.options, for_uploads)
                 place = Place(self.bucket, self.options, client.has_answered)
                 answer = await work(client)
             except FAILURES as error:
@@ -197,6 +233,14 @@ class CloudStore:
                 return answer
             await anyio.sleep(PAUSE_S)
         raise AssertionError("the last attempt ends with an answer or an error")
+
+
+def _mapped(source: Path) -> bytes | mmap:
+    """Map a file into memory: its pages are read when they are sent. A request may hold it longer than we do."""
+    with source.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return b""
+        return mmap(file.fileno(), 0, access=ACCESS_READ)
 
 
 async def _body(answer: "GetResult") -> "obstore.Bytes":
