@@ -34,6 +34,7 @@ class StoreTarget:
         self._sink = sink
         self._location = location
         self._stores = stores
+        stores.delta_rs_options(location)
         self._store = stores.open_uploads(location)
 
     def login(self) -> Mapping[str, str]:

@@ -41,7 +41,7 @@ Format = Literal["jsonl", "parquet"]
 
 
 class _Options(msgspec.Struct, frozen=True):
-    path: str  # the folder, also s3://; a pipeline's files are in PATH/PIPELINE/TABLE_ID
+    path: str  # the folder, or its URI in a store; a pipeline's files are in PATH/PIPELINE/TABLE_ID
     format: Format = "jsonl"  # of the files
     adopt: bool = False  # begin in a folder that holds other files
 

@@ -54,7 +54,7 @@ def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Sto
 def make_options(location: str, given: Mapping[str, Any]) -> StoreOptions:
     """Make the options of the store of `location` from those that its kind has."""
     kind = _kind(location)
-    return kind(**{field.name: given[field.name] for field in fields(kind)})
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
 
 
 def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator[tuple[str, str, str]]:

@@ -61,16 +61,20 @@ class Stores:
         folders = ["/".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)] if found.key else []
         return [self.open_uploads(f"{found.root}/{folder}".rstrip("/")) for folder in folders]
 
+    def delta_rs_options(self, location: str) -> S3Options:
+        """Return the options of a store that delta-rs may write to. Raises `ConfigError` for every other store."""
+        options = self.options(location)
+        if not isinstance(options, S3Options):
+            remedy = "Give a folder of this machine, or s3://BUCKET/FOLDER."
+            raise ConfigError(location, "is in a store that the delta sink cannot write to", remedy)
+        return options
+
     def delta_rs_settings(self, location: str) -> Mapping[str, str]:
         """Return `storage_options` for delta-rs at `location`, which is not local, with keys in them. Blocking.
 
         Raises `StorageError` where there is no valid login, and `ConfigError` as `open` does.
         """
-        options = self.options(location)
-        if not isinstance(options, S3Options):
-            remedy = "Give a folder of this machine, or s3://BUCKET/FOLDER."
-            raise ConfigError(location, "is in a store that the delta sink cannot write to", remedy)
-        return s3.delta_rs_settings(_split(location).bucket, options)
+        return s3.delta_rs_settings(_split(location).bucket, self.delta_rs_options(location))
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""

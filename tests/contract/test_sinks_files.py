@@ -95,10 +95,12 @@ class TestJsonLinesInS3(InStoreTests):
         close_thread_clients()
 
 
-class TestJsonLinesInClouds(InStoreTests):
+class TestJsonLinesInAzure(InStoreTests):
     @pytest.fixture(autouse=True)
-    def destination(self, cloud: CloudServer) -> None:
-        self.store = open_cloud_store(cloud.new_bucket(), "out", cloud.options)
+    def destination(self, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with azurite.logged_in(monkeypatch):
+            self.store = open_cloud_store(azurite.new_bucket(), "out", azurite.options)
+            yield
 
 
 class TestParquetInS3(TestJsonLinesInS3):

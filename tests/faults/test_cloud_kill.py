@@ -76,7 +76,7 @@ def progress(config: Path) -> list[str]:
 def test_killed_again_and_again(
     source: StoredHistory, cloud: CloudServer, tmp_path: Path, daemons: list[Daemon]
 ) -> None:
-    """Where the sink has the progress, each row comes once; where the state table has it, at least once."""
+    """Deliver each row once where the sink has the progress, and at least once where the state table has it."""
     there = FilesDestination(tmp_path / "target", f"orders/{source.history.table_id}")
     config = configure(tmp_path, source, cloud, there)
     moments, reached, seen = random.Random(7), [], set()

@@ -3,6 +3,7 @@
 import logging
 import os
 import traceback
+from collections import Counter as Tally
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,12 +17,14 @@ from tailer.errors import (
     StorageError,
     StorageUnavailable,
 )
+from tailer.metrics import Counter
 from tailer.plan import Position
 from tailer.progress.state_table import StateTable
 from tailer.sink import Progress
 from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions, clients, open_ranges, open_store, ranges
 from tailer.stores.cloud.store import CloudStore
 from tailer.stores.ranges import ObjectEnd, ObjectRanges
+from tailer.stores.traffic import FAULTS, READ_BYTES
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import Fault, Request
 
@@ -60,6 +63,14 @@ def opened(cloud: CloudServer, bucket: str) -> ObjectRanges:
     return open_ranges(bucket, "orders/a b%20+é", cloud.options)
 
 
+def counted(metric: Counter) -> Tally[tuple[str, ...]]:
+    """Return the numbers of a metric by their labels without the store."""
+    found: Tally[tuple[str, ...]] = Tally()
+    for labels, sample in metric.samples().items():
+        found[tuple(labels[1:])] += int(sample.value)
+    return found
+
+
 def is_commit(request: Request) -> bool:
     """Return whether a request is to create an object."""
     return request.is_conditional_put
@@ -71,9 +82,11 @@ async def content(store: CloudStore, name: str) -> bytes:
 
 
 async def test_a_lost_answer_to_a_commit_is_resolved(store: CloudStore, cloud: CloudServer) -> None:
+    before = counted(FAULTS)
     cloud.link.faults = [Fault(is_commit, is_lost=True)]
     await store.put_if_absent("log/1", b"ours")
     assert await content(store, "log/1") == b"ours"
+    assert (counted(FAULTS) - before)["put", "lost_answer"] == 1
     cloud.link.faults = [Fault(is_commit, times=99, is_lost=True)]
     await store.put_if_absent("log/2", b"ours")
     assert await content(store, "log/2") == b"ours"
@@ -122,6 +135,13 @@ async def test_each_commit_of_a_state_table_is_made_once(store: CloudStore, clou
     assert await StateTable(store).progress("one/t") == Progress("one/t", Position.end(11))
 
 
+async def test_a_wrong_404_for_a_listing_is_not_an_empty_folder(store: CloudStore, cloud: CloudServer) -> None:
+    cloud.link.faults = [Fault(times=9, status=404)]
+    with pytest.raises(StorageError) as caught:
+        await store.list("log")
+    assert not isinstance(caught.value, ObjectNotFound)
+
+
 async def test_a_large_object_is_scanned_in_parts(store: CloudStore, cloud: CloudServer) -> None:
     data = DATA * 40
     cloud.put(f"{store.uri}/large", data)
@@ -152,7 +172,10 @@ def test_a_missing_object_is_looked_for_twice(cloud: CloudServer, bucket: str, o
     assert caught.value.path == f"{bucket}/missing"
     assert len(cloud.link.requests) == 2
     cloud.link.faults = [Fault(status=404, code="NoSuchKey")]
+    before, read = counted(FAULTS), counted(READ_BYTES)
     assert opened.read(0, 5) == DATA[:5]
+    assert (counted(FAULTS) - before)["get", "not_found_once"] == 1
+    assert (counted(READ_BYTES) - read).total() == 5
 
 
 def test_a_replaced_object_is_an_error(cloud: CloudServer, bucket: str, opened: ObjectRanges) -> None:
@@ -281,6 +304,18 @@ async def test_what_is_wrong_with_a_login_is_named(
         assert isinstance(error, StorageAccessRefused)
         assert reason in error.reason
         assert error.hint
+
+
+async def test_anonymous_requests_read_and_do_not_write(fake_gcs: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_gcs.logged_in(monkeypatch):
+        bucket = fake_gcs.new_bucket()
+        fake_gcs.put(f"{bucket}/log/1", b"one")
+        store = open_store(bucket, "", GcsOptions(endpoint=fake_gcs.options.endpoint, anonymous=True))
+        assert await content(store, "log/1") == b"one"
+        assert [meta.name for meta in await store.list("log")] == ["log/1"]
+        assert all("Authorization" not in request.headers for request in fake_gcs.link.requests)
+        with pytest.raises(StorageAccessRefused, match="cannot be written to anonymously"):
+            await store.put_if_absent("log/2", b"two")
 
 
 async def test_a_missing_key_file_is_named(read: Read, caplog: pytest.LogCaptureFixture) -> None:

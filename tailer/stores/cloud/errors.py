@@ -27,8 +27,9 @@ from tailer.errors import (
     StorageUnavailable,
 )
 from tailer.stores.cloud.options import CloudOptions
+from tailer.stores.traffic import Fault
 
-__all__ = ["FAILURES", "Place", "TornBody", "is_empty_range", "is_login_refused", "is_missing", "translate"]
+__all__ = ["FAILURES", "Place", "TornBody", "fault_of", "is_empty_range", "is_login_refused", "is_missing", "translate"]
 
 
 class TornBody(Exception):
@@ -95,6 +96,11 @@ class Place:
         return self.bucket.partition(":")[0]
 
     @property
+    def store_name(self) -> str:
+        """The name of the store in metrics."""
+        return self.options.name or self.bucket.partition("://")[2].partition("@")[0]
+
+    @property
     def noun(self) -> str:
         """The name of the bucket, with the cloud's word for it."""
         name, _, host = self.bucket.partition("://")[2].partition("@")
@@ -109,6 +115,26 @@ def is_missing(error: Exception) -> bool:
 def is_empty_range(error: Exception) -> bool:
     """Return whether the object has no such bytes."""
     return _status(error) == "416" or any(words in _text(error) for words in _NO_SUCH_BYTES)
+
+
+def fault_of(error: Exception) -> Fault | None:
+    """Return the kind of fault of a request that ended with `error`; None for an answer that a reader expects."""
+    status = _status(error)
+    if is_empty_range(error) or isinstance(error, FileNotFoundError | AlreadyExistsError):
+        return None
+    if isinstance(error, PreconditionError):
+        return Fault.CONFLICT
+    if isinstance(error, TornBody):
+        return Fault.TORN_BODY
+    if status in ("429", "503"):
+        return Fault.THROTTLED
+    if status:
+        if status == "401":
+            return Fault.EXPIRED_TOKEN
+        return Fault.SERVER_ERROR if status.startswith("5") else Fault.REFUSED
+    if "TimedOut" in str(error):
+        return Fault.TIMEOUT
+    return Fault.CONNECTION if "HTTP error" in _text(error) else Fault.REFUSED
 
 
 def is_login_refused(error: Exception) -> bool:
@@ -170,6 +196,8 @@ def _no_login(uri: str, text: str, status: str, place: Place) -> StorageError:
     if "az account" in text:
         remedy = "Run az login, and check that az is on the PATH."
         return StorageAccessRefused(uri, "az account get-access-token failed", remedy)
+    if place.options.anonymous:  # obstore asks for a login in order to write all the same
+        return StorageAccessRefused(uri, f"{place.noun} cannot be written to anonymously", _KEYS_HINTS[place.kind])
     if place.has_answered or status.startswith("5") or status in _LATER:
         return StorageUnavailable(uri, f"no credentials from the server of tokens: {status or 'no answer'}")
     if "169.254.169.254" in text or "metadata.google.internal" in text:

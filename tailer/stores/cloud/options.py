@@ -27,13 +27,14 @@ class GcsOptions:
     """Address and login of the buckets below a prefix. None: as Google's own tools would.
 
     `endpoint`: a URL. `service_account`: the path of a key file. `anonymous`: send requests without a login, to public
-    buckets. Raises `ConfigError` for an endpoint that is no URL, which obstore would not survive, or has a password in
-    it, which would be shown.
+    buckets. `name`: the store's in the configuration, for metrics. Raises `ConfigError` for an endpoint that is no
+    URL, which obstore would not survive, or has a password in it, which would be shown.
     """
 
     endpoint: str | None = None
     service_account: str | None = None
     anonymous: bool = False
+    name: str | None = None
 
     def __post_init__(self) -> None:
         _check_endpoint(self.endpoint)
@@ -53,12 +54,13 @@ class AzureOptions:
     """Address and login of the containers below a prefix. None: the first login found.
 
     `endpoint`: a URL. `credential_type`: one of `CREDENTIAL_TYPES`. `anonymous`: send requests without a login, to
-    public containers. Raises `ConfigError` as `GcsOptions`.
+    public containers. `name`: the store's, for metrics. Raises `ConfigError` as `GcsOptions`.
     """
 
     endpoint: str | None = None
     credential_type: str | None = None
     anonymous: bool = False
+    name: str | None = None
 
     def __post_init__(self) -> None:
         _check_endpoint(self.endpoint)

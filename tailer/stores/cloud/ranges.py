@@ -12,6 +12,7 @@ from tailer.stores.cloud.errors import (
     FAILURES,
     Place,
     TornBody,
+    fault_of,
     is_empty_range,
     is_login_refused,
     is_missing,
@@ -19,6 +20,7 @@ from tailer.stores.cloud.errors import (
 )
 from tailer.stores.cloud.options import AzureOptions, CloudOptions
 from tailer.stores.ranges import ObjectEnd
+from tailer.stores.traffic import FAULTS, READ_BYTES, REQUESTS, Fault
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -88,12 +90,15 @@ class CloudRanges:
                 place = Place(self._bucket, self._options, client.has_answered)
                 answer = self._get(client, request)
             except FAILURES as error:
+                missing = is_missing(error)
+                if fault := Fault.NOT_FOUND_ONCE if missing and looks else fault_of(error):
+                    FAULTS.add((place.store_name, "get", fault), 1)
                 if is_empty_range(error):
                     raise _EmptyRange from None
                 if client is not None and is_login_refused(error) and logins:
                     logins -= 1
                     client.retire()
-                elif is_missing(error) and looks:
+                elif missing and looks:
                     looks -= 1
                 else:
                     self._raise(error, place)
@@ -105,6 +110,8 @@ class CloudRanges:
     def _get(self, client: Client, request: "GetOptions") -> "tuple[ObjectMeta, bytes]":
         """Request a part of the content to read."""
         pinned: GetOptions = {**request, "if_match": self._etag} if self._etag else request
+        name = Place(self._bucket, self._options).store_name
+        REQUESTS.add((name, "get"), 1)
         answer = obstore.get(client.store, self._key, options=pinned)
         found = answer.meta["e_tag"] or ""
         with self._lock:
@@ -115,6 +122,7 @@ class CloudRanges:
         begin, end = answer.range
         if len(data) != end - begin:
             raise TornBody
+        READ_BYTES.add((name,), len(data))
         return answer.meta, data
 
     def _raise(self, error: Exception, place: Place) -> NoReturn:

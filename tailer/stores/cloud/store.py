@@ -20,11 +20,12 @@ import obstore
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
 from tailer.stores.cloud.clients import Client, find_client
-from tailer.stores.cloud.errors import FAILURES, Place, TornBody, is_login_refused, translate
+from tailer.stores.cloud.errors import FAILURES, Place, TornBody, fault_of, is_login_refused, translate
 from tailer.stores.cloud.options import CloudOptions
 from tailer.stores.cloud.ranges import PAUSE_S, CloudRanges
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
 from tailer.stores.ranges import RangeFile
+from tailer.stores.traffic import FAULTS, READ_BYTES, REQUESTS, Fault
 from tailer.stores.wakeup import TimerWake, Wake
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class CloudStore:
 
         async def whole(client: Client) -> tuple[ObjectMeta, "obstore.Bytes"]:
             answer = await obstore.get_async(client.store, self._key(name))
-            return self._meta(answer.meta), await _body(answer)
+            return self._meta(answer.meta), await self._body(answer)
 
-        meta, data = await self._ask(name, whole)
+        meta, data = await self._ask(name, "get", whole)
         return await in_thread(lambda: decode(StoredObject(meta, bytes(data))))
 
     async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
@@ -77,12 +78,12 @@ class CloudStore:
             answer = await obstore.get_async(client.store, self._key(name))
             meta = self._meta(answer.meta)
             if meta.size_bytes <= _WHOLE_BYTES:
-                return OpenObject(meta, io.BytesIO(await _body(answer)))
+                return OpenObject(meta, io.BytesIO(await self._body(answer)))
             ranges = CloudRanges(self.bucket, self._key(name), self.options, answer.meta["e_tag"] or "")
             file = io.BufferedReader(RangeFile(ranges, meta.size_bytes), _BUFFER_BYTES)
             return OpenObject(meta, cast(BinaryIO, file))
 
-        return await in_thread(work, await self._ask(name, opened))
+        return await in_thread(work, await self._ask(name, "get", opened))
 
     async def stat(self, name: str) -> ObjectMeta:
         """See `ObjectStore.stat`."""
@@ -90,7 +91,7 @@ class CloudStore:
         async def meta(client: Client) -> ObjectMeta:
             return self._meta(await obstore.head_async(client.store, self._key(name)))
 
-        return await self._ask(name, meta)
+        return await self._ask(name, "head", meta)
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """See `ObjectStore.list`.
@@ -107,7 +108,12 @@ class CloudStore:
             return await listing.collect_async()
 
         above = f"{prefix}/" if prefix else ""
-        metas = [self._meta(each) for each in await self._ask(prefix, found)]
+        try:
+            metas = [self._meta(each) for each in await self._ask(prefix, "list", found)]
+        except ObjectNotFound as error:
+            # An empty folder has an empty listing.
+            reason = f"404 for a listing, as if {self.bucket} did not exist"
+            raise StorageUnavailable(error.path, reason) from error
         # An object equal to the prefix is how some tools mark a folder; some servers ignore where to begin.
         direct = (meta for meta in metas if "/" not in meta.name.removeprefix(above) and meta.name != above)
         return sorted((meta for meta in direct if meta.name > start_after), key=lambda meta: meta.name)
@@ -130,7 +136,7 @@ class CloudStore:
             answer = await obstore.get_async(client.store, self._key(name), options={"head": True})
             return {key.replace("_", "-"): value for key, value in answer.attributes.items()}
 
-        return await self._ask(name, metadata)
+        return await self._ask(name, "head", metadata)
 
     async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
         """See `UploadStore.names_below`; the servers list in order."""
@@ -144,7 +150,7 @@ class CloudStore:
                     return sorted(found)
             return []
 
-        return await self._ask(prefix, names)
+        return await self._ask(prefix, "list", names)
 
     async def put(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put`."""
@@ -152,7 +158,7 @@ class CloudStore:
         async def replace(client: Client) -> None:
             await obstore.put_async(client.store, self._key(name), data, use_multipart=False)
 
-        await self._ask(name, replace)
+        await self._ask(name, "put", replace)
 
     async def delete(self, name: str) -> None:
         """See `ObjectStore.delete`."""
@@ -161,7 +167,7 @@ class CloudStore:
             await obstore.delete_async(client.store, self._key(name))
 
         try:
-            await self._ask(name, remove)
+            await self._ask(name, "delete", remove)
         except ObjectNotFound:
             return
 
@@ -193,10 +199,16 @@ class CloudStore:
             )
 
         try:
-            await self._ask(name, put, for_uploads=for_uploads)
+            await self._ask(name, "put", put, for_uploads=for_uploads)
         except StorageError as error:
+            if isinstance(error, ObjectAlreadyExists):
+                self._count("put", Fault.CONFLICT)
             if not await self._was_written(name, write_id, error):
                 raise
+            self._count("put", Fault.LOST_ANSWER)
+
+    def _count(self, verb: str, fault: Fault) -> None:
+        FAULTS.add((Place(self.bucket, self.options).store_name, verb, fault), 1)
 
     async def _was_written(self, name: str, write_id: str, error: StorageError) -> bool:
         """Return whether a PUT that failed with `error` has created the object after all.
@@ -215,7 +227,9 @@ class CloudStore:
             raise ObjectAlreadyExists(error.path) from error
         return found == write_id
 
-    async def _ask(self, name: str, work: Callable[[Client], Awaitable[T]], *, for_uploads: bool = False) -> T:
+    async def _ask(
+        self, name: str, verb: str, work: Callable[[Client], Awaitable[T]], *, for_uploads: bool = False
+    ) -> T:
         """Send a request about an object or a folder, and read its answer. Raises the errors of `ObjectStore`."""
         for logins in (1, 0):
             place = Place(self.bucket, self.options)
@@ -223,8 +237,11 @@ class CloudStore:
             try:
                 client = await in_thread(find_client, self.bucket, self.options, for_uploads)
                 place = Place(self.bucket, self.options, client.has_answered)
+                REQUESTS.add((place.store_name, verb), 1)
                 answer = await work(client)
             except FAILURES as error:
+                if fault := fault_of(error):
+                    self._count(verb, fault)
                 if client is None or not logins or not is_login_refused(error):
                     raise translate(error, self._uri(name), place) from error
                 client.retire()
@@ -234,6 +251,14 @@ class CloudStore:
             await anyio.sleep(PAUSE_S)
         raise AssertionError("the last attempt ends with an answer or an error")
 
+    async def _body(self, answer: "GetResult") -> "obstore.Bytes":
+        """Read the body of an answer. Raises `TornBody`."""
+        data = await answer.bytes_async()
+        if len(data) != answer.meta["size"]:
+            raise TornBody
+        READ_BYTES.add((Place(self.bucket, self.options).store_name,), len(data))
+        return data
+
 
 def _mapped(source: Path) -> bytes | mmap:
     """Map a file into memory: its pages are read when they are sent. A request may hold it longer than we do."""
@@ -241,11 +266,3 @@ def _mapped(source: Path) -> bytes | mmap:
         if not os.fstat(file.fileno()).st_size:
             return b""
         return mmap(file.fileno(), 0, access=ACCESS_READ)
-
-
-async def _body(answer: "GetResult") -> "obstore.Bytes":
-    """Read the body of an answer. Raises `TornBody`."""
-    data = await answer.bytes_async()
-    if len(data) != answer.meta["size"]:
-        raise TornBody
-    return data

@@ -73,9 +73,9 @@ def test_each_cloud_has_options_of_its_own(tmp_path: Path) -> None:
     {PIPELINE}
     """
     stores = load(written(tmp_path, text)).stores
-    assert stores.options("gs://lake/t") == GcsOptions("http://127.0.0.1:4443", "/run/key.json")
-    assert stores.options(f"{AZURE}/t") == AzureOptions(credential_type="azure_cli")
-    assert stores.options(f"{AZURE}/open/t") == AzureOptions(anonymous=True)
+    assert stores.options("gs://lake/t") == GcsOptions("http://127.0.0.1:4443", "/run/key.json", name="google")
+    assert stores.options(f"{AZURE}/t") == AzureOptions(credential_type="azure_cli", name="azure")
+    assert stores.options(f"{AZURE}/open/t") == AzureOptions(anonymous=True, name="open")
     assert stores.options("gs://other/t") == GcsOptions()
     assert pickle.loads(pickle.dumps(stores)) == stores
 
