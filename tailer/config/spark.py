@@ -14,7 +14,7 @@ from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Wri
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
 from tailer.sink import AtLeastOnceSink, Sink
-from tailer.stores.location import bucket_and_key
+from tailer.stores.location import split_location
 
 __all__ = ["Report", "check_writers", "spark_settings"]
 
@@ -63,7 +63,7 @@ def check_writers(
         if names_shards:
             reason = f"has no effect for a {SPARK_WRITES} sink: Spark commits the rows of all executors together"
             report((*key, "shards"), reason, "Leave it out.")
-        if bucket_and_key(str(shape.sink.options.get("path"))) is not None:
+        if split_location(str(shape.sink.options.get("path"))) is not None:
             reason = 'is "executors", but the target is in a store, to which only the driver writes'
             report((*key, "write"), reason, 'Set write = "driver", or give a folder that all executors share.')
     elif sink is not None and not (isinstance(sink, Sink) and sink.distributes):

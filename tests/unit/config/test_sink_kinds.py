@@ -67,3 +67,11 @@ def test_sinks_are_found_by_their_kind_and_do_nothing_yet(tmp_path: Path) -> Non
     assert isinstance(configure_sink("a", "files", {"path": str(tmp_path / "out"), "format": "parquet"}), FilesSink)
     assert isinstance(configure_sink("a", "stdout", {"format": "jsonl"}), StdoutSink)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["gs://lake/copy", "abfss://lake@shop1.dfs.core.windows.net/copy"])
+def test_a_delta_sink_writes_to_no_cloud_that_was_not_tried(path: str) -> None:
+    with pytest.raises(ConfigError, match="is in a store that the delta sink cannot write to") as raised:
+        configure_sink("archive", "delta", {"path": path})
+    assert raised.value.hint == "Give a folder of this machine, or s3://BUCKET/FOLDER."
+    configure_sink("archive", "files", {"path": path})
