@@ -234,9 +234,9 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "must be text", ""),
     (PIPELINE.replace('"copy"', '""'), "pipelines.orders.sink.path", "is empty", ""),
     (
-        PIPELINE.replace('"copy"', '"gs://x/y"'),
+        PIPELINE.replace('"copy"', '"hdfs://x/y"'),
         "pipelines.orders.sink.path",
-        "gs:// is not a store",
+        "hdfs:// is not a store",
         "s3://BUCKET/FOLDER",
     ),
     (

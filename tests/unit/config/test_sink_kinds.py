@@ -20,8 +20,8 @@ from tailer.errors import ConfigError
         ("files", {"path": ""}, "archive.path: is empty"),
         (
             "files",
-            {"path": "gs://bucket/x"},
-            "archive.path: gs:// is not a store that can be read",
+            {"path": "hdfs://bucket/x"},
+            "archive.path: hdfs:// is not a store that can be read",
         ),
         (
             "stdout",
