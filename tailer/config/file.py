@@ -42,7 +42,7 @@ __all__ = [
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
-_JSON_AT_THE_TOP: Final = frozenset({"drain_s", "spark", "stores", "pipelines"})
+_JSON_AT_THE_TOP: Final = frozenset({"drain_s", "hung_s", "spark", "stores", "pipelines"})
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
@@ -192,7 +192,9 @@ class FileShape(_Shape, frozen=True, kw_only=True):
 
     state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
-    metrics: str | None = None  # host:port to serve metrics and health checks on
+    metrics: str | None = None  # host:port to serve metrics, health checks and status on
+    # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
+    hung_s: Wait = 1800.0
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
     spark: dict[str, Any] = {}  # the table [spark]
     stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own

@@ -82,7 +82,7 @@ class PipelineSettings:
 class Settings:
     """A configuration without a fault.
 
-    Paths are absolute, `state_table` is a location, `drain_s` is in seconds, `metrics` is host and port.
+    Paths are absolute, `state_table` is a location, `drain_s` and `hung_s` are in seconds, `metrics` is host and port.
     """
 
     path: Path
@@ -93,6 +93,7 @@ class Settings:
     engine: EngineKind = EngineKind.LOCAL
     spark: SparkSettings = field(default_factory=SparkSettings)
     stores: Stores = field(default_factory=Stores)
+    hung_s: float = 1800.0
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:

@@ -4,7 +4,8 @@
 
     state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
     drain_s = 30                  # seconds for open transactions to finish after SIGTERM or Ctrl-C
-    metrics = "127.0.0.1:9464"    # address of the metrics for Prometheus; default: none
+    metrics = "127.0.0.1:9464"    # address of metrics, health checks and status; default: none
+    hung_s = 1800                 # seconds without progress, while work is due, until /livez fails; 0: never
     engine = "local"              # this process reads the rows; "spark": executors; "auto": executors for large
                                   # versions
 
@@ -159,7 +160,8 @@ class _Checks:
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
-        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, file.engine, spark, stores)
+        engines = file.engine, spark, stores
+        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, *engines, file.hung_s)
         self._overlaps(settings)
         self._overlaps_in_stores(settings)
         self._check_state_folder(settings)

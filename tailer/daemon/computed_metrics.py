@@ -7,14 +7,12 @@ import pyarrow as pa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from tailer.events import ChangeType
+from tailer.daemon.status_report import rows_by_kind
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
-__all__ = ["computed_metrics", "rows_by_kind"]
+__all__ = ["computed_metrics"]
 
 _LABELS: Final = ("pipeline",)
-_KINDS: Final = tuple(ChangeType)
-_OTHER: Final = "other"
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], ...]] = (
     (
@@ -31,6 +29,11 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], 
         "lake_tailer_lag_bytes",
         "Bytes of files of versions that are planned and not committed.",
         lambda status: status.backlog.size_bytes,
+    ),
+    (
+        "lake_tailer_retention_headroom_seconds",
+        "Seconds until VACUUM or log cleanup may remove undelivered changes; negative: overdue.",
+        lambda status: status.headroom_s,
     ),
     (
         "lake_tailer_seconds_since_progress",
@@ -72,14 +75,6 @@ def computed_metrics(pipelines: Sequence[PipelineStatus]) -> Iterator[Metric]:
     yield _durations(pipelines)
     memory = "Arrow memory that this process holds for rows between files and sinks."
     yield GaugeMetricFamily("lake_tailer_memory_in_flight_bytes", memory, pa.total_allocated_bytes())
-
-
-def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
-    """Return the committed rows by change type; those of types that Delta does not define are `other`."""
-    rows = pipeline.rows.copy()
-    found = {kind.value: rows[kind] for kind in _KINDS}
-    others = rows.total() - sum(found.values())
-    return found | ({_OTHER: others} if others else {})
 
 
 def _states(pipelines: Sequence[PipelineStatus]) -> Metric:

@@ -1,58 +1,62 @@
-"""Metrics and health checks of the daemon over HTTP.
+"""Metrics, health and status of the daemon over HTTP.
 
 =========== =====================================================================================================
 path        answer
 =========== =====================================================================================================
 `/metrics`  metrics for Prometheus
-`/livez`    200 while the event loop runs; 503 if it is blocked, and only a restart helps
+`/livez`    200 while the event loop runs and no pipeline hangs; else 503, and only a restart helps
 `/readyz`   200 while every pipeline delivers, or was paused; else 503. A line for each pipeline
+`/status`   all pipelines as JSON (`tailer.daemon.status_report`)
 =========== =====================================================================================================
 
-Every other path is 404. The server is the standard library's, the metrics are prometheus_client's; WSGI connects them.
+Every other path is 404. Answers are made from the status of pipelines, in the thread of the server: they need nothing
+from the event loop that the pipelines run in.
 """
 
-import logging
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from http import HTTPStatus
-from socketserver import ThreadingMixIn
+from collections.abc import Iterator, Sequence
 from typing import Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-from wsgiref.types import StartResponse, WSGIEnvironment
 
 import anyio
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
+import msgspec
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from tailer.changelog import report
 from tailer.daemon.computed_metrics import computed_metrics
+from tailer.daemon.status_report import report_of
 from tailer.metrics import Counter, Labels, Metric
 from tailer.pipeline import retention, status
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores import traffic
 
-__all__ = ["Monitor", "metrics_registry"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["HUNG_S", "Monitor", "metrics_registry"]
 
 BEAT_S: Final = 1.0
 STUCK_S: Final = 30.0
-_READ_S: Final = 10.0  # for the request of a client that is slow, or says nothing
+HUNG_S: Final = 1800.0
 _METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS, *traffic.METRICS)
-_METHODS: Final = ("GET", "HEAD")
 
 
 class Monitor:
-    """The server for `pipelines`; `beat` runs in the event loop that `/livez` checks."""
+    """The answers about `pipelines`; `beat` runs in the event loop that `/livez` checks.
 
-    def __init__(self, pipelines: Sequence[PipelineStatus]) -> None:
+    `hung_s`: after how long without progress, while work is due, a pipeline counts as hung; 0: never.
+    """
+
+    def __init__(self, pipelines: Sequence[PipelineStatus], hung_s: float = HUNG_S) -> None:
         self._pipelines = pipelines
-        self._metrics = make_wsgi_app(metrics_registry(pipelines))
+        self._hung_s = hung_s
+        self._metrics = metrics_registry(pipelines)
         self._beaten_s = time.monotonic()
+        self._began_s = time.time()
 
     async def beat(self) -> None:
         """Record that the event loop runs, until cancelled."""
@@ -60,55 +64,33 @@ class Monitor:
             self._beaten_s = time.monotonic()
             await anyio.sleep(BEAT_S)
 
-    def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
-        """Serve on an address of this machine, in a thread; return the port and a function that ends it.
+    def app(self, *more: Route) -> Starlette:
+        """Return the application that answers, with `more` routes."""
+        answers = {"/metrics": self._scrape, "/livez": self._live, "/readyz": self._ready, "/status": self._status}
+        app = Starlette(routes=[*(Route(path, answer) for path, answer in answers.items()), *more])
+        app.router.redirect_slashes = False
+        return app
 
-        `port` 0 stands for any free port. Raises `OSError`.
-        """
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        server_class = _Server6 if family is socket.AF_INET6 else _Server
-        server = make_server(str(address[0]), port, self.answer, server_class, _Quiet)
-        thread = threading.Thread(target=server.serve_forever, name="monitor", daemon=True)
-        thread.start()
+    def _scrape(self, request: Request) -> Response:
+        encode, kind = choose_encoder(request.headers.get("Accept", ""))
+        return Response(encode(self._metrics), headers={"Content-Type": kind})
 
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return server.server_port, stop
-
-    def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request, as a WSGI application."""
-        match environ["PATH_INFO"]:
-            case "/metrics":
-                metrics: Iterable[bytes] = self._metrics(environ, start_response)
-                return metrics
-            case "/livez":
-                status, text = self._live()
-            case "/readyz":
-                status, text = self._ready()
-            case _:
-                status, text = HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n"
-        if environ["REQUEST_METHOD"] not in _METHODS:
-            status, text = HTTPStatus.METHOD_NOT_ALLOWED, "use GET\n"
-        body = text.encode()
-        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
-        if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            headers.append(("Allow", ", ".join(_METHODS)))
-        start_response(f"{status.value} {status.phrase}", headers)
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
-
-    def _live(self) -> tuple[HTTPStatus, str]:
+    def _live(self, _request: Request) -> Response:
         silent_s = time.monotonic() - self._beaten_s
-        if silent_s < STUCK_S:
-            return HTTPStatus.OK, "live\n"
-        return HTTPStatus.SERVICE_UNAVAILABLE, f"the event loop has been blocked for {silent_s:.0f} s\n"
+        if silent_s >= STUCK_S:
+            return PlainTextResponse(f"the event loop has been blocked for {silent_s:.0f} s\n", 503)
+        hung = [each for each in self._pipelines if self._hung_s and each.hangs(self._hung_s)]
+        text = "".join(f"{each.name}: no progress for {each.seconds_since_progress:.0f} s\n" for each in hung)
+        return PlainTextResponse(text or "live\n", 503 if hung else 200)
 
-    def _ready(self) -> tuple[HTTPStatus, str]:
-        text = "".join(f"{pipeline.name}: {pipeline.state}\n" for pipeline in self._pipelines)
+    def _ready(self, _request: Request) -> Response:
         ready = all(pipeline.is_ready for pipeline in self._pipelines)
-        return HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, text
+        text = "".join(f"{pipeline.name}: {pipeline.state}\n" for pipeline in self._pipelines)
+        return PlainTextResponse(text, 200 if ready else 503)
+
+    def _status(self, _request: Request) -> Response:
+        body = msgspec.json.encode(report_of(self._pipelines, self._began_s, time.time()))
+        return Response(body, media_type="application/json")
 
 
 def metrics_registry(pipelines: Sequence[PipelineStatus] = ()) -> CollectorRegistry:
@@ -144,22 +126,3 @@ def _family(metric: Metric) -> MetricFamily:
 
 def _values(labels: Labels) -> tuple[str, ...]:
     return (labels,) if isinstance(labels, str) else labels
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Log a client that sent nothing or went away; pipelines are not affected."""
-        _log.debug("monitoring: %s", client_address, exc_info=True)
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Quiet(WSGIRequestHandler):
-    timeout = _READ_S
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the library's
-        """Log nothing: the log is for pipelines."""

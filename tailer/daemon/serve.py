@@ -138,26 +138,30 @@ async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> 
         yield
         return
     try:
-        from tailer.daemon.monitor import Monitor  # noqa: PLC0415 - its library is an extra
+        from tailer.daemon.http_server import HttpServer, listen  # noqa: PLC0415 - its libraries are an extra
+        from tailer.daemon.monitor import Monitor  # noqa: PLC0415
     except ImportError as error:
         reason = f"cannot be served: {error}"
         raise ConfigError(f"{settings.path}: metrics", reason, how_to_install("daemon")) from error
     host, port = settings.metrics
-    monitor = Monitor(statuses)
+    monitor = Monitor(statuses, settings.hung_s)
     try:
-        port, stop = await to_thread.run_sync(monitor.serve, host, port)
+        opened = await to_thread.run_sync(listen, host, port)
     except OSError as error:
         reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
-    _log.info("metrics on http://%s:%d/metrics and health on its /livez and /readyz", host, port)
+    server = HttpServer([(monitor.app(), opened)])
+    server.start()
+    port = opened.getsockname()[1]
+    _log.info("metrics on http://%s:%d/metrics, health on its /livez and /readyz, and /status", host, port)
     try:
         async with background() as group:
             group.start_soon(monitor.beat)
             yield
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(stop)
+            await to_thread.run_sync(server.stop)
 
 
 def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:

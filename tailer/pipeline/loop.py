@@ -199,8 +199,10 @@ class Pipeline:
         """Commit what is open, up to the version `latest`, then wait for a new one."""
         await session.commit()
         self._retries.note_caught_up(latest)
-        if self._vacuum_watch is not None and self._table.retention_ms is not None:
-            self._vacuum_watch.caught_up(self._table.retention_ms)
+        kept_ms = self._table.retention_ms
+        self._retries.status.note_table(latest, kept_ms)
+        if self._vacuum_watch is not None and kept_ms is not None:
+            self._vacuum_watch.caught_up(kept_ms)
         if isinstance(session.sink, Heartbeat) and session.app_id is not None:
             await session.sink.beat(session.app_id)
         await self._wake.wait(self._polling.next_wait_s())
@@ -213,6 +215,6 @@ class Pipeline:
             return
         self._looked_back = time.monotonic()
         latest = await self._table.latest()
-        self._retries.status.backlog.latest = latest
+        self._retries.status.note_table(latest, kept_ms)
         if kept_ms is not None and versions.oldest_ms is not None:
             watch.report(latest - versions.first + 1, versions.oldest_ms, kept_ms)

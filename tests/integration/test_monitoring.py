@@ -1,13 +1,16 @@
 """Monitoring of a running daemon when a pipeline dies or is stuck."""
 
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.daemon.commands import Orders, background
 from tests.support.daemon.process import until
@@ -86,3 +89,55 @@ def test_a_pipeline_that_tries_again_is_up_and_not_ready(tmp_path: Path) -> None
         daemon.terminate()
         daemon.communicate(timeout=30)
     assert daemon.returncode == 0
+
+
+def metric(text: str, name: str, **labels: str) -> float:
+    """Return the value of a metric in the answer of `/metrics`."""
+    families = text_string_to_metric_families(text)
+    return next(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def test_status_and_metrics_of_a_running_daemon(tmp_path: Path, tables: dict[str, Orders]) -> None:
+    tables["a"].delete(2)
+    with background("run", tmp_path / "tailer.toml") as daemon:
+        address = address_of(daemon)
+
+        def report() -> dict[str, Any]:
+            status, text = asked(address, "/status")
+            assert status == 200
+            found: dict[str, Any] = json.loads(text)
+            return found
+
+        until(lambda: report()["pipelines"][0]["delivered"] == 1)
+        until(lambda: report()["pipelines"][0]["lag"] == {"versions": 0, "seconds": 0.0, "bytes": 0})
+        one = report()["pipelines"][0]
+        assert (report()["format"], one["name"], one["table"], one["sink"]) == (1, "a", str(tables["a"].path), "files")
+        assert (one["state"], one["why"], one["hint"], one["latest"]) == ("streaming", "", "", 1)
+        assert one["rows"] == {"insert": 3, "delete": 1, "update_preimage": 0, "update_postimage": 0}
+        (tables["c"].path / "_delta_log" / f"{1:020d}.json").write_text("garbage\n")
+        until(lambda: report()["pipelines"][2]["state"] == "stopped")
+        stopped = report()["pipelines"][2]
+        assert stopped["why"].startswith("LogCorrupt: ")
+        assert stopped["hint"]
+        assert (stopped["delivered"], stopped["last_error"]["name"]) == (0, "LogCorrupt")
+        text = asked(address, "/metrics")[1]
+        assert metric(text, "lake_tailer_pipeline_state", pipeline="a", state="streaming") == 1
+        assert metric(text, "lake_tailer_pipeline_state", pipeline="c", state="stopped") == 1
+        assert metric(text, "lake_tailer_pipeline_state", pipeline="c", state="streaming") == 0
+        assert metric(text, "lake_tailer_rows_delivered_total", pipeline="a", kind="delete") == 1
+        assert metric(text, "lake_tailer_transaction_rows_total", pipeline="a") == 4
+        assert metric(text, "lake_tailer_transactions_total", pipeline="a") >= 1
+        assert metric(text, "lake_tailer_transaction_seconds_count", pipeline="a") >= 1
+        assert metric(text, "lake_tailer_retention_headroom_seconds", pipeline="a") == 7 * 24 * 3600
+        assert metric(text, "lake_tailer_memory_in_flight_bytes") >= 0
+        lag_s = metric(text, "lake_tailer_lag_seconds", pipeline="c")
+        until(lambda: metric(asked(address, "/metrics")[1], "lake_tailer_lag_seconds", pipeline="c") > lag_s + 0.5)
+        assert metric(asked(address, "/metrics")[1], "lake_tailer_lag_seconds", pipeline="a") == 0
+        daemon.terminate()
+        daemon.communicate(timeout=30)
+    assert daemon.returncode == 3

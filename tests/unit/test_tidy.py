@@ -68,9 +68,9 @@ LAYERS: Final = (
     Layer("config", "msgspec"),
     Layer("shards", "anyio pyarrow"),
     Layer("spark", "anyio duckdb grpc msgspec py4j pyarrow pyspark"),
-    Layer("daemon api", "anyio pandas polars prometheus_client pyarrow"),
+    Layer("daemon api", "anyio msgspec pandas polars prometheus_client pyarrow starlette uvicorn"),
     Layer("demo", "anyio delta pyspark rich"),
-    Layer("cli", "anyio click pyarrow rich"),
+    Layer("cli", "anyio click httpx2 msgspec pyarrow rich"),
     Layer("__main__", "click"),
 )
 

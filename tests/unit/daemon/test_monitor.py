@@ -2,18 +2,24 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import anyio
+import msgspec
 import pytest
 
 from tailer.daemon import monitor
+from tailer.daemon.http_server import HttpServer, listen
 from tailer.daemon.monitor import Monitor, metrics_registry
+from tailer.daemon.status_report import StatusReport
 from tailer.errors import NotATable, StorageUnavailable, TailerError
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
-from tailer.pipeline.status import PipelineState, PipelineStatus
+from tailer.pipeline.status import Committed, PipelineState, PipelineStatus
+from tailer.plan import Position
+from tests.support.daemon.process import until
 
 
 @pytest.fixture
@@ -25,13 +31,22 @@ def statuses() -> list[PipelineStatus]:
     return found
 
 
+@contextmanager
+def served(monitor: Monitor, host: str = "127.0.0.1") -> Iterator[int]:
+    """Serve the answers of `monitor` on a free port."""
+    opened = listen(host, 0)
+    server = HttpServer([(monitor.app(), opened)])
+    server.start()
+    yield opened.getsockname()[1]
+    server.stop()
+
+
 @pytest.fixture(params=["127.0.0.1", "localhost", "::1"])
 def address(request: pytest.FixtureRequest, statuses: list[PipelineStatus]) -> Iterator[str]:
     """The address of their monitor."""
     host: str = request.param
-    port, stop = Monitor(statuses).serve(host, 0)
-    yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    stop()
+    with served(Monitor(statuses), host) as port:
+        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def asked(url: str, method: str = "GET") -> tuple[int, str]:
@@ -89,9 +104,8 @@ def test_ready_while_every_pipeline_delivers(address: str, statuses: list[Pipeli
 @pytest.mark.anyio
 async def test_an_event_loop_that_is_stuck_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Monitor([])
-    port, stop = watched.serve("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{port}/livez"
-    try:
+    with served(watched) as port:
+        url = f"http://127.0.0.1:{port}/livez"
         monkeypatch.setattr(monitor, "STUCK_S", 0.2)
         await anyio.sleep(0.3)
         status, text = await anyio.to_thread.run_sync(asked, url)
@@ -101,8 +115,32 @@ async def test_an_event_loop_that_is_stuck_is_not_live(monkeypatch: pytest.Monke
             group.start_soon(watched.beat)
             assert (await anyio.to_thread.run_sync(asked, url))[0] == 200
             group.cancel_scope.cancel()
-    finally:
-        await anyio.to_thread.run_sync(stop)
+
+
+def test_a_pipeline_that_hangs_is_not_live(statuses: list[PipelineStatus]) -> None:
+    statuses[0].note_caught_up(1)  # waits for a version
+    with served(Monitor(statuses, hung_s=0.2)) as port, served(Monitor(statuses, hung_s=0)) as patient:
+        until(lambda: asked(f"http://127.0.0.1:{port}/livez")[0] == 503)
+        assert asked(f"http://127.0.0.1:{port}/livez")[1].startswith("monitored-b: no progress for ")
+        assert asked(f"http://127.0.0.1:{patient}/livez")[0] == 200
+        statuses[1].note_pause()
+        assert asked(f"http://127.0.0.1:{port}/livez") == (200, "live\n")
+
+
+def test_status_as_json(statuses: list[PipelineStatus]) -> None:
+    first, second = statuses
+    first.note_commit(Committed(Position.end(4), {"insert": 2, "strange": 1}, 50, 0.1))
+    second.note_stop(NotATable("x"))
+    with served(Monitor(statuses)) as port:
+        status, text = asked(f"http://127.0.0.1:{port}/status")
+    report = msgspec.json.decode(text, type=StatusReport)
+    assert (status, report.format) == (200, 1)
+    one, other = report.pipelines
+    assert (one.name, one.delivered, one.position) == ("monitored-a", 4, "the end of version 4")
+    assert one.rows == {"insert": 2, "update_preimage": 0, "update_postimage": 0, "delete": 0, "other": 1}
+    assert (other.state, other.hint) == (PipelineState.STOPPED, NotATable("x").hint)
+    assert other.last_error is not None
+    assert other.last_error.name == "NotATable"
 
 
 def test_a_pipeline_that_stopped_is_down_and_measures_nothing() -> None:

@@ -1,0 +1,75 @@
+"""Serve the daemon's HTTP in a thread with an event loop of its own, to answer also while the pipelines' loop is stuck.
+
+The server is uvicorn, the applications are Starlette's.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+
+__all__ = ["HttpServer", "listen"]
+
+_GRACE_S: Final = 1  # for answers that are under way when the daemon ends
+
+_log = logging.getLogger(__name__)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a socket on an address of this machine; port 0: any free one. Raises `OSError`."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    opened = socket.socket(family, kind)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+class HttpServer:
+    """The server of applications, each on an open socket."""
+
+    def __init__(self, listeners: Sequence[tuple[ASGIApp, socket.socket]]) -> None:
+        self._servers = [(_server(app), opened) for app, opened in listeners]
+        self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve. A request that comes before the thread runs waits for it."""
+        for _, opened in self._servers:
+            opened.listen()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the answers under way, close the sockets, and return when the thread has ended."""
+        for server, _ in self._servers:
+            server.should_exit = True
+        self._thread.join()
+        for _, opened in self._servers:
+            opened.close()
+
+    async def _serve(self) -> None:
+        async with anyio.create_task_group() as group:
+            for server, opened in self._servers:
+                group.start_soon(server.serve, [opened])
+
+
+def _server(app: ASGIApp) -> Server:
+    settings = Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return Server(settings)

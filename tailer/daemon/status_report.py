@@ -1,0 +1,127 @@
+"""The shape of `/status`: the state of all pipelines as JSON, for programs and for `tailer status`.
+
+`format` grows with each change that a reader would notice; new fields alone do not change it. Times are in ISO 8601,
+UTC. Nothing here is a secret: errors are shown by their own text, and options of sinks not at all.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from tailer.events import ChangeType
+from tailer.pipeline.status import Fault, PipelineState, PipelineStatus
+from tailer.plan import Position
+
+__all__ = ["FORMAT", "ErrorReport", "Lag", "PipelineReport", "StatusReport", "report_of", "rows_by_kind"]
+
+FORMAT: Final = 1
+_KINDS: Final = tuple(ChangeType)
+_OTHER: Final = "other"
+
+
+class ErrorReport(msgspec.Struct, frozen=True):
+    """An error: its name, its text, the operator's next step, and when it came."""
+
+    name: str
+    text: str
+    hint: str
+    at: datetime
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """The part of the table that is not delivered, as in the metrics; null is unknown."""
+
+    versions: int | None
+    seconds: float | None
+    bytes: int | None
+
+
+class PipelineReport(msgspec.Struct, frozen=True):
+    """One pipeline.
+
+    `state`, `since`, `why`, `hint`: see operations.md. `draining`: whether it was asked to end. `retry_at`: when it
+    begins again by itself; null: not. `order`: of an operator, not obeyed yet; empty: none. `position`: the sink's
+    progress. `delivered`: the last version the sink has completely. `latest`: the newest version known. `rows`: by
+    change type, since the process began; null where Spark writes them. `last_error`: may be over.
+    """
+
+    name: str
+    state: PipelineState
+    since: datetime
+    why: str
+    hint: str
+    draining: bool
+    retry_at: datetime | None
+    order: str
+    table: str
+    sink: str
+    position: str | None
+    delivered: int | None
+    latest: int | None
+    lag: Lag
+    rows: dict[str, int] | None
+    transactions: int
+    seconds_since_progress: float
+    last_error: ErrorReport | None
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """The whole daemon at the time `at`; it began at `began`."""
+
+    format: int
+    at: datetime
+    began: datetime
+    pipelines: list[PipelineReport]
+
+
+def report_of(pipelines: Sequence[PipelineStatus], began_s: float, now_s: float) -> StatusReport:
+    """Return the report about `pipelines` at this moment."""
+    return StatusReport(FORMAT, _time(now_s), _time(began_s), [_pipeline(each) for each in pipelines])
+
+
+def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
+    """Return the committed rows by change type; those of types that Delta does not define are `other`."""
+    rows = pipeline.rows.copy()
+    found = {kind.value: rows[kind] for kind in _KINDS}
+    others = rows.total() - sum(found.values())
+    return found | ({_OTHER: others} if others else {})
+
+
+def _pipeline(status: PipelineStatus) -> PipelineReport:
+    backlog = status.backlog
+    position, seconds = backlog.position, status.lag_s
+    return PipelineReport(
+        name=status.name,
+        state=status.state,
+        since=_time(status.since_s),
+        why=status.why,
+        hint=status.hint,
+        draining=status.is_draining,
+        retry_at=None if status.retry_at_s is None else _time(status.retry_at_s),
+        order=status.order,
+        table=status.table,
+        sink=status.sink_kind,
+        position=None if position is None else str(position),
+        delivered=None if position is None else _delivered(position),
+        latest=backlog.latest,
+        lag=Lag(backlog.versions, None if seconds is None else round(seconds, 3), backlog.size_bytes),
+        rows=rows_by_kind(status) if status.counts_rows else None,
+        transactions=status.transactions,
+        seconds_since_progress=round(status.seconds_since_progress, 3),
+        last_error=None if status.fault is None else _error(status.fault),
+    )
+
+
+def _delivered(position: Position) -> int | None:
+    version = position.version - (not position.closes_version)
+    return None if version < 0 else version
+
+
+def _error(fault: Fault) -> ErrorReport:
+    return ErrorReport(fault.name, fault.text, fault.hint, _time(fault.at_s))
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(round(seconds, 3), UTC)
