@@ -86,7 +86,7 @@ def daemon(folder: Path, config: str, **variables: str) -> Iterator[subprocess.P
     """Run `tailer run` beside the test; it must end well at SIGTERM, unless the test has ended it."""
     with (folder / "daemon.log").open("ab") as said:
         process = subprocess.Popen(
-            ["tailer", "run", config], cwd=folder, env=environment(**variables), stdout=said, stderr=said
+            ["tailer", "run", "-v", config], cwd=folder, env=environment(**variables), stdout=said, stderr=said
         )
     try:
         yield process

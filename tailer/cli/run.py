@@ -1,28 +1,41 @@
 """`tailer run`: the daemon."""
 
+import logging
 from pathlib import Path
 
 import anyio
 import click
 
 from tailer.config.settings import load
-from tailer.daemon.serve import log_to_stderr, serve
+from tailer.daemon.logs import LogFormat, log_to_stderr
+from tailer.daemon.serve import serve
 
 __all__ = ["command"]
 
 
 @click.command("run")
 @click.argument("config", type=click.Path(path_type=Path, readable=False))
-def command(config: Path) -> None:
+@click.option(
+    "--log-format",
+    "form",
+    type=click.Choice([form.value for form in LogFormat]),
+    help="Form of the log on standard error. Default: text on a terminal, otherwise JSON.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every transaction, too.")
+@click.option("-q", "--quiet", is_flag=True, help="Log warnings and errors only.")
+def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     """Run the pipelines of a configuration.
 
     Each pipeline of CONFIG goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
     open transactions have `drain_s` seconds to finish; a second signal aborts them at once.
 
-    A pipeline that cannot go on stops; the others go on. After the last one the exit code is that of the most
-    severe error: 1 a bug in lake-tailer, 3 a table that cannot be followed, 2 the configuration, 4 a source or sink
-    that is unavailable.
+    A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself. When
+    none is left that could run, the exit code is that of the most severe error: 1 a bug in lake-tailer, 3 a table
+    that cannot be followed, 2 the configuration, 4 a source or sink that is unavailable.
     """
+    if verbose and quiet:
+        raise click.UsageError("-v and -q contradict each other.")
     settings = load(config)
-    log_to_stderr()
+    level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
+    log_to_stderr(level, LogFormat(form) if form is not None else LogFormat.for_stderr())
     anyio.run(serve, settings)

@@ -19,8 +19,8 @@ from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, annou
 from tailer.cli.roots import allow_root, locations
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import open_files, open_table
+from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
-from tailer.daemon.serve import log_to_stderr
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError

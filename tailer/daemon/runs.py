@@ -20,6 +20,7 @@ from typing import Final, Protocol
 import anyio
 from anyio.abc import TaskStatus
 
+from tailer.daemon.logs import about
 from tailer.errors import TailerError
 from tailer.pipeline.retry import revival_pause_s
 from tailer.pipeline.status import PipelineState, PipelineStatus
@@ -70,6 +71,10 @@ class Lifecycle:
 
     async def run(self, changed: Callable[["Lifecycle"], None]) -> None:
         """Run until `end`. `changed`: called when the pipeline has stopped."""
+        with about(self.status):
+            await self._run(changed)
+
+    async def _run(self, changed: Callable[["Lifecycle"], None]) -> None:
         while not self._ends:
             if self._paused:
                 self.error = None

@@ -4,7 +4,6 @@ Messages go to standard error, because standard output belongs to the stdout sin
 """
 
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,6 +17,7 @@ from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.tables import open_files
 from tailer.daemon.engines import Engines, open_engines
+from tailer.daemon.logs import Summaries
 from tailer.daemon.runs import Drainable, Lifecycle, Runs
 from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
@@ -31,7 +31,7 @@ from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
 
-__all__ = ["close_sinks", "log_to_stderr", "open_layout", "open_sink", "serve"]
+__all__ = ["close_sinks", "open_layout", "open_sink", "serve"]
 
 CLOSE_S: Final = 5.0
 
@@ -58,7 +58,11 @@ async def serve(settings: Settings) -> None:
                 lifecycles = [
                     Lifecycle(status, make, revives=True) for status, make in zip(statuses, makes, strict=True)
                 ]
-                failures = await Runs(lifecycles, settings.drain_s).run()
+                summaries = Summaries(statuses)
+                async with background() as group:
+                    group.start_soon(summaries.run)
+                    failures = await Runs(lifecycles, settings.drain_s).run()
+                summaries.log()
         finally:
             await close_sinks(opened)
     for name, error in failures.items():
@@ -193,14 +197,3 @@ def _status_of(settings: PipelineSettings) -> PipelineStatus:
 
 def _is_written_by_spark(settings: PipelineSettings) -> bool:
     return settings.write is Writers.EXECUTORS and settings.sink_kind == "delta"
-
-
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Log one line for each event with UTC time: ours from `level` on, those of libraries from warnings on."""
-    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-    formatter.converter = time.gmtime
-    stream = logging.StreamHandler()
-    stream.setFormatter(formatter)
-    logging.basicConfig(level=max(level, logging.WARNING), handlers=[stream], force=True)
-    for ours in ("tailer", "sinks"):
-        logging.getLogger(ours).setLevel(level)

@@ -210,7 +210,7 @@ class SinkWriter:
         seconds = time.monotonic() - self._since
         self._committed(Committed(self._position, self._kinds, self._bytes, seconds))
         await self._stack.aclose()
-        _log.info("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
+        _log.debug("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
         self._position = None
 
     @property

@@ -183,7 +183,7 @@ class ShardSession:
         works = [ShardWork(settings, shard, versions.last) for shard in range(settings.shards)]
         run = await to_thread.run_sync(lambda: self._delivery.runner().run(deliver_shard, works))
         self._note([pickle.loads(b"".join(chunks)) for chunks in await _results(run)])
-        _log.info("%s: all shards are delivered up to version %d", settings.name, versions.last)
+        _log.debug("%s: all shards are delivered up to version %d", settings.name, versions.last)
         self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}))
         self._next = versions.last + 1
 

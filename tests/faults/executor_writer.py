@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 
 from tailer.config.placement import SparkSettings
+from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import run_all
-from tailer.daemon.serve import log_to_stderr
 from tailer.spark.session import close_session, open_session
 from tailer.spark.write.delta_session import with_delta
 from tests.support.spark.executor_writes import Delivering

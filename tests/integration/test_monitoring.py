@@ -141,3 +141,35 @@ def test_status_and_metrics_of_a_running_daemon(tmp_path: Path, tables: dict[str
         daemon.terminate()
         daemon.communicate(timeout=30)
     assert daemon.returncode == 3
+
+
+def test_the_log_as_json(tmp_path: Path, tables: dict[str, Orders]) -> None:
+    shutil.rmtree(tables["c"].path)
+    with background("run", tmp_path / "tailer.toml", "-v") as daemon:
+        address = address_of(daemon)
+        until(lambda: '"delivered":0' in asked(address, "/status")[1])
+        daemon.terminate()
+        _, errors = daemon.communicate(timeout=30)
+    records = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
+    assert {"error: c: /", "hint: Check"} == {line[:11] for line in errors.splitlines() if not line.startswith("{")}
+    one = next(record for record in records if record["message"].startswith("a: delivered up to version 0"))
+    assert (one["level"], one["logger"], one["pipeline"]) == ("debug", "tailer.pipeline.sink_writer", "a")
+    assert (one["table"], one["version"], one["position"]) == (str(tables["a"].path), 0, "the end of version 0")
+    assert any(record["level"] == "error" and record.get("pipeline") == "c" for record in records)
+    summary = "a: stopped; rows 3, transactions 1, up to version 0; behind by 0 versions"
+    assert any(record["message"].startswith(summary) and record["pipeline"] == "a" for record in records)
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_log_as_text_and_only_warnings(tmp_path: Path) -> None:
+    with background("run", tmp_path / "tailer.toml", "--log-format", "text") as daemon:
+        assert daemon.stderr is not None
+        first = daemon.stderr.readline()
+        until((tmp_path / "out_a").is_dir)
+        daemon.terminate()
+        _, errors = daemon.communicate(timeout=30)
+    assert re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO +\S.*\n)+", first + errors)
+    with background("run", tmp_path / "tailer.toml", "-q") as daemon:
+        until((tmp_path / "out_a").is_dir)
+        daemon.terminate()
+        assert daemon.communicate(timeout=30) == ("", "")

@@ -252,7 +252,7 @@ class AppendSession:
             await self._append(write, append, Position.end(versions.last))
         else:
             await self._close(last)
-        _log.info("%s: delivered up to version %d", self._name, versions.last)
+        _log.debug("%s: delivered up to version %d", self._name, versions.last)
         if self.table_id is None and not await self.sink.has_delivered(self._name):
             await self.sink.reset(Progress(app_id, Position.end(versions.last)))
         self.table_id = last.table_id

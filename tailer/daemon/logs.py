@@ -1,0 +1,124 @@
+"""The log of a process on standard error: as text, or as one JSON object for each record.
+
+A record that is written while a pipeline runs carries its name, its table, and the sink's progress. They are taken from
+the context of the task, so that whatever a pipeline calls can log without knowing for whom.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from tailer.pipeline.status import PipelineStatus
+
+__all__ = ["LogFormat", "Summaries", "about", "log_to_stderr"]
+
+SUMMARY_S: Final = 60.0
+
+_log = logging.getLogger(__name__)
+_current: ContextVar[PipelineStatus | None] = ContextVar("pipeline", default=None)
+
+
+class LogFormat(StrEnum):
+    """The form of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+    @classmethod
+    def for_stderr(cls) -> "LogFormat":
+        """Return text for a terminal, and JSON otherwise."""
+        return cls.TEXT if sys.stderr.isatty() else cls.JSON
+
+
+@contextmanager
+def about(status: PipelineStatus) -> Iterator[None]:
+    """Add the fields of the pipeline to every record of the block, and of the tasks and threads that it starts."""
+    token = _current.set(status)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object in one line."""
+        fields: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (status := _current.get()) is not None:
+            position = status.backlog.position
+            fields |= {"pipeline": status.name, "table": status.table}
+            if position is not None:
+                fields |= {"version": position.version, "position": str(position)}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()
+
+
+def log_to_stderr(level: int = logging.INFO, form: LogFormat = LogFormat.TEXT) -> None:
+    """Log one line for each event with UTC time: ours from `level` on, those of libraries from warnings on."""
+    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    stream = logging.StreamHandler()
+    stream.setFormatter(_Json() if form is LogFormat.JSON else formatter)
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[stream], force=True)
+    for ours in ("tailer", "sinks"):
+        logging.getLogger(ours).setLevel(level)
+
+
+@dataclass(slots=True)
+class _Seen:
+    rows: int = 0
+    transactions: int = 0
+    version: int = -1
+
+
+class Summaries:
+    """One line for each pipeline that delivered something since its last line, in place of a line for each commit."""
+
+    def __init__(self, statuses: Sequence[PipelineStatus]) -> None:
+        self._statuses = statuses
+        self._seen = {status.name: _Seen() for status in statuses}
+
+    async def run(self) -> None:
+        """Log the lines every `SUMMARY_S` seconds, until cancelled."""
+        while True:
+            await anyio.sleep(SUMMARY_S)
+            self.log()
+
+    def log(self) -> None:
+        """Log the lines that are due."""
+        for status in self._statuses:
+            before, position = self._seen[status.name], status.backlog.position
+            if position is None or status.transactions == before.transactions:
+                continue
+            now = _Seen(status.rows.total(), status.transactions, position.version)
+            self._seen[status.name] = now
+            with about(status):
+                _log.info("%s: %s", status.name, _summary(status, before, now))
+
+
+def _summary(status: PipelineStatus, before: _Seen, now: _Seen) -> str:
+    rows = f"rows {now.rows - before.rows}, " if status.counts_rows else ""
+    lag_s = status.lag_s
+    lag = "" if lag_s is None else f" and {lag_s:.0f} s"
+    return (
+        f"{status.state}; {rows}transactions {now.transactions - before.transactions}, up to version {now.version}; "
+        f"behind by {status.backlog.versions or 0} versions{lag}"
+    )
