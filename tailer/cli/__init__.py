@@ -1,4 +1,4 @@
-"""The verbs of the command line, one module each, imported when used: `tailer --help` stays fast."""
+"""The verbs of the command line, about one module each, imported when used: `tailer --help` stays fast."""
 
 from importlib import import_module
 from typing import Final
@@ -13,11 +13,17 @@ __all__ = ["VERBS", "tailer"]
 VERBS: Final = {
     "tail": "Show a table's changes as they are committed.",
     "run": "Run the pipelines of a configuration.",
+    "status": "Show what the running daemon is doing.",
+    "pause": "Pause a pipeline of the running daemon.",
+    "resume": "Let a paused or stopped pipeline run again.",
+    "resnapshot": "Let a pipeline deliver all rows once, in place of changes.",
+    "skip": "Let a pipeline go on after lost changes.",
     "check": "Check a configuration without touching any table.",
     "plan": "Print what one version changed, as a plan in JSON.",
     "progress": "Show or set the progress of pipelines.",
     "demo": "Follow a live Delta table into another, and prove it.",
 }
+CONTROL: Final = ("pause", "resume", "resnapshot", "skip")  # in one module, because they differ in a word
 
 
 class _Verbs(click.Group):
@@ -31,7 +37,8 @@ class _Verbs(click.Group):
         """Import and return the command `cmd_name`."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"{__name__}.{cmd_name}").command
+        module = import_module(f"{__name__}.{'control' if cmd_name in CONTROL else cmd_name}")
+        command: click.Command = module.commands[cmd_name] if cmd_name in CONTROL else module.command
         return command
 
     def resolve_command(

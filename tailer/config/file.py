@@ -195,6 +195,9 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     metrics: str | None = None  # host:port to serve metrics, health checks and status on
     # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
     hung_s: Wait = 1800.0
+    # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
+    control: str | None = None
+    control_token_file: str | None = None  # file with the token for control through the address of `metrics`
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
     spark: dict[str, Any] = {}  # the table [spark]
     stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own

@@ -83,6 +83,7 @@ class Settings:
     """A configuration without a fault.
 
     Paths are absolute, `state_table` is a location, `drain_s` and `hung_s` are in seconds, `metrics` is host and port.
+    `control` is the Unix socket, without which the daemon does not begin if `must_control`.
     """
 
     path: Path
@@ -94,6 +95,9 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     stores: Stores = field(default_factory=Stores)
     hung_s: float = 1800.0
+    control: Path | None = None
+    must_control: bool = False
+    control_token_file: Path | None = None
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:

@@ -6,6 +6,8 @@
     drain_s = 30                  # seconds for open transactions to finish after SIGTERM or Ctrl-C
     metrics = "127.0.0.1:9464"    # address of metrics, health checks and status; default: none
     hung_s = 1800                 # seconds without progress, while work is due, until /livez fails; 0: never
+    control = "/run/tailer.sock"  # Unix socket for `tailer status`, `pause`, ...; default: this file's name with .sock
+    control_token_file = "token"  # token for the same through the address of `metrics`; default: refused there
     engine = "local"              # this process reads the rows; "spark": executors; "auto": executors for large
                                   # versions
 
@@ -161,11 +163,23 @@ class _Checks:
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         engines = file.engine, spark, stores
-        settings = Settings(self.path, state_table, file.drain_s, pipelines, metrics, *engines, file.hung_s)
+        settings = Settings(
+            self.path, state_table, file.drain_s, pipelines, metrics, *engines, file.hung_s, *self._control(file)
+        )
         self._overlaps(settings)
         self._overlaps_in_stores(settings)
         self._check_state_folder(settings)
         return settings
+
+    def _control(self, file: FileShape) -> tuple[Path | None, bool, Path | None]:
+        """Return the control socket, whether it was asked for, and the file of the token."""
+        token_file = None
+        if file.control_token_file is not None:
+            token_file = self._attempt(("control_token_file",), self._folder(file.control_token_file))
+        if file.control is None:
+            return self.path.absolute().with_suffix(".sock"), False, token_file
+        socket = self._attempt(("control",), self._folder(file.control)) if file.control else None
+        return socket, socket is not None, token_file
 
     def _pipeline(
         self, name: str, read: PipelineTable, stateless: bool, engine: EngineKind | None, stores: Stores

@@ -3,21 +3,22 @@
 The server is uvicorn, the applications are Starlette's.
 """
 
-import logging
+import errno
+import os
 import socket
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import anyio
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
-__all__ = ["HttpServer", "listen"]
+__all__ = ["HttpServer", "listen", "listen_unix"]
 
+_PROBE_S: Final = 5.0
 _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
-
-_log = logging.getLogger(__name__)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -31,6 +32,37 @@ def listen(host: str, port: int) -> socket.socket:
         opened.close()
         raise
     return opened
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Open a Unix socket at `path` that only this user may connect to. One that nobody serves is replaced.
+
+    Raises `OSError`.
+    """
+    if path.is_socket():
+        if _is_served(path):
+            raise OSError(errno.EADDRINUSE, "another daemon serves it")
+        path.unlink()
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        opened.bind(str(path))
+    except OSError:
+        opened.close()
+        raise
+    finally:
+        os.umask(mask)
+    return opened
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+    return True
 
 
 class HttpServer:

@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 
 from tailer.daemon.logs import about
 from tailer.errors import TailerError
+from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retry import revival_pause_s
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
@@ -99,6 +100,11 @@ class Lifecycle:
         self._paused = False
         if self._running is None:
             self._news.set()
+
+    def order(self, reaction: OnDataLoss) -> None:
+        """Get past lost data once as `reaction` says, or deliver a snapshot of all rows; begin a run if none is."""
+        self.status.order = reaction
+        self.resume()
 
     def end(self, why: str) -> None:
         """End the current run after its transaction, and then `run`."""

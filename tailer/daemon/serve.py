@@ -4,10 +4,11 @@ Messages go to standard error, because standard output belongs to the stdout sin
 """
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio import to_thread
@@ -31,6 +32,9 @@ from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
 
+if TYPE_CHECKING:
+    from tailer.daemon.control import Control
+
 __all__ = ["close_sinks", "open_layout", "open_sink", "serve"]
 
 CLOSE_S: Final = 5.0
@@ -45,7 +49,7 @@ async def serve(settings: Settings) -> None:
     """
     statuses = [_status_of(each) for each in settings.pipelines]
     opened: list[Sink] = []
-    async with _monitored(settings, statuses):
+    async with _served(settings, statuses) as control:
         await _import_clients(settings)
         try:
             delta = any(map(_is_written_by_spark, settings.pipelines))
@@ -58,10 +62,12 @@ async def serve(settings: Settings) -> None:
                 lifecycles = [
                     Lifecycle(status, make, revives=True) for status, make in zip(statuses, makes, strict=True)
                 ]
-                summaries = Summaries(statuses)
+                summaries, runs = Summaries(statuses), Runs(lifecycles, settings.drain_s)
+                if control is not None:
+                    control.runs = runs
                 async with background() as group:
                     group.start_soon(summaries.run)
-                    failures = await Runs(lifecycles, settings.drain_s).run()
+                    failures = await runs.run()
                 summaries.log()
         finally:
             await close_sinks(opened)
@@ -136,36 +142,90 @@ async def close_sinks(sinks: Sequence[Sink]) -> None:
 
 
 @asynccontextmanager
-async def _monitored(settings: Settings, statuses: Sequence[PipelineStatus]) -> AsyncIterator[None]:
-    """Serve metrics at the configured address, if any. Raises `ConfigError` if that fails."""
-    if settings.metrics is None:
-        yield
-        return
+async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> AsyncIterator["Control | None"]:
+    """Serve metrics, status and control at the configured places. Yield the control, if its libraries are installed.
+
+    Raises `ConfigError` if what was asked for cannot be served.
+    """
     try:
-        from tailer.daemon.http_server import HttpServer, listen  # noqa: PLC0415 - its libraries are an extra
+        from tailer.daemon.control import Control  # noqa: PLC0415 - its libraries are an extra
+        from tailer.daemon.http_server import HttpServer  # noqa: PLC0415
         from tailer.daemon.monitor import Monitor  # noqa: PLC0415
     except ImportError as error:
-        reason = f"cannot be served: {error}"
-        raise ConfigError(f"{settings.path}: metrics", reason, how_to_install("daemon")) from error
-    host, port = settings.metrics
-    monitor = Monitor(statuses, settings.hung_s)
+        if settings.metrics is not None or settings.must_control:
+            key = "metrics" if settings.metrics is not None else "control"
+            reason = f"cannot be served: {error}"
+            raise ConfigError(f"{settings.path}: {key}", reason, how_to_install("daemon")) from error
+        yield None
+        return
+    monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(settings.pipelines), []
+    token = _read_token(settings)
+    if settings.metrics is not None:
+        listeners.append((monitor.app(control.route(token, needs_token=True)), _open_address(settings)))
+    path, opened = settings.control, _open_control(settings)
+    if opened is not None:
+        listeners.append((monitor.app(control.route(None, needs_token=False)), opened))
+    server = HttpServer(listeners)
+    server.start()
     try:
-        opened = await to_thread.run_sync(listen, host, port)
+        async with background() as group:
+            group.start_soon(monitor.beat)
+            yield control
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(server.stop)
+        if path is not None and opened is not None:
+            path.unlink(missing_ok=True)
+
+
+def _open_address(settings: Settings) -> socket.socket:
+    """Open the address of the metrics. Raises `ConfigError`."""
+    from tailer.daemon.http_server import listen  # noqa: PLC0415 - its libraries are an extra
+
+    assert settings.metrics is not None, "asked before"
+    host, port = settings.metrics
+    try:
+        opened = listen(host, port)
     except OSError as error:
         reason = f"cannot listen on {host} port {port}: {error.strerror or error}"
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
-    server = HttpServer([(monitor.app(), opened)])
-    server.start()
     port = opened.getsockname()[1]
     _log.info("metrics on http://%s:%d/metrics, health on its /livez and /readyz, and /status", host, port)
+    return opened
+
+
+def _open_control(settings: Settings) -> socket.socket | None:
+    """Open the control socket, if any. Raises `ConfigError` only if it was asked for."""
+    from tailer.daemon.http_server import listen_unix  # noqa: PLC0415 - its libraries are an extra
+
+    if settings.control is None:
+        return None
     try:
-        async with background() as group:
-            group.start_soon(monitor.beat)
-            yield
-    finally:
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(server.stop)
+        return listen_unix(settings.control)
+    except OSError as error:
+        reason = f"cannot listen on {settings.control}: {error.strerror or error}"
+        if settings.must_control:
+            remedy = "Give a short path in a folder that the daemon may write, and that no other daemon uses."
+            raise ConfigError(f"{settings.path}: control", reason, remedy) from error
+        _log.warning("no control socket: %s; set control to another path", reason)
+        return None
+
+
+def _read_token(settings: Settings) -> str | None:
+    """Read the token of control over TCP. Raises `ConfigError`."""
+    path = settings.control_token_file
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        token, reason = "", f"{path} cannot be read: {type(error).__name__}"
+    else:
+        reason = f"{path} is empty"
+    if not token:
+        raise ConfigError(f"{settings.path}: control_token_file", reason, "Put a token of your own into it.")
+    return token
 
 
 def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:

@@ -100,7 +100,7 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         hint=status.hint,
         draining=status.is_draining,
         retry_at=None if status.retry_at_s is None else _time(status.retry_at_s),
-        order=status.order,
+        order=status.order.value if status.order is not None else "",
         table=status.table,
         sink=status.sink_kind,
         position=None if position is None else str(position),

@@ -2,7 +2,9 @@
 
 A session that reads such a version ends, and `DataLoss` remembers it as an `UndeliverableVersion`. The next session
 delivers everything before it and then calls `DataLoss.get_past`. As `OnDataLoss` says, that stops with the error,
-announces a gap and continues after it, or delivers a snapshot. If the log no longer holds the state to continue from, a
+announces a gap and continues after it, or delivers a snapshot. An operator may order either once, in place of what the
+policy says; a snapshot can also be ordered where nothing is lost, and then takes the place of the next version that is
+due. If the log no longer holds the state to continue from, a
 pipeline without an end waits until the log changes.
 """
 
@@ -29,10 +31,11 @@ from tailer.errors import (
 from tailer.events import Gap
 from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, Session
 from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.status import PipelineStatus
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["DataLoss", "UndeliverableVersion"]
+__all__ = ["DataLoss", "UndeliverableVersion", "is_lost"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,18 +45,26 @@ _REMIND_S: Final = 600.0
 _WAIT_POLLS: Final = 10  # between two reads of a log without the state to continue from
 
 
+def is_lost(error: BaseException | None) -> bool:
+    """Return whether `error` says that changes are lost for good, so that a pipeline may go on after them."""
+    return isinstance(error, _LOST)
+
+
 class DataLoss:
     """The undeliverable version of a pipeline, if there is one, remembered over all of its sessions.
 
-    `poll_interval_s`: as in `Limits`.
+    `poll_interval_s`: as in `Limits`. `status`: has the operator's order.
     """
 
-    def __init__(self, name: str, table: TableLog, policy: Policy, wake: Wake, poll_interval_s: float) -> None:
+    def __init__(
+        self, name: str, table: TableLog, policy: Policy, wake: Wake, poll_interval_s: float, status: PipelineStatus
+    ) -> None:
         self._name = name
         self._table = table
         self._policy = policy
         self._wake = wake
         self._poll_interval_s = poll_interval_s
+        self._status = status
         self._undeliverable: UndeliverableVersion | None = None
         self._awaited = _Awaited(name)
 
@@ -61,6 +72,32 @@ class DataLoss:
     def is_known(self) -> bool:
         """Return whether there is an undeliverable version."""
         return self._undeliverable is not None
+
+    @property
+    def _reaction(self) -> OnDataLoss:
+        return self._status.order or self._policy.on_data_loss
+
+    def obey(self, version: int) -> bool:
+        """Let the snapshot that an operator ordered, if any, stand in for `version`, which is due. Return whether."""
+        if self._status.order is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
+            return False
+        error = ChangesUnavailable(self._table.uri, version, "an operator ordered a snapshot in place of its changes")
+        self._undeliverable = UndeliverableVersion(error, version, self._table.state_id or "", skippable=True)
+        return True
+
+    def note_resume(self, point: ResumePoint) -> None:
+        """Forget the undeliverable version if the sink already has a part of the snapshot in its place."""
+        undeliverable = self._undeliverable
+        if undeliverable is not None and point.snapshot and undeliverable.snapshot == point.version:
+            self._forget()
+
+    def note_caught_up(self) -> None:
+        """Forget the order to skip what is lost: everything can be read."""
+        if self._status.order is OnDataLoss.SKIP:
+            self._status.order = None
+
+    def _forget(self) -> None:
+        self._undeliverable = self._status.order = None
 
     def forget_other(self, table_id: str) -> None:
         """Forget an undeliverable version of another table than `table_id`."""
@@ -81,7 +118,7 @@ class DataLoss:
     def note(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
         """Remember `error`, which stopped a session, unless another session would only fail in the same way."""
         version: int | None = getattr(error, "version", None)
-        lost = isinstance(error, _LOST) and self._policy.on_data_loss is not OnDataLoss.FAIL
+        lost = isinstance(error, _LOST) and self._reaction is not OnDataLoss.FAIL
         before = self._undeliverable
         if error.table != self._table.uri or version is None or (nothing_lost and not lost):
             return
@@ -96,7 +133,7 @@ class DataLoss:
 
         `has_end`: whether the pipeline ends at some version. It then raises `StateUnknown` instead of waiting.
         """
-        goes_past = self._policy.on_data_loss is not OnDataLoss.FAIL
+        goes_past = self._reaction is not OnDataLoss.FAIL
         if not goes_past or not isinstance(error, _LOST_LOG) or error.table != self._table.uri:
             return False
         loss = error if self._undeliverable is None else self._undeliverable.error
@@ -121,7 +158,7 @@ class DataLoss:
         if not undeliverable.skippable or not isinstance(session, AnnouncesGaps):
             raise undeliverable.error
         replaced = isinstance(undeliverable.error, TableReplaced)
-        if self._policy.on_data_loss is OnDataLoss.RESNAPSHOT or replaced:
+        if self._reaction is OnDataLoss.RESNAPSHOT or replaced:
             first = 0 if replaced else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
             may_return = not replaced and not point.snapshot
@@ -135,7 +172,7 @@ class DataLoss:
         _log.warning(
             "%s: the changes of versions %d to %d are lost; continuing after them", self._name, version, found - 1
         )
-        self._undeliverable = None
+        self._forget()
         return ResumePoint(found)
 
     async def _is_restored(self, version: int) -> bool:
@@ -143,6 +180,7 @@ class DataLoss:
         if self._undeliverable is None or not await self._undeliverable.is_restored(self._table, version):
             return False
         self._undeliverable = None
+        self.note_caught_up()
         await self._wake.wait(self._poll_interval_s)
         return True
 
@@ -166,6 +204,7 @@ class DataLoss:
                 if may_return and await self._is_restored(first):
                     return None
                 gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
+                undeliverable.snapshot = version
                 await session.resnapshot(gap, page, pages)
                 return version + 1
         raise undeliverable.error
@@ -194,6 +233,7 @@ class UndeliverableVersion:
     """A version of the table `table_id` that stopped a session with `error`.
 
     `skippable`: whether the pipeline may continue after it. `tried`: whether a session has tried to get past it.
+    `snapshot`: the version whose rows are delivered in its place; None: not begun.
     """
 
     error: LogError | ChangeError
@@ -201,6 +241,7 @@ class UndeliverableVersion:
     table_id: str
     skippable: bool
     tried: bool = False
+    snapshot: int | None = None
 
     def gap(self, table_id: str, first: int, last: int, snapshot: bool) -> Gap:
         """Make the gap to announce for the lost versions `first` to `last`."""

@@ -67,7 +67,7 @@ class Pipeline:
         self._retries = retries
         self._vacuum_watch = vacuum_watch
         self._looked_back = -_LOOK_BACK_S
-        self._loss = DataLoss(name, table, policy, wake, polling.shortest_s)
+        self._loss = DataLoss(name, table, policy, wake, polling.shortest_s, retries.status)
 
     def stop(self) -> None:
         """Finish and commit the current versions, then return from `run`."""
@@ -120,6 +120,7 @@ class Pipeline:
     async def _deliver_all(self, session: Session, last: int | None) -> bool:
         """Deliver everything up to `last`. Return False if the undeliverable version has become readable."""
         point = session.resume or await self._first_start(session, last)
+        self._loss.note_resume(point)
         if self._loss.blocks(point.version, last):
             after_loss = await self._loss.get_past(session, point)
             if after_loss is None:
@@ -142,6 +143,8 @@ class Pipeline:
             versions = await session.plan()
             if versions is None:
                 await self._wait(session, point.version - 1)
+                continue
+            if self._loss.obey(point.version):
                 continue
             self._retries.status.note_work(versions.last, versions.oldest_ms, versions.size_bytes)
             self._polling.found()
@@ -199,6 +202,7 @@ class Pipeline:
         """Commit what is open, up to the version `latest`, then wait for a new one."""
         await session.commit()
         self._retries.note_caught_up(latest)
+        self._loss.note_caught_up()
         kept_ms = self._table.retention_ms
         self._retries.status.note_table(latest, kept_ms)
         if self._vacuum_watch is not None and kept_ms is not None:

@@ -28,6 +28,7 @@ from typing import Final
 from tailer.errors import TailerError
 from tailer.metrics import Counter, Gauge
 from tailer.pipeline.backlog import Backlog
+from tailer.pipeline.policy import OnDataLoss
 from tailer.plan import Position
 
 __all__ = [
@@ -137,7 +138,7 @@ class PipelineStatus:
         self.backlog: Final = Backlog()
         self.fault: Fault | None = None  # the last one, which may be over
         self.retry_at_s: float | None = None
-        self.order = ""  # of an operator, not obeyed yet
+        self.order: OnDataLoss | None = None  # of an operator, not obeyed yet
         self._clock = clock
         self._hold = _Hold.RUNNING
         self._work = _Work.NOTHING

@@ -1,0 +1,75 @@
+"""`tailer status`: show what the running daemon is doing."""
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tailer.cli.control import connection, daemon_options
+
+if TYPE_CHECKING:
+    from tailer.daemon.status_report import PipelineReport
+
+__all__ = ["command"]
+
+COLUMNS: Final = ("pipeline", "state", "since", "delivered", "latest", "behind", "rows", "why")
+_COLORS: Final = {"retrying": "yellow", "paused": "yellow", "stopped": "red"}
+
+
+@click.command("status")
+@daemon_options
+@click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as it is (operations.md).")
+def command(config: Path | None, url: str | None, token_file: Path | None, as_json: bool) -> None:
+    """Show what the running daemon is doing.
+
+    CONFIG is the daemon's configuration, and leads to its Unix socket; --url is the address of its `metrics`. The
+    output is a table on a terminal, otherwise lines with tabs between the columns.
+    """
+    report = connection(config, url, token_file).status()
+    rows = [_row(pipeline, report.at) for pipeline in report.pipelines]
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    elif sys.stdout.isatty():
+        table = Table(box=box.SIMPLE)
+        for column in COLUMNS:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*row, style=_COLORS.get(row[1]))
+        Console().print(table)
+    else:
+        for row in (COLUMNS, *rows):
+            click.echo("\t".join(row))
+
+
+def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
+    lag = pipeline.lag
+    behind = "-" if lag.versions is None else f"{lag.versions} versions"
+    if lag.versions and lag.seconds is not None:
+        behind += f", {lag.seconds:.0f} s"
+    return (
+        pipeline.name,
+        pipeline.state.value,
+        _ago((now - pipeline.since).total_seconds()),
+        _text(pipeline.delivered),
+        _text(pipeline.latest),
+        behind,
+        "-" if pipeline.rows is None else str(sum(pipeline.rows.values())),
+        " ".join(filter(None, (pipeline.why, f"Hint: {pipeline.hint}" if pipeline.hint else ""))),
+    )
+
+
+def _text(version: int | None) -> str:
+    return "-" if version is None else str(version)
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,58 @@
+"""Ask the running daemon, through its Unix socket or over TCP, for `tailer status` and the verbs of control."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import msgspec
+
+from tailer.daemon.status_report import FORMAT, StatusReport
+from tailer.errors import ConfigError
+
+__all__ = ["DaemonClient"]
+
+TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonClient:
+    """A daemon behind `socket`, or at `url` with `token`."""
+
+    socket: Path | None = None
+    url: str | None = None
+    token: str | None = None
+
+    @property
+    def _where(self) -> str:
+        return self.url or str(self.socket)
+
+    def status(self) -> StatusReport:
+        """Return the status of all pipelines. Raises `ConfigError`."""
+        report = msgspec.json.decode(self._ask("GET", "/status").content, type=StatusReport)
+        if report.format != FORMAT:
+            reason = f"the daemon reports its status in format {report.format}, and this command knows {FORMAT}"
+            raise ConfigError(self._where, reason, "Use the command of the daemon's version.")
+        return report
+
+    def order(self, pipeline: str, verb: str) -> str:
+        """Give the order `verb`; return the daemon's answer. Raises `ConfigError` if it refuses."""
+        answer = self._ask("POST", f"/pipelines/{pipeline}/{verb}")
+        try:
+            said: Any = answer.json()["message"]
+        except (ValueError, KeyError, TypeError):
+            said = f"answered {answer.status_code}"
+        if answer.status_code != httpx2.codes.OK:
+            raise ConfigError(f"{verb} {pipeline}", str(said), "`tailer status` shows what each pipeline is doing.")
+        return str(said)
+
+    def _ask(self, method: str, path: str) -> httpx2.Response:
+        transport = None if self.socket is None else httpx2.HTTPTransport(uds=str(self.socket))
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        base = self.url or "http://daemon"
+        try:
+            with httpx2.Client(transport=transport, base_url=base, headers=headers, timeout=TIMEOUT_S) as client:
+                return client.request(method, path)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            remedy = "Check that `tailer run` is running with this configuration, as the same user."
+            raise ConfigError(self._where, f"no daemon answers: {error}", remedy) from error

@@ -1,0 +1,129 @@
+"""Orders of an operator to the running daemon: pause, resume, resnapshot and skip a pipeline.
+
+They come as `POST /pipelines/NAME/VERB`, through a Unix socket that only the daemon's user may connect to, or over TCP
+with a token. None of them touches progress: a pause ends a run after its transaction, and the next run begins with the
+sink's progress, as after any error or restart.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+from anyio import from_thread, to_thread
+from anyio.lowlevel import EventLoopToken, current_token
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tailer.config.pipelines import PipelineSettings
+from tailer.config.placement import Writers
+from tailer.daemon.runs import Lifecycle, Runs
+from tailer.pipeline.data_loss import is_lost
+from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.status import PipelineState
+
+__all__ = ["VERBS", "Control"]
+
+ANSWER_S: Final = 10.0
+
+
+class _RefusedError(Exception):
+    """An order that cannot be obeyed; the text says why, and what can be done."""
+
+
+class Control:
+    """The orders to the pipelines of `runs`, once it is set. Made in the event loop that the pipelines run in."""
+
+    def __init__(self, pipelines: tuple[PipelineSettings, ...]) -> None:
+        self.runs: Runs | None = None
+        self._announces_gaps = {each.name: each.write is Writers.DRIVER for each in pipelines}
+        self._loop: EventLoopToken = current_token()
+
+    def route(self, token: str | None, needs_token: bool) -> Route:
+        """Return the route of orders. `needs_token`: refuse those without `token`, or all if there is none."""
+
+        async def answer(request: Request) -> Response:
+            if needs_token and (refusal := _refusal(request, token)):
+                return refusal
+            return await self._answer(request.path_params["name"], request.path_params["verb"])
+
+        return Route("/pipelines/{name}/{verb}", answer, methods=["POST"])
+
+    async def _answer(self, name: str, verb: str) -> Response:
+        lifecycle = None if self.runs is None else self.runs.lifecycles.get(name)
+        if verb not in VERBS:
+            return _said(404, f"there is no order {verb!r}; there are {', '.join(VERBS)}")
+        if lifecycle is None:
+            return _said(404, f"there is no pipeline {name!r}, or it has not been started yet")
+        try:
+            with anyio.fail_after(ANSWER_S):
+                return _said(200, await to_thread.run_sync(self._obey, lifecycle, verb, abandon_on_cancel=True))
+        except _RefusedError as refused:
+            return _said(409, str(refused))
+        except (TimeoutError, RuntimeError):
+            return _said(503, "the event loop of the pipelines does not answer; see /livez")
+
+    def _obey(self, lifecycle: Lifecycle, verb: str) -> str:
+        """Run the order in the event loop of the pipelines, and return what to tell the operator."""
+        able = self._announces_gaps[lifecycle.status.name]
+        return from_thread.run_sync(VERBS[verb], lifecycle, able, token=self._loop)
+
+
+def _refusal(request: Request, token: str | None) -> Response | None:
+    """Return the answer to a request that lacks the right token; None for one that has it."""
+    if token is None:
+        return _said(403, "orders over TCP need control_token_file in the configuration; or use the Unix socket")
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if hmac.compare_digest(given.encode(), token.encode()):
+        return None
+    return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
+
+
+def _said(code: int, text: str) -> Response:
+    return JSONResponse({"message": text}, code)
+
+
+def _pause(lifecycle: Lifecycle, _able: bool) -> str:
+    name = lifecycle.status.name
+    if lifecycle.status.state is PipelineState.PAUSED:
+        return f"{name} is paused already"
+    lifecycle.pause()
+    return f"{name} pauses after its transaction"
+
+
+def _resume(lifecycle: Lifecycle, _able: bool) -> str:
+    name, runs = lifecycle.status.name, lifecycle.is_running
+    lifecycle.resume()
+    return f"{name} {'runs' if runs else 'begins again, after the progress of its sink'}"
+
+
+def _resnapshot(lifecycle: Lifecycle, able: bool) -> str:
+    _check(lifecycle, able)
+    lifecycle.order(OnDataLoss.RESNAPSHOT)
+    return f"{lifecycle.status.name} delivers all rows of the newest version, as soon as a version is due"
+
+
+def _skip(lifecycle: Lifecycle, able: bool) -> str:
+    _check(lifecycle, able)
+    status = lifecycle.status
+    if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
+        reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
+        raise _RefusedError(reason)
+    lifecycle.order(OnDataLoss.SKIP)
+    return f"{status.name} announces the gap and continues after it"
+
+
+def _check(lifecycle: Lifecycle, able: bool) -> None:
+    """Raise if the pipeline cannot announce a gap."""
+    if not able:
+        reason = 'is written by executors, and only the driver can announce a gap: set write = "driver"'
+        raise _RefusedError(f"{lifecycle.status.name} {reason}")
+
+
+VERBS: Final[dict[str, Callable[[Lifecycle, bool], str]]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "resnapshot": _resnapshot,
+    "skip": _skip,
+}

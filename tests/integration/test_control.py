@@ -1,0 +1,247 @@
+"""Orders to a running daemon: every verb, while commits go on and the daemon is killed."""
+
+import json
+import random
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from tailer.daemon.client import DaemonClient
+from tailer.errors import ConfigError
+from tests.support.daemon.commands import Orders, background, in_terminal, tailer
+from tests.support.daemon.process import until
+
+# The client library forgets a Unix socket that nobody serves.
+pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
+
+Change = tuple[int, str, int | None]
+GAP: Final = (1, "gap", None)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """A table with one version, followed into a Delta table by the configuration `t.toml` beside it."""
+    table = Orders(tmp_path / "orders")
+    table.insert(*range(10))
+    text = '[pipelines.copy]\ntable = "orders"\npoll_interval_s = 0.1\nsink = {kind = "delta", path = "copy"}'
+    (tmp_path / "t.toml").write_text(text)
+    return table
+
+
+@pytest.fixture
+def config(orders: Orders) -> Path:
+    """The configuration."""
+    return orders.path.parent / "t.toml"
+
+
+@pytest.fixture
+def client(config: Path) -> DaemonClient:
+    """The client of the daemon."""
+    return DaemonClient(socket=config.with_suffix(".sock"))
+
+
+def copied(orders: Orders) -> list[Change]:
+    """Return the rows delivered so far."""
+    try:
+        return list(orders.copied_to(orders.path.parent / "copy"))
+    except TableNotFoundError:
+        return []
+
+
+def state(client: DaemonClient) -> str:
+    """Return the state of the pipeline; empty while the daemon does not answer."""
+    try:
+        return client.status().pipelines[0].state.value
+    except ConfigError:
+        return ""
+
+
+def remove_files(table: Path, version: int) -> None:
+    """Remove the data files that a version has added, as VACUUM does."""
+    for line in (table / "_delta_log" / f"{version:020d}.json").read_text().splitlines():
+        if "add" in (action := json.loads(line)):
+            (table / action["add"]["path"]).unlink()
+
+
+def test_pause_and_resume(orders: Orders, config: Path, client: DaemonClient) -> None:
+    with background("run", config):
+        until(lambda: copied(orders) == orders.changes)
+        assert stat.S_IMODE(config.with_suffix(".sock").stat().st_mode) == 0o600
+        done = tailer("pause", "copy", config)
+        assert (done.returncode, done.stdout) == (0, "copy pauses after its transaction\n")
+        until(lambda: state(client) == "paused")
+        before = orders.changes.copy()
+        orders.insert(20)
+        time.sleep(1)
+        assert copied(orders) == before
+        said = tailer("status", config).stdout.splitlines()
+        assert said[0].split("\t")[:2] == ["pipeline", "state"]
+        assert said[1].split("\t")[:2] == ["copy", "paused"]
+        assert "an operator paused it Hint: `tailer resume` with copy" in said[1]
+        report: dict[str, Any] = json.loads(tailer("status", config, "--json").stdout)
+        assert (report["pipelines"][0]["state"], report["pipelines"][0]["delivered"]) == ("paused", 0)
+        assert tailer("resume", "copy", config).returncode == 0
+        until(lambda: copied(orders) == orders.changes)
+        code, shown = in_terminal("status", config)
+        assert (code, "streaming" in shown, "delivered" in shown) == (0, True, True)
+
+
+def test_a_pause_ends_with_the_process(orders: Orders, config: Path, client: DaemonClient) -> None:
+    with background("run", config) as daemon:
+        until(lambda: copied(orders) == orders.changes)
+        client.order("copy", "pause")
+        until(lambda: state(client) == "paused")
+        orders.insert(20)
+        daemon.kill()
+        daemon.communicate()
+    assert state(client) == ""
+    with background("run", config) as daemon:  # over the socket that the killed one has left
+        until(lambda: copied(orders) == orders.changes)
+        until(lambda: state(client) == "streaming")
+        daemon.terminate()
+        daemon.communicate(timeout=30)
+    assert not config.with_suffix(".sock").exists()
+
+
+def test_orders_at_random_while_commits_go_on_and_the_daemon_is_killed(
+    orders: Orders, config: Path, client: DaemonClient
+) -> None:
+    chance = random.Random(7)
+    over = threading.Event()
+
+    def commit() -> None:
+        number = 100
+        while not over.is_set():
+            orders.insert(number, number + 1)
+            number += 2
+
+    committing = threading.Thread(target=commit)
+    committing.start()
+    try:
+        for _ in range(4):
+            with background("run", config) as daemon:
+                until(lambda: state(client) != "")
+                for _ in range(12):
+                    client.order("copy", chance.choice(["pause", "resume"]))
+                    time.sleep(chance.uniform(0, 0.3))
+                daemon.kill()
+                daemon.communicate()
+    finally:
+        over.set()
+        committing.join()
+    with background("run", config):
+        until(lambda: copied(orders) == orders.changes)
+
+
+@pytest.fixture
+def kept(orders: Orders, config: Path) -> Orders:
+    """The table, beside a second pipeline that keeps the daemon running."""
+    config.write_text(config.read_text() + '\n[pipelines.other]\ntable = "orders"\nsink = {kind = "files", path = "x"}')
+    return orders
+
+
+def lose(kept: Orders, client: DaemonClient, how: Callable[[], None]) -> None:
+    """Stop the pipeline by a version that cannot be read, with the next one delivered after it."""
+    until(lambda: copied(kept) == kept.changes)
+    for name in ("copy", "other"):
+        client.order(name, "pause")
+    until(lambda: all(each.state.value == "paused" for each in client.status().pipelines))
+    how()
+    client.order("copy", "resume")
+    until(lambda: state(client) == "stopped")
+    assert client.status().pipelines[0].why.startswith("FileVacuumed: ")
+
+
+def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
+    def vacuum() -> None:
+        kept.insert(20)
+        kept.insert(21)
+        remove_files(kept.path, 1)
+
+    with background("run", config):
+        until(lambda: state(client) == "streaming")
+        with pytest.raises(ConfigError, match="there is nothing to skip"):
+            client.order("copy", "skip")
+        lose(kept, client, vacuum)
+        done = tailer("skip", "copy", config)
+        assert (done.returncode, done.stdout) == (0, "copy announces the gap and continues after it\n")
+        wanted = [change if change[0] != 1 else GAP for change in kept.changes]
+        until(lambda: copied(kept) == wanted)
+        # Once: the next loss stops it again.
+        kept.insert(22)
+        until(lambda: copied(kept) == [*wanted, kept.changes[-1]])
+        client.order("copy", "pause")
+        until(lambda: state(client) == "paused")
+        kept.insert(23)
+        remove_files(kept.path, kept.version)
+        client.order("copy", "resume")
+        until(lambda: state(client) == "stopped")
+
+
+def test_resnapshot_after_a_loss_and_without_one(kept: Orders, config: Path, client: DaemonClient) -> None:
+    def vacuum() -> None:
+        kept.insert(20)
+        DeltaTable(kept.path).delete("id = 20")
+        kept.version += 1
+        remove_files(kept.path, 1)
+
+    with background("run", config):
+        lose(kept, client, vacuum)
+        assert tailer("resnapshot", "copy", config).returncode == 0
+        first: list[Change] = [(0, "insert", each) for each in range(10)]
+        again: list[Change] = [(2, "gap", None), *((2, "insert", each) for each in range(10))]
+        until(lambda: copied(kept) == first + again)
+        client.order("copy", "resnapshot")  # nothing is due: it waits for a version
+        until(lambda: client.status().pipelines[0].order == "resnapshot")
+        time.sleep(0.5)
+        assert copied(kept) == first + again
+        kept.insert(30)
+        third: list[Change] = [(3, "gap", None), *((3, "insert", each) for each in (*range(10), 30))]
+        until(lambda: copied(kept) == first + again + third)
+        assert client.status().pipelines[0].order == ""
+        kept.insert(31)
+        until(lambda: copied(kept) == [*first, *again, *third, (4, "insert", 31)])
+
+
+def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("open sesame\n")
+    plain = config.read_text()
+    config.write_text(f'metrics = "127.0.0.1:0"\ncontrol = ""\ncontrol_token_file = "token"\n{plain}')
+    with background("run", config, "--log-format", "text") as daemon:
+        url = _address(daemon.stderr)
+        until(lambda: state(DaemonClient(url=url)) == "streaming")
+        for token in (None, "open", "open sesame!"):
+            with pytest.raises(ConfigError, match="the token is missing or wrong"):
+                DaemonClient(url=url, token=token).order("copy", "pause")
+        done = tailer("pause", "copy", "--url", url, "--token-file", secret)
+        assert (done.returncode, done.stdout) == (0, "copy pauses after its transaction\n")
+        until(lambda: state(DaemonClient(url=url)) == "paused")
+        assert tailer("status", "--url", url).stdout.splitlines()[1].startswith("copy\tpaused")
+    assert not config.with_suffix(".sock").exists()
+    config.write_text(f'metrics = "127.0.0.1:0"\n{plain}')
+    with background("run", config, "--log-format", "text") as daemon:
+        url = _address(daemon.stderr)
+        with pytest.raises(ConfigError, match="need control_token_file"):
+            DaemonClient(url=url, token="open sesame").order("copy", "pause")
+        with pytest.raises(ConfigError, match="no pipeline 'cpoy'"):
+            DaemonClient(socket=config.with_suffix(".sock")).order("cpoy", "pause")
+    assert orders.version == 0
+
+
+def _address(lines: Any) -> str:
+    line = next(line for line in lines if "metrics on http://" in line)
+    return str(line.partition("metrics on ")[2].partition("/metrics")[0])
+
+
+def test_a_daemon_that_does_not_run_is_named(config: Path) -> None:
+    done = tailer("status", config)
+    assert done.returncode == 2
+    assert "no daemon answers" in done.stderr
