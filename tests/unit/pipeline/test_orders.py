@@ -1,0 +1,81 @@
+"""A snapshot that an operator orders: once, and whole, whatever fails meanwhile."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sinks.testing.faults import Fault, FaultySink, Kind, Step
+from tailer.delta.table import DeltaTableLog
+from tailer.engine.local import LocalEngine
+from tailer.errors import FileVacuumed
+from tailer.events import Gap
+from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
+from tailer.pipeline.status import PipelineStatus
+from tailer.plan import Position
+from tailer.sink import Sink
+from tailer.start import Start
+from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
+from tests.support.streams import APP, Destination, Growing
+
+pytestmark = pytest.mark.anyio
+
+LATEST = Start.parse("latest")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Growing:
+    """A table whose versions 1 to 4 insert a row each."""
+    found = Growing(tmp_path / "t")
+    for version in range(1, 5):
+        found.insert([version])
+    return found
+
+
+async def deliver(table: Growing, sink: Sink, status: PipelineStatus, until: Start = LATEST) -> None:
+    """Deliver the table up to `until`, each batch in a transaction of its own."""
+    limits = Limits(max_rows=1, poll_interval_s=0.005)
+    log = DeltaTableLog(LocalStore(table.path))
+    made = row_pipeline(
+        "p", log, sink, LocalEngine(2), TimerWake(), Start.parse("earliest"), until, None, limits, None, status
+    )
+    with anyio.fail_after(20):
+        await made.run()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize("step", [Step.PROGRESS, Step.BEGIN, Step.WRITE, Step.ANNOUNCE, Step.COMMIT])
+async def test_a_fault_at_every_step_of_an_ordered_snapshot(table: Growing, step: Step, nth: int, after: bool) -> None:
+    there, status = Destination(), PipelineStatus("p")
+    await deliver(table, there.sink(), status, Start.parse("2"))
+    status.order = OnDataLoss.RESNAPSHOT
+    await deliver(table, FaultySink(there.sink(), Fault(step, Kind.FAIL, nth, after)), status)
+    assert there.delivered() == [(1, 1), (2, 2), (4, 1), (4, 2), (4, 3), (4, 4)]
+    assert [(event.first_version, event.version) for event in there.events(APP) if isinstance(event, Gap)] == [(3, 4)]
+    assert there.position() == Position.end(4)
+    assert status.order is None
+    table.insert([5])
+    await deliver(table, there.sink(), status)
+    assert there.delivered()[-1] == (5, 5)
+
+
+async def test_an_order_to_skip_ends_when_everything_can_be_read(table: Growing) -> None:
+    there, status = Destination(), PipelineStatus("p")
+    status.order = OnDataLoss.SKIP
+    async with anyio.create_task_group() as group:
+        log = DeltaTableLog(LocalStore(table.path))
+        made = row_pipeline("p", log, there.sink(), LocalEngine(2), TimerWake(), Start.parse("earliest"), status=status)
+        group.start_soon(made.run)
+        with anyio.fail_after(20):
+            while status.order is not None:  # noqa: ASYNC110 - a destination does not notify
+                await anyio.sleep(0.01)
+        made.stop()
+    version = table.insert([5])
+    (table.path / f"{version}-0.parquet").unlink()
+    with pytest.raises(FileVacuumed):
+        await deliver(table, there.sink(), status)
+    assert there.position() == Position.end(4)
