@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tailer.cli import CONTROL, VERBS
 from tailer.config.settings import load
 from tailer.errors import ConfigError, how_to_install
 
@@ -16,7 +17,11 @@ __all__ = ["commands", "connection", "daemon_options"]
 
 _CONFIG: Final = click.argument("config", type=click.Path(path_type=Path, readable=False), required=False)
 _URL: Final = click.option("--url", help="Address of the daemon's `metrics`, in place of CONFIG.")
-_TOKEN: Final = click.option("--token-file", type=click.Path(path_type=Path), help="The file of the token, with --url.")
+_TOKEN: Final = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The file of the token, with --url.",
+)
 
 
 def daemon_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,8 +46,22 @@ def connection(config: Path | None, url: str | None, token_file: Path | None) ->
     return DaemonClient(socket=socket)
 
 
-def _order(verb: str, help_text: str) -> click.Command:
-    @click.command(verb, help=help_text)
+_WHERE: Final = """
+CONFIG is the daemon's configuration, and leads to its Unix socket. With --url the order goes over TCP, and needs the
+token of `control_token_file`."""
+_HELP: Final = {
+    "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume`, or until the daemon "
+    "is started again.",
+    "resume": "PIPELINE goes on after the progress of its sink.",
+    "resnapshot": "PIPELINE announces a gap and delivers all rows of the newest version. The snapshot takes the place "
+    "of the next version that is due: where everything is delivered, it waits for the next commit. A stopped or paused "
+    "pipeline begins again.",
+    "skip": "PIPELINE, which lost changes have stopped, announces the gap and goes on after it, once.",
+}
+
+
+def _order(verb: str) -> click.Command:
+    @click.command(verb, help=f"{VERBS[verb]}\n\n{_HELP[verb]}\n{_WHERE}")
     @click.argument("pipeline")
     @daemon_options
     def command(pipeline: str, config: Path | None, url: str | None, token_file: Path | None) -> None:
@@ -51,30 +70,4 @@ def _order(verb: str, help_text: str) -> click.Command:
     return command
 
 
-_WHERE: Final = """
-
-CONFIG is the daemon's configuration, and leads to its Unix socket. With --url the order goes over TCP, and needs the
-token of `control_token_file`."""
-
-commands: Final = {
-    "pause": _order(
-        "pause",
-        "Pause PIPELINE after the transaction it is at.\n\nIt stays paused until `tailer resume`, or until the daemon "
-        "is started again." + _WHERE,
-    ),
-    "resume": _order(
-        "resume",
-        "Let PIPELINE run, after a pause or after the error that stopped it.\n\nIt goes on after the progress of its "
-        "sink." + _WHERE,
-    ),
-    "resnapshot": _order(
-        "resnapshot",
-        "Let PIPELINE announce a gap and deliver all rows of the newest version, once.\n\nThe snapshot takes the place "
-        "of the next version that is due: where everything is delivered, it waits for the next commit. A stopped or "
-        "paused pipeline begins again." + _WHERE,
-    ),
-    "skip": _order(
-        "skip",
-        "Let PIPELINE, which lost changes have stopped, announce the gap and go on after it, once." + _WHERE,
-    ),
-}
+commands: Final = {verb: _order(verb) for verb in CONTROL}

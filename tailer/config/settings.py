@@ -175,10 +175,14 @@ class _Checks:
         """Return the control socket, whether it was asked for, and the file of the token."""
         token_file = None
         if file.control_token_file is not None:
-            token_file = self._attempt(("control_token_file",), self._folder(file.control_token_file))
+            token_file = self._attempt(
+                ("control_token_file",), partial(local_folder, file.control_token_file, self.path.parent, "")
+            )
         if file.control is None:
             return self.path.absolute().with_suffix(".sock"), False, token_file
-        socket = self._attempt(("control",), self._folder(file.control)) if file.control else None
+        socket = None
+        if file.control:
+            socket = self._attempt(("control",), partial(local_folder, file.control, self.path.parent, ""))
         return socket, socket is not None, token_file
 
     def _pipeline(

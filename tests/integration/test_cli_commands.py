@@ -4,13 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
 from tailer.cli import VERBS
+from tailer.cli import tailer as group
 from tailer.plan import ChangePlan, Regime
 from tests.support.daemon.commands import Orders, in_terminal, tailer
 from tests.support.follow import plans
@@ -51,7 +51,7 @@ def test_the_overview_names_every_verb_and_loads_none() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_says_of_itself_what_the_overview_says_of_it(verb: str) -> None:
-    command = import_module(f"tailer.cli.{verb}").command
+    command = group.get_command(click.Context(group), verb)
     assert isinstance(command, click.Command)
     assert (command.name, (command.help or "").splitlines()[0]) == (verb, VERBS[verb])
 
