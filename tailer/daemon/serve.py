@@ -191,7 +191,7 @@ def _open_address(settings: Settings) -> socket.socket:
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
     port = opened.getsockname()[1]
-    _log.info("metrics on http://%s:%d/metrics, health on its /livez and /readyz, and /status", host, port)
+    _log.info("metrics on http://%s:%d/metrics and health on its /livez, /readyz and /status", host, port)
     return opened
 
 
