@@ -1,7 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-long test-golden test-stores test-spark test-kafka test-faults test-tiers test-all check \
-	check-deploy check-chart check-alerts check-unit bench soak setup java
+.PHONY: demo test test-long test-golden test-stores test-spark test-kafka test-faults test-page test-tiers test-all \
+	check check-deploy check-chart check-alerts check-unit bench soak setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -61,6 +61,10 @@ test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSI
 
 test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
 	$(PYTEST) --tier faults
+
+test-page: .venv/.synced
+	@command -v chromium >/dev/null || $(call lacks,Chromium)
+	$(PYTEST) --tier page
 
 # Every test is in one tier.
 test-tiers: .venv/.synced

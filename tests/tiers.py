@@ -30,14 +30,15 @@ __all__ = [
     "watching",
 ]
 
-# The tiers of `make test-all`, and those of `make soak` and `make bench` alone.
+# The tiers of `make test-all`, and those that have only a target of their own.
 TIERS: Final = ("test", "long", "golden", "stores", "spark", "connect", "kafka", "faults")
-BY_HAND: Final = ("soak", "bench")
+BY_HAND: Final = ("soak", "bench", "page")
 
 # The first marker that a test has decides.
 _TIER_BY_MARKER: Final = {
     "bench": "bench",
     "soak": "soak",
+    "page": "page",
     "smoke": "test",
     "spark_connect": "connect",
     "golden": "golden",
@@ -57,6 +58,7 @@ _MARKER_BY_FIXTURE: Final = {
     "fake_gcs": "stores",
     "azurite": "stores",
     "cloud": "stores",
+    "browser": "page",
 }
 # In `tests/faults`: the list of processes that a test starts and kills.
 _PROCESSES: Final = "started"

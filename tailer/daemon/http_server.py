@@ -7,13 +7,15 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
+
+from tailer.engine.background import background
 
 __all__ = ["HttpServer", "listen", "listen_unix"]
 
@@ -66,9 +68,14 @@ def _is_served(path: Path) -> bool:
 
 
 class HttpServer:
-    """The server of applications, each on an open socket."""
+    """The server of applications, each on an open socket. `tasks`: run in its event loop while it serves."""
 
-    def __init__(self, listeners: Sequence[tuple[ASGIApp, socket.socket]]) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[tuple[ASGIApp, socket.socket]],
+        tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+    ) -> None:
+        self._tasks = tasks
         self._servers = [(_server(app), opened) for app, opened in listeners]
         self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="http", daemon=True)
 
@@ -87,9 +94,12 @@ class HttpServer:
             opened.close()
 
     async def _serve(self) -> None:
-        async with anyio.create_task_group() as group:
-            for server, opened in self._servers:
-                group.start_soon(server.serve, [opened])
+        async with background() as besides:
+            for task in self._tasks:
+                besides.start_soon(task)
+            async with anyio.create_task_group() as group:
+                for server, opened in self._servers:
+                    group.start_soon(server.serve, [opened])
 
 
 def _server(app: ASGIApp) -> Server:

@@ -151,6 +151,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         from tailer.daemon.control import Control  # noqa: PLC0415 - its libraries are an extra
         from tailer.daemon.http_server import HttpServer  # noqa: PLC0415
         from tailer.daemon.monitor import Monitor  # noqa: PLC0415
+        from tailer.daemon.page import History, page_routes  # noqa: PLC0415
     except ImportError as error:
         if settings.metrics is not None or settings.must_control:
             key = "metrics" if settings.metrics is not None else "control"
@@ -159,13 +160,14 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         yield None
         return
     monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(settings.pipelines), []
-    token = _read_token(settings)
+    token, history = _read_token(settings), History(statuses)
     if settings.metrics is not None:
-        listeners.append((monitor.app(control.route(token, needs_token=True)), _open_address(settings)))
+        app = monitor.app(control.route(token, needs_token=True), *page_routes(history))
+        listeners.append((app, _open_address(settings)))
     path, opened = settings.control, _open_control(settings)
     if opened is not None:
         listeners.append((monitor.app(control.route(None, needs_token=False)), opened))
-    server = HttpServer(listeners)
+    server = HttpServer(listeners, [history.run])
     server.start()
     try:
         async with background() as group:
@@ -191,7 +193,7 @@ def _open_address(settings: Settings) -> socket.socket:
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
     port = opened.getsockname()[1]
-    _log.info("metrics on http://%s:%d/metrics and health on its /livez, /readyz and /status", host, port)
+    _log.info("metrics on http://%s:%d/metrics, health on its /livez and /readyz, the status page on /", host, port)
     return opened
 
 

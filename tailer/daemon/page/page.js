@@ -1,0 +1,373 @@
+"use strict";
+// Texts of tables and errors only ever become text nodes.
+
+const POLL_MS = 2000, HISTORY_MS = 15000, RATE_POINTS = 6;
+const STATES = ["stopped", "retrying", "paused", "starting", "catching_up", "snapshot", "streaming", "idle"];
+const DESCENDING = { lag: true, rate: true, progress: true };
+const $ = (id) => document.getElementById(id);
+
+const view = { find: "", states: new Set(), sort: "attention", down: false, open: new Set() };
+const rows = new Map();      // by pipeline: the elements of its row
+const counted = new Map();   // by pipeline: [time, rows] of the last answers, for the throughput
+let status = null, history_ = null, lastAnswer = null, details = new Map();
+
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made) made[name] = value; else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function put(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+const label = (state) => state.replace("_", " ");
+const total = (found) => found.rows && Object.values(found.rows).reduce((sum, each) => sum + each, 0);
+const clock = (moment) => new Date(moment).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
+const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+
+function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 1) return seconds === 0 ? "0 s" : "< 1 s";
+  for (const [unit, size, below] of [["s", 1, 120], ["min", 60, 7200], ["h", 3600, 172800]]) {
+    if (seconds < below) return `${Math.round(seconds / size)} ${unit}`;
+  }
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+function bytes(count) {
+  if (count === null) return "–";
+  for (const unit of ["bytes", "kB", "MB", "GB"]) {
+    if (count < 1000) return `${number(count)} ${unit}`;
+    count /= 1000;
+  }
+  return `${number(count)} TB`;
+}
+
+function rate(found) {
+  const points = counted.get(found.name);
+  if (!points || points.length < 2) return null;
+  const [first, last] = [points[0], points[points.length - 1]];
+  return last[0] > first[0] ? Math.max(last[1] - first[1], 0) / (last[0] - first[0]) : null;
+}
+
+function count(found) {
+  const rowsNow = total(found);
+  if (rowsNow === null) return;
+  const points = counted.get(found.name) || [];
+  points.push([Date.parse(status.at) / 1000, rowsNow]);
+  counted.set(found.name, points.slice(-RATE_POINTS));
+}
+
+const KEYS = {
+  attention: (each) => [STATES.indexOf(each.state), -(each.lag.seconds ?? -1)],
+  name: () => [],
+  lag: (each) => [each.lag.seconds ?? -1],
+  rate: (each) => [rate(each) ?? -1],
+  progress: (each) => [each.seconds_since_progress],
+};
+
+function order(one, other) {
+  const [a, b] = [KEYS[view.sort](one), KEYS[view.sort](other)];
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return view.down ? b[i] - a[i] : a[i] - b[i];
+  const names = one.name.localeCompare(other.name, "en", { numeric: true });
+  return view.sort === "name" && view.down ? -names : names;
+}
+
+function matches(found) {
+  if (view.states.size && !view.states.has(found.state)) return false;
+  const text = [found.name, found.table, found.sink, found.state, found.why].join(" ").toLowerCase();
+  return view.find.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+function draw(points, width, height) {
+  const found = points.filter((each) => each !== null);
+  const most = Math.max(...found, 0) || 1;
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  const x = (index) => (index * width / Math.max(points.length - 1, 1)).toFixed(1);
+  const y = (value) => (height - 1 - value / most * (height - 3)).toFixed(1);
+  let line = "", area = "", start = null;
+  points.forEach((value, index) => {
+    if (value !== null) {
+      line += `${start === null ? "M" : "L"}${x(index)} ${y(value)}`;
+      start ??= index;
+    }
+    if (start !== null && (value === null || index === points.length - 1)) {
+      const end = value === null ? index - 1 : index;
+      area += line.slice(line.lastIndexOf("M")) + `L${x(end)} ${height}L${x(start)} ${height}Z`;
+      start = null;
+    }
+  });
+  for (const [kind, path] of [["area", area], ["stroke", line]]) {
+    const made = document.createElementNS(svg.namespaceURI, "path");
+    made.setAttribute("class", kind);
+    made.setAttribute("d", path);
+    svg.append(made);
+  }
+  return svg;
+}
+
+function makeRow(name) {
+  const parts = {
+    state: element("span"),
+    name: element("button", { type: "button", className: "name", textContent: name, ariaExpanded: "false" }),
+    where: element("div", { className: "where" }),
+    why: element("div", { hidden: true }, element("b"), element("span", { className: "hint" })),
+    lag: element("span"),
+    versions: element("span", { className: "versions" }),
+    rate: element("td", { className: "number", "data-label": "Rows/s" }),
+    progress: element("td", { className: "number", "data-label": "Last progress" }),
+    lagPlot: element("td", { className: "plot" }),
+    rowsPlot: element("td", { className: "plot" }),
+  };
+  parts.name.addEventListener("click", () => toggle(name));
+  parts.row = element("tr", {}, element("td", {}, parts.state), element("td", {}, parts.name, parts.where, parts.why),
+    element("td", { className: "number", "data-label": "Lag" }, parts.lag, parts.versions), parts.rate, parts.progress, parts.lagPlot, parts.rowsPlot);
+  return parts;
+}
+
+function showRow(found) {
+  if (!rows.has(found.name)) {
+    rows.set(found.name, makeRow(found.name));
+    showSparks(found.name);
+  }
+  const parts = rows.get(found.name);
+  put(parts.state, label(found.state) + (found.draining ? ", ending" : ""));
+  parts.state.className = `state ${found.state}`;
+  parts.state.title = `since ${new Date(found.since).toLocaleString()}`;
+  put(parts.where, `${found.table} → ${found.sink}`);
+  const why = found.why && found.state !== "streaming" ? found.why : "";
+  parts.why.hidden = !(why || found.order);
+  const kind = ["retrying", "stopped", "paused"].includes(found.state) ? found.state : "calm";
+  parts.why.className = `why ${kind}-why`;
+  put(parts.why.children[0], why || `asked to ${found.order}`);
+  put(parts.why.children[1], found.hint);
+  put(parts.lag, span(found.lag.seconds));
+  put(parts.versions, found.lag.versions ? plural(found.lag.versions, "version") : "");
+  put(parts.rate, found.rows === null ? "–" : number(rate(found)));
+  put(parts.progress, `${span(found.seconds_since_progress)}${found.seconds_since_progress >= 1 ? " ago" : ""}`);
+  return parts;
+}
+
+function showSparks(name) {
+  const past = history_ && history_.pipelines[name], parts = rows.get(name);
+  if (!past || !parts) return;
+  for (const [cell, points, what] of [[parts.lagPlot, past.lag_s, "lag"], [parts.rowsPlot, past.rows, "rows"]]) {
+    const svg = draw(points, 128, 28);
+    const most = Math.max(...points.filter((each) => each !== null), 0);
+    svg.setAttribute("class", "spark");
+    cell.title = what === "lag" ? `at most ${span(most)}` : `at most ${plural(most, "row")} in ${span(history_.step_s)}`;
+    cell.replaceChildren(svg, element("span", { className: "hidden", textContent: cell.title }));
+  }
+}
+
+function facts(found) {
+  const kinds = found.rows && Object.entries(found.rows).filter(([, many]) => many).map(([kind, many]) => `${number(many)} ${kind}`);
+  const error = found.last_error;
+  const listed = [
+    ["In this state since", new Date(found.since).toLocaleString()],
+    ["Position", found.position || "nothing delivered yet"],
+    ["Delivered up to version", number(found.delivered)],
+    ["Newest version known", number(found.latest)],
+    ["Planned, not committed", bytes(found.lag.bytes)],
+    ["Rows since the start", found.rows === null ? "written by Spark" : kinds.join(", ") || "none"],
+    ["Transactions since the start", number(found.transactions)],
+  ];
+  if (found.retry_at) listed.push(["Begins again", new Date(found.retry_at).toLocaleString()]);
+  const list = element("dl", {}, ...listed.map(([term, text]) =>
+    element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: text }))));
+  // The error of the present state is in the row above.
+  if (!error || found.why.includes(error.text)) return [list];
+  return [list, element("div", { className: "why" }, element("h3", { textContent: `Last error, ${new Date(error.at).toLocaleString()}` }),
+    element("b", { textContent: `${error.name}: ${error.text}` }), element("span", { className: "hint", textContent: error.hint }))];
+}
+
+function plot(title, points, step, format) {
+  const known = points.filter((each) => each !== null);
+  const most = Math.max(...known, 0), last = known.length ? known[known.length - 1] : null;
+  const text = known.length ? `now ${format(last)}, at most ${format(most)}` : "nothing known yet";
+  const first = Date.now() - Math.max(points.length - 1, 0) * step * 1000;
+  return element("figure", {},
+    element("h3", { textContent: `${title}: ${text}` }), draw(points, 600, 110),
+    element("div", { className: "range" }, element("span", { textContent: clock(first) }), element("span", { textContent: "now" })));
+}
+
+async function showDetails(name) {
+  const found = status.pipelines.find((each) => each.name === name), parts = rows.get(name);
+  if (!found || !parts) return;
+  if (!details.has(name)) {
+    const id = `details-${details.size}-${Date.now()}`;
+    const made = { facts: element("div"), plots: element("div", { className: "plots" }) };
+    made.row = element("tr", { className: "details", id }, element("td", { colSpan: 7 }, made.facts, made.plots));
+    parts.name.setAttribute("aria-controls", id);
+    details.set(name, made);
+  }
+  const made = details.get(name);
+  const now = facts(found);
+  if (made.facts.textContent !== now.map((each) => each.textContent).join("")) made.facts.replaceChildren(...now);
+  if (made.asked && Date.now() - made.asked < HISTORY_MS) return;
+  made.asked = Date.now();
+  const past = await ask(`/history?pipeline=${encodeURIComponent(name)}`);
+  const points = past && past.pipelines[name];
+  made.plots.replaceChildren(...(points ? [
+    plot("Lag", points.lag_s, past.step_s, span),
+    plot(`Rows per ${past.step_s} s`, points.rows, past.step_s, number),
+  ] : [element("p", { textContent: "Plots begin about 15 seconds after the start of the daemon." })]));
+}
+
+function toggle(name) {
+  if (!view.open.delete(name)) view.open.add(name);
+  show();
+}
+
+function show() {
+  if (!status) return;
+  const found = status.pipelines.filter(matches).sort(order);
+  const wanted = [];
+  for (const each of found) {
+    const parts = showRow(each), open = view.open.has(each.name);
+    parts.name.ariaExpanded = String(open);
+    parts.row.classList.toggle("open", open);
+    wanted.push(parts.row);
+    if (open) {
+      showDetails(each.name);
+      wanted.push(details.get(each.name).row);
+    }
+  }
+  // Rows that stay where they are keep the focus.
+  const body = $("rows");
+  wanted.forEach((row, index) => {
+    if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
+  });
+  while (body.children.length > wanted.length) body.lastChild.remove();
+  const all = status.pipelines.length;
+  put($("count"), found.length === all ? plural(all, "pipeline") : `${number(found.length)} of ${plural(all, "pipeline")}`);
+  $("empty").hidden = found.length > 0 || all === 0;
+  showSummary();
+  showSort();
+}
+
+function showSummary() {
+  const tally = Object.fromEntries(STATES.map((state) => [state, status.pipelines.filter((each) => each.state === state).length]));
+  const broken = tally.stopped + tally.retrying;
+  document.title = broken ? `(${broken}) lake-tailer` : "lake-tailer";
+  const up = span((Date.parse(status.at) - Date.parse(status.began)) / 1000);
+  put($("summary"), `${broken ? `${plural(broken, "pipeline")} need${broken === 1 ? "s" : ""} attention` : "All pipelines are well"} · running for ${up}`);
+  for (const state of STATES) {
+    let button = $("states").querySelector(`[data-state="${state}"]`);
+    if (!button) {
+      button = element("button", { type: "button", "data-state": state, ariaPressed: "false" }, element("span", { className: `state ${state}` }));
+      button.addEventListener("click", () => {
+        if (!view.states.delete(state)) view.states.add(state);
+        remember();
+      });
+      $("states").append(button);
+    }
+    button.hidden = !tally[state] && !view.states.has(state);
+    button.ariaPressed = String(view.states.has(state));
+    put(button.firstChild, `${label(state)} ${tally[state]}`);
+  }
+}
+
+function showSort() {
+  $("sort").value = view.sort;
+  for (const button of document.querySelectorAll("thead button")) {
+    const sorted = button.dataset.sort === view.sort;
+    if (sorted) button.parentNode.ariaSort = view.down ? "descending" : "ascending";
+    else button.parentNode.removeAttribute("aria-sort");
+  }
+}
+
+function showEvents() {
+  const items = history_.events.slice(0, 50).map((each) => element("li", {},
+    element("time", { dateTime: each.at, textContent: clock(each.at), title: new Date(each.at).toLocaleString() }),
+    element("b", { textContent: each.pipeline }),
+    element("span", {}, element("span", { className: `state ${each.state}`, textContent: label(each.state) }),
+      ` after ${label(each.before)}${each.why ? `: ${each.why}` : ""}`)));
+  if (!items.length) items.push(element("li", { textContent: "No pipeline has changed its state since the daemon began." }));
+  const made = element("ol", {}, ...items);
+  if (made.textContent !== $("events").textContent) $("events").replaceChildren(...items);
+}
+
+async function ask(path) {
+  try {
+    const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+async function poll() {
+  if (!document.hidden) {
+    const found = await ask("/status");
+    if (found && found.format === 1) {
+      status = found;
+      lastAnswer = new Date();
+      status.pipelines.forEach(count);
+      show();
+    }
+    const lost = !found || found.format !== 1;
+    $("connection").className = lost ? "lost" : "";
+    const since = lastAnswer ? `since ${clock(lastAnswer)}` : "yet";
+    put($("connection"), lost ? (found ? "This page is older than the daemon: reload it" : `The daemon has not answered ${since}; trying again`) : "Live");
+  }
+  setTimeout(poll, POLL_MS);
+}
+
+async function pollHistory() {
+  if (!document.hidden) {
+    const found = await ask("/history");
+    if (found && found.format === 1) {
+      history_ = found;
+      for (const name of rows.keys()) showSparks(name);
+      showEvents();
+    }
+  }
+  setTimeout(pollHistory, HISTORY_MS);
+}
+
+function remember() {
+  const kept = new URLSearchParams();
+  if (view.find) kept.set("find", view.find);
+  if (view.states.size) kept.set("states", [...view.states].join(","));
+  if (view.sort !== "attention") kept.set("sort", (view.down ? "-" : "") + view.sort);
+  history.replaceState(null, "", kept.size ? `#${kept}` : location.pathname);
+  show();
+}
+
+function recall() {
+  const kept = new URLSearchParams(location.hash.slice(1));
+  const sort = kept.get("sort") || "attention";
+  view.find = kept.get("find") || "";
+  view.states = new Set((kept.get("states") || "").split(",").filter((state) => STATES.includes(state)));
+  view.down = sort.startsWith("-");
+  view.sort = sort.replace("-", "") in KEYS ? sort.replace("-", "") : "attention";
+  $("find").value = view.find;
+}
+
+function sortBy(key) {
+  view.down = key === view.sort ? !view.down : Boolean(DESCENDING[key]);
+  view.sort = key;
+  remember();
+}
+
+$("find").addEventListener("input", () => { view.find = $("find").value.trim(); remember(); });
+$("sort").addEventListener("change", () => { view.down = Boolean(DESCENDING[$("sort").value]); view.sort = $("sort").value; remember(); });
+$("clear").addEventListener("click", () => { view.find = $("find").value = ""; view.states.clear(); remember(); $("find").focus(); });
+for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => sortBy(button.dataset.sort));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("find").focus(); }
+  if (event.key === "Escape" && document.activeElement === $("find")) { $("find").value = view.find = ""; remember(); }
+});
+document.addEventListener("visibilitychange", () => { if (!document.hidden && status) show(); });
+recall();
+poll();
+pollHistory();

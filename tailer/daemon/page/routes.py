@@ -1,0 +1,55 @@
+"""Answer `/` with the status page, and `/history` with what its plots show.
+
+The page is put together from its three files once. Its policy allows nothing from elsewhere, and no script or style but
+those of the page, by their hashes: a table's name or an error's text can never run.
+"""
+
+import base64
+import hashlib
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from tailer.daemon.page.history import History
+
+__all__ = ["page_routes"]
+
+_PACKAGE: Final = "tailer.daemon.page"
+
+
+def page_routes(history: History) -> list[Route]:
+    """Return the routes of the page. Reads its files."""
+    style, script, body = (_text(f"page.{kind}") for kind in ("css", "js", "html"))
+    page = body.replace("/* page.css */", style, 1).replace("/* page.js */", script, 1).encode()
+    headers = {
+        "Content-Security-Policy": f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        f"form-action 'none'; frame-ancestors 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+
+    def answer_page(_request: Request) -> Response:
+        return Response(page, media_type="text/html", headers=headers)
+
+    # In the event loop of the server, where the history is kept: its points do not change meanwhile.
+    async def answer_history(request: Request) -> Response:
+        found = history.report(request.query_params.get("pipeline"))
+        if found is None:
+            return PlainTextResponse("there is no such pipeline\n", 404)
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    return [Route("/", answer_page), Route("/history", answer_history)]
+
+
+def _text(name: str) -> str:
+    return files(_PACKAGE).joinpath(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,243 @@
+"""The status page in Chromium: clicked through, on a phone, in the dark, by keyboard, with 500 tables."""
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tailer.daemon.http_server import HttpServer, listen
+from tailer.daemon.monitor import Monitor
+from tailer.daemon.page import History, history, page_routes
+from tailer.errors import FileVacuumed, SinkUnavailable
+from tailer.pipeline.status import Committed, PipelineStatus
+from tailer.plan import Position
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, without a window."""
+    program = shutil.which("chromium")
+    assert program is not None, "install Chromium: apt-get install chromium"
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+def pipelines(count: int = 0) -> list[PipelineStatus]:
+    """Return pipelines in several states, and `count` more that stream."""
+    found = [
+        PipelineStatus(name, table=f"s3://lake/{name}", sink_kind="kafka") for name in ("orders", "events", "users")
+    ]
+    found += [PipelineStatus(f"many_{i}", table=f"s3://lake/many/{i}", sink_kind="delta") for i in range(count)]
+    for status in found:
+        status.note_start()
+        status.note_resume(Position.end(6))
+        status.note_work(7, int(time.time() * 1000), 1000)
+        status.note_commit(Committed(Position.end(7), {"insert": 12}))
+        status.note_caught_up(7)
+    found[1].note_error(SinkUnavailable("kafka", HOSTILE))
+    lost = FileVacuumed("s3://lake/users", 8, "part-1.parquet")
+    found[2].note_error(lost)
+    found[2].note_stop(lost)
+    return found
+
+
+@contextmanager
+def daemon(statuses: list[PipelineStatus], port: int = 0) -> Iterator[str]:
+    """Serve the page of a daemon; yield its address."""
+    past = History(statuses)
+    opened = listen("127.0.0.1", port)
+    server = HttpServer([(Monitor(statuses).app(*page_routes(past)), opened)], [past.run])
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{opened.getsockname()[1]}"
+    finally:
+        server.stop()
+
+
+@contextmanager
+def page(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
+    """Open the page; its scripts must not fail, and nothing may be asked of another address."""
+    context = browser.new_context(**options)
+    opened = context.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    opened.on("dialog", lambda dialog: problems.append(dialog.message))
+    opened.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else problems.append(asked.url))
+    opened.goto(address)
+    opened.wait_for_selector("#rows tr")
+    yield opened
+    context.close()
+    assert not problems
+
+
+def names(opened: Page) -> list[str]:
+    """Return the pipelines in the order shown."""
+    return opened.locator(".name").all_text_contents()
+
+
+def test_those_that_need_attention_come_first_with_their_next_step(browser: Browser) -> None:
+    with daemon(pipelines()) as address, page(browser, address) as opened:
+        assert names(opened) == ["users", "events", "orders"]
+        expect(opened.locator("#summary")).to_contain_text("2 pipelines need attention")
+        expect(opened).to_have_title("(2) lake-tailer")
+        row = opened.locator("#rows tr").nth(0)
+        expect(row).to_contain_text("stopped")
+        expect(row).to_contain_text("FileVacuumed")
+        expect(row).to_contain_text("Restore the file")
+        expect(opened.locator("#rows tr").nth(1)).to_contain_text(HOSTILE)
+
+
+def test_find_filter_and_sort(browser: Browser) -> None:
+    with daemon(pipelines(20)) as address, page(browser, address) as opened:
+        opened.get_by_label("Find").fill("lake/many/1")
+        assert len(names(opened)) == 11
+        expect(opened.locator("#count")).to_have_text("11 of 23 pipelines")
+        opened.get_by_role("button", name="Pipeline").click()
+        assert names(opened)[:3] == ["many_1", "many_10", "many_11"]
+        opened.get_by_role("button", name="Pipeline").click()
+        assert names(opened)[0] == "many_19"
+        expect(opened.locator("th[aria-sort=descending]")).to_have_text("Pipeline")
+        opened.reload()  # the address remembers
+        opened.wait_for_selector("#rows tr")
+        assert names(opened)[0] == "many_19"
+        opened.get_by_label("Find").fill("nothing like it")
+        opened.get_by_role("button", name="Show all").click()
+        opened.get_by_role("button", name="retrying 1").click()
+        assert names(opened) == ["events"]
+        opened.get_by_role("button", name="stopped 1").click()
+        assert sorted(names(opened)) == ["events", "users"]
+
+
+def test_details_and_plots(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "STEP_S", 1)
+    statuses = pipelines()
+    with daemon(statuses) as address:
+        time.sleep(3)
+        with page(browser, address) as opened:
+            opened.get_by_role("button", name="orders").click()
+            expect(opened.get_by_role("button", name="orders")).to_have_attribute("aria-expanded", "true")
+            details = opened.locator(".details")
+            expect(details).to_contain_text("the end of version 7")
+            expect(details).to_contain_text("12 insert")
+            expect(details.locator("figure")).to_have_count(2)
+            expect(details.locator("figure").nth(1)).to_contain_text("at most 12")
+            expect(opened.locator("#rows tr").nth(0).locator(".spark")).to_have_count(2)
+            opened.get_by_role("button", name="orders").click()
+            expect(details).to_have_count(0)
+
+
+def test_it_follows_the_daemon_and_says_when_that_is_gone(browser: Browser) -> None:
+    statuses = pipelines()
+    with daemon(statuses) as address, page(browser, address) as opened:
+        expect(opened.locator("#connection")).to_have_text("Live")
+        statuses[0].note_pause()
+        expect(opened.get_by_role("button", name="paused 1")).to_be_visible()
+        expect(opened.locator("#rows tr").nth(2)).to_contain_text("tailer resume")
+    port = int(address.rpartition(":")[2])
+    context = browser.new_context()
+    opened = context.new_page()
+    with daemon(statuses, port):
+        opened.goto(address)
+        opened.wait_for_selector("#rows tr")
+    expect(opened.locator("#connection")).to_contain_text("has not answered since", timeout=15_000)
+    with daemon(statuses, port):
+        expect(opened.locator("#connection")).to_have_text("Live", timeout=15_000)
+    context.close()
+
+
+def test_events(browser: Browser) -> None:
+    statuses = pipelines()
+    with daemon(statuses) as address:
+        time.sleep(1.5)
+        statuses[0].note_pause()
+        time.sleep(1.5)
+        with page(browser, address) as opened:
+            expect(opened.locator("#events li").nth(0)).to_contain_text("paused after streaming: an operator paused it")
+
+
+def test_by_keyboard(browser: Browser) -> None:
+    with daemon(pipelines()) as address, page(browser, address) as opened:
+        opened.keyboard.press("/")
+        expect(opened.get_by_label("Find")).to_be_focused()
+        opened.keyboard.type("orders")
+        assert names(opened) == ["orders"]
+        opened.keyboard.press("Escape")
+        assert len(names(opened)) == 3
+        button = opened.get_by_role("button", name="orders")
+        button.focus()
+        opened.keyboard.press("Enter")
+        expect(button).to_have_attribute("aria-expanded", "true")
+        opened.wait_for_timeout(2500)  # the next answer must not take the focus away
+        expect(button).to_be_focused()
+
+
+def test_a_screen_reader_finds_names_and_roles(browser: Browser) -> None:
+    with daemon(pipelines()) as address, page(browser, address) as opened:
+        expect(opened.get_by_role("heading", name="lake-tailer")).to_be_visible()
+        expect(opened.get_by_role("table", name="Pipelines")).to_be_visible()
+        expect(opened.get_by_role("columnheader")).to_have_count(7)
+        expect(opened.get_by_role("group", name="Show states")).to_be_visible()
+        expect(opened.get_by_role("region", name="Latest events")).to_be_visible()
+        expect(opened.get_by_role("combobox", name="Sort by")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_are_readable(browser: Browser, scheme: Any) -> None:
+    """Every text has a contrast of at least 4.5 to its ground (WCAG AA)."""
+    with daemon(pipelines()) as address, page(browser, address, color_scheme=scheme) as opened:
+        opened.get_by_role("button", name="users").click()
+        faint = opened.evaluate(CONTRAST)
+        assert faint == []
+
+
+# Compares the colour of every element that has a text of its own with the first ground behind it that is not clear.
+CONTRAST = """() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const linear = (c) => c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+  const light = (color) => [.2126, .7152, .0722].reduce((sum, part, i) => sum + part * linear(color[i] / 255), 0);
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const color = parse(getComputedStyle(e).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  const contrast = (e) => {
+    const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
+    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  };
+  const hasText = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  const silent = ["SCRIPT", "STYLE", "NOSCRIPT", "OPTION"];
+  return [...document.body.querySelectorAll("*")]
+    .filter((e) => hasText(e) && e.checkVisibility() && !silent.includes(e.tagName))
+    .map((e) => [e.textContent.slice(0, 30), contrast(e)]).filter(([, found]) => found < 4.5);
+}"""
+
+
+def test_on_a_phone(browser: Browser) -> None:
+    size = {"width": 360, "height": 740}
+    with (
+        daemon(pipelines()) as address,
+        page(browser, address, viewport=size, is_mobile=True, has_touch=True) as opened,
+    ):
+        assert opened.evaluate("document.documentElement.scrollWidth") == 360
+        opened.get_by_role("button", name="orders").tap()
+        expect(opened.locator(".details")).to_contain_text("the end of version 7")
+        assert opened.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_with_500_tables(browser: Browser) -> None:
+    with daemon(pipelines(497)) as address, page(browser, address) as opened:
+        assert len(names(opened)) == 500
+        opened.get_by_label("Find").fill("many_49")
+        assert re.fullmatch(r"8 of 500 pipelines", opened.locator("#count").text_content() or "")

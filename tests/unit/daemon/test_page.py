@@ -1,0 +1,153 @@
+"""The history behind the status page, and the answers that make the page."""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+
+import pytest
+from starlette.testclient import TestClient
+
+from tailer.daemon.monitor import Monitor
+from tailer.daemon.page import History, page_routes
+from tailer.daemon.page.history import COARSE, EVENTS, KEPT_S, STEP_S
+from tailer.errors import SinkUnavailable
+from tailer.pipeline.status import Committed, PipelineStatus
+from tailer.plan import Position
+
+
+@dataclass
+class Clock:
+    """A time that the test sets."""
+
+    now_s: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+def pipeline(name: str, clock: Clock, counts_rows: bool = True) -> PipelineStatus:
+    """Return the status of a pipeline that has delivered everything."""
+    status = PipelineStatus(name, counts_rows, clock=clock)
+    status.note_start()
+    status.note_caught_up(0)
+    return status
+
+
+def step(clock: Clock, history: History) -> None:
+    """Let a step pass."""
+    clock.now_s += STEP_S
+    history.look()
+
+
+def test_points(clock: Clock) -> None:
+    status = pipeline("page-a", clock)
+    history = History([status], clock)
+    history.look()
+    step(clock, history)
+    status.note_work(1, int((clock.now_s - 5) * 1000), 10)
+    status.note_rows({"insert": 7})
+    step(clock, history)
+    step(clock, history)
+    found = history.report("page-a")
+    assert found is not None
+    assert (found.step_s, found.at.timestamp()) == (STEP_S, clock.now_s)
+    assert found.pipelines["page-a"].rows == [0, 7, 0]
+    assert found.pipelines["page-a"].lag_s == [0, 5 + STEP_S, 5 + 2 * STEP_S]
+
+
+def test_rows_that_spark_writes_are_not_known(clock: Clock) -> None:
+    history = History([pipeline("page-spark", clock, counts_rows=False)], clock)
+    step(clock, history)
+    found = history.report()
+    assert found is not None
+    assert found.pipelines["page-spark"].rows == [None]
+
+
+def test_many_points_are_merged_and_old_ones_forgotten(clock: Clock) -> None:
+    status = pipeline("page-b", clock)
+    history = History([status], clock)
+    for _ in range(COARSE + 1):
+        status.note_rows({"insert": 1})
+        step(clock, history)
+    found = history.report()
+    assert found is not None
+    assert found.step_s == 2 * STEP_S
+    assert found.pipelines["page-b"].rows == [1, *[2] * (COARSE // 2)]
+    for _ in range(KEPT_S // STEP_S):
+        step(clock, history)
+    found = history.report()
+    assert found is not None
+    assert found.pipelines["page-b"].rows == [0] * COARSE
+    assert found.step_s * COARSE == KEPT_S
+
+
+def test_events(clock: Clock) -> None:
+    status = pipeline("page-c", clock)
+    history = History([status], clock)
+    status.note_commit(Committed(Position.end(0), {}))
+    history.look()
+    status.note_error(SinkUnavailable("kafka", "no broker"))
+    history.look()
+    status.note_commit(Committed(Position.end(1), {}))
+    status.note_caught_up(1)
+    history.look()
+    clock.now_s += 3600  # it becomes idle, which is no event
+    history.look()
+    found = history.report()
+    assert found is not None
+    assert [(event.before, event.state) for event in found.events] == [
+        ("retrying", "streaming"),
+        ("streaming", "retrying"),
+    ]
+    assert found.events[1].why.startswith("SinkUnavailable: ")
+    for _ in range(EVENTS):
+        status.note_pause()
+        history.look()
+        status.note_start()
+        history.look()
+    found = history.report()
+    assert found is not None
+    assert len(found.events) == EVENTS
+
+
+def test_pipelines_come_and_go(clock: Clock) -> None:
+    pipelines = [pipeline("page-d", clock)]
+    history = History(pipelines, clock)
+    step(clock, history)
+    pipelines[:] = [pipeline("page-e", clock)]
+    step(clock, history)
+    found = history.report()
+    assert found is not None
+    assert list(found.pipelines) == ["page-e"]
+    assert found.pipelines["page-e"].rows == [None, 0]
+    assert history.report("page-d") is None
+
+
+def test_the_page_holds_all_it_needs_and_allows_nothing_else() -> None:
+    history = History([])
+    client = TestClient(Monitor([]).app(*page_routes(history)))
+    answer = client.get("/")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    for tag in ("style", "script"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", answer.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", answer.text)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", answer.text)
+
+
+def test_history_over_http() -> None:
+    status = PipelineStatus("page-f")
+    client = TestClient(Monitor([status]).app(*page_routes(History([status]))))
+    assert client.get("/history").json()["format"] == 1
+    assert client.get("/history?pipeline=page-f").status_code == 200
+    assert client.get("/history?pipeline=nobody").status_code == 404
