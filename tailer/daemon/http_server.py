@@ -24,12 +24,13 @@ _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket on an address of this machine; port 0: any free one. Raises `OSError`."""
+    """Open a socket on an address of this machine; port 0: any free one. Requests wait for a server. Raises `OSError`."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     opened = socket.socket(family, kind)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
+        opened.listen()
     except OSError:
         opened.close()
         raise
@@ -49,6 +50,7 @@ def listen_unix(path: Path) -> socket.socket:
     mask = os.umask(0o177)
     try:
         opened.bind(str(path))
+        opened.listen()
     except OSError:
         opened.close()
         raise
@@ -80,9 +82,7 @@ class HttpServer:
         self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve. A request that comes before the thread runs waits for it."""
-        for _, opened in self._servers:
-            opened.listen()
+        """Begin to serve."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -12,7 +12,19 @@ from tests.tiers import BY_HAND, TIERS, tier_of
 pytest_plugins = ["pytester"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-MARKERS: Final = ("golden", "spark", "kafka", "faults", "smoke", "long", "bench", "soak", "spark_connect", "stores")
+MARKERS: Final = (
+    "golden",
+    "spark",
+    "kafka",
+    "faults",
+    "smoke",
+    "long",
+    "bench",
+    "soak",
+    "spark_connect",
+    "stores",
+    "page",
+)
 CONFTEST: Final = """
     from tests.conftest import (
         pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol,
