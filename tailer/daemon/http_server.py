@@ -24,7 +24,7 @@ _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket on an address of this machine; port 0: any free one. Requests wait for a server. Raises `OSError`."""
+    """Open a socket on an address of this machine; port 0: any free one. Requests wait. Raises `OSError`."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     opened = socket.socket(family, kind)
     try:
