@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from tailer.config.file import FileShape
+from tailer.config.options import option_names
 from tailer.config.settings import load
 from tailer.errors import TailerError
 from tests.deploy.files import DEPLOY, ROOT, read_yaml
@@ -94,6 +95,14 @@ def test_systemd_starts_nothing_again_that_a_person_has_to_mend() -> None:
     stays = {int(code) for code in directives()["RestartPreventExitStatus"].split()}
     assert directives()["Restart"] == "on-failure"
     assert stays == {kind.exit_code for kind in error_classes(TailerError)}
+
+
+def test_variables_that_are_set_are_settings() -> None:
+    files = ["Dockerfile", "lake-tailer.env.example", "chart/templates/deployment.yaml"]
+    found = {name for file in files for name in re.findall(r"\bTAILER_(\w+)", (DEPLOY / file).read_text())}
+    tables = {name.partition("__")[0].lower() for name in found}
+    assert {"metrics", "control", "drain_s", "pipelines"} <= tables
+    assert tables <= set(option_names(FileShape))
 
 
 def test_the_chart_and_the_project_have_one_version() -> None:
