@@ -40,7 +40,7 @@ def connection(config: Path | None, url: str | None, token_file: Path | None) ->
     if url is not None:
         return DaemonClient(url=url, token=None if token_file is None else token_file.read_text().strip())
     assert config is not None, "checked above"
-    socket = load(config).control
+    socket = load(config).control.socket
     if socket is None:
         raise ConfigError(f"{config}: control", "is off", "Give --url and --token-file.")
     return DaemonClient(socket=socket)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tailer.changelog.rules import PairingRules
+from tailer.config.control import ControlSettings
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import open_table
@@ -83,7 +84,6 @@ class Settings:
     """A configuration without a fault.
 
     Paths are absolute, `state_table` is a location, `drain_s` and `hung_s` are in seconds, `metrics` is host and port.
-    `control` is the Unix socket, without which the daemon does not begin if `must_control`.
     """
 
     path: Path
@@ -95,9 +95,7 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     stores: Stores = field(default_factory=Stores)
     hung_s: float = 1800.0
-    control: Path | None = None
-    must_control: bool = False
-    control_token_file: Path | None = None
+    control: ControlSettings = field(default_factory=ControlSettings)
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:

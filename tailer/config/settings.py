@@ -5,9 +5,7 @@
     state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
     drain_s = 30                  # seconds for open transactions to finish after SIGTERM or Ctrl-C
     metrics = "127.0.0.1:9464"    # address of metrics, health checks and status; default: none
-    hung_s = 1800                 # seconds without progress, while work is due, until /livez fails; 0: never
     control = "/run/tailer.sock"  # Unix socket for `tailer status`, `pause`, ...; default: this file's name with .sock
-    control_token_file = "token"  # token for the same through the address of `metrics`; default: refused there
     engine = "local"              # this process reads the rows; "spark": executors; "auto": executors for large
                                   # versions
 
@@ -71,6 +69,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailer.changelog.rules import PairingRules
+from tailer.config.control import control_settings
 from tailer.config.file import (
     MISSING,
     FileShape,
@@ -164,26 +163,19 @@ class _Checks:
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         engines = file.engine, spark, stores
         settings = Settings(
-            self.path, state_table, file.drain_s, pipelines, metrics, *engines, file.hung_s, *self._control(file)
+            self.path,
+            state_table,
+            file.drain_s,
+            pipelines,
+            metrics,
+            *engines,
+            file.hung_s,
+            control_settings(self.path, file, self._attempt),
         )
         self._overlaps(settings)
         self._overlaps_in_stores(settings)
         self._check_state_folder(settings)
         return settings
-
-    def _control(self, file: FileShape) -> tuple[Path | None, bool, Path | None]:
-        """Return the control socket, whether it was asked for, and the file of the token."""
-        token_file = None
-        if file.control_token_file is not None:
-            token_file = self._attempt(
-                ("control_token_file",), partial(local_folder, file.control_token_file, self.path.parent, "")
-            )
-        if file.control is None:
-            return self.path.absolute().with_suffix(".sock"), False, token_file
-        socket = None
-        if file.control:
-            socket = self._attempt(("control",), partial(local_folder, file.control, self.path.parent, ""))
-        return socket, socket is not None, token_file
 
     def _pipeline(
         self, name: str, read: PipelineTable, stateless: bool, engine: EngineKind | None, stores: Stores

@@ -24,7 +24,7 @@ _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket on an address of this machine; port 0: any free one. Requests wait. Raises `OSError`."""
+    """Open a socket that listens on an address of this machine; port 0: any free one. Raises `OSError`."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     opened = socket.socket(family, kind)
     try:
@@ -38,9 +38,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Open a Unix socket at `path` that only this user may connect to. One that nobody serves is replaced.
+    """Open a Unix socket that listens at `path`, and that only this user may connect to.
 
-    Raises `OSError`.
+    One that nobody serves is replaced. Raises `OSError`.
     """
     if path.is_socket():
         if _is_served(path):

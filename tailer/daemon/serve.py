@@ -153,7 +153,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         from tailer.daemon.monitor import Monitor  # noqa: PLC0415
         from tailer.daemon.page import History, page_routes  # noqa: PLC0415
     except ImportError as error:
-        if settings.metrics is not None or settings.must_control:
+        if settings.metrics is not None or settings.control.is_required:
             key = "metrics" if settings.metrics is not None else "control"
             reason = f"cannot be served: {error}"
             raise ConfigError(f"{settings.path}: {key}", reason, how_to_install("daemon")) from error
@@ -164,7 +164,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
     if settings.metrics is not None:
         app = monitor.app(control.route(token, needs_token=True), *page_routes(history))
         listeners.append((app, _open_address(settings)))
-    path, opened = settings.control, _open_control(settings)
+    path, opened = settings.control.socket, _open_control(settings)
     if opened is not None:
         listeners.append((monitor.app(control.route(None, needs_token=False)), opened))
     server = HttpServer(listeners, [history.run])
@@ -201,13 +201,14 @@ def _open_control(settings: Settings) -> socket.socket | None:
     """Open the control socket, if any. Raises `ConfigError` only if it was asked for."""
     from tailer.daemon.http_server import listen_unix  # noqa: PLC0415 - its libraries are an extra
 
-    if settings.control is None:
+    path = settings.control.socket
+    if path is None:
         return None
     try:
-        return listen_unix(settings.control)
+        return listen_unix(path)
     except OSError as error:
-        reason = f"cannot listen on {settings.control}: {error.strerror or error}"
-        if settings.must_control:
+        reason = f"cannot listen on {path}: {error.strerror or error}"
+        if settings.control.is_required:
             remedy = "Give a short path in a folder that the daemon may write, and that no other daemon uses."
             raise ConfigError(f"{settings.path}: control", reason, remedy) from error
         _log.warning("no control socket: %s; set control to another path", reason)
@@ -216,7 +217,7 @@ def _open_control(settings: Settings) -> socket.socket | None:
 
 def _read_token(settings: Settings) -> str | None:
     """Read the token of control over TCP. Raises `ConfigError`."""
-    path = settings.control_token_file
+    path = settings.control.token_file
     if path is None:
         return None
     try:

@@ -27,8 +27,8 @@ from typing import Final
 
 from tailer.errors import TailerError
 from tailer.metrics import Counter, Gauge
-from tailer.pipeline.backlog import Backlog
 from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.retention import Backlog
 from tailer.plan import Position
 
 __all__ = [

@@ -13,6 +13,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 # Runs the daemon in a new interpreter until the client is there, and prints which threads imported parts of it.
 PROGRAM: Final = """
 import json, sys, threading
+from contextlib import suppress
 from pathlib import Path
 import anyio
 from tailer.config.settings import load
@@ -35,7 +36,8 @@ async def main():
 
 settings = load(Path(sys.argv[1]))
 sys.addaudithook(note)
-anyio.run(main)
+with suppress(ExceptionGroup):  # without a table the pipeline may stop before the second is over
+    anyio.run(main)
 print(json.dumps(sorted(threads)))
 """
 
