@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from tailer.errors import ConfigError
 from tailer.stores import cloud, s3
@@ -62,8 +63,16 @@ class Stores:
         return [self.open_uploads(f"{found.root}/{folder}".rstrip("/")) for folder in folders]
 
     def delta_rs_options(self, location: str) -> S3Options:
-        """Return the options of a store that delta-rs may write to. Raises `ConfigError` for every other store."""
-        options = self.options(location)
+        """Return the options of a store that delta-rs may write to, at `location`, which is not local.
+
+        It takes a location as a URL, so a few characters would lead to another folder. Raises `ConfigError` for these,
+        and for every other store: the test servers of Google and Azure do not list as delta-rs needs it, so nothing
+        proves what it would do there.
+        """
+        key, options = _split(location).key, self.options(location)
+        if unquote(urlsplit(f"{S3}://bucket/{key}").path) != f"/{key}" or "//" in key:
+            reason = "is a folder that the library which writes tables would read as another one"
+            raise ConfigError(location, reason, "Choose a path without percent, question and number signs.")
         if not isinstance(options, S3Options):
             remedy = "Give a folder of this machine, or s3://BUCKET/FOLDER."
             raise ConfigError(location, "is in a store that the delta sink cannot write to", remedy)
@@ -72,7 +81,7 @@ class Stores:
     def delta_rs_settings(self, location: str) -> Mapping[str, str]:
         """Return `storage_options` for delta-rs at `location`, which is not local, with keys in them. Blocking.
 
-        Raises `StorageError` where there is no valid login, and `ConfigError` as `open` does.
+        Raises `StorageError` where there is no valid login, and `ConfigError` as `open` and `delta_rs_options` do.
         """
         return s3.delta_rs_settings(_split(location).bucket, self.delta_rs_options(location))
 

@@ -75,3 +75,12 @@ def test_a_delta_sink_writes_to_no_cloud_that_was_not_tried(path: str) -> None:
         configure_sink("archive", "delta", {"path": path})
     assert raised.value.hint == "Give a folder of this machine, or s3://BUCKET/FOLDER."
     configure_sink("archive", "files", {"path": path})
+
+
+@pytest.mark.parametrize("folder", ["a%20b", "a?b", "a#b", "a//b"])
+def test_a_folder_that_delta_rs_would_read_as_another_one_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigError, match="would read as another one") as raised:
+        configure_sink("archive", "delta", {"path": f"s3://lake/{folder}/copy"})
+    assert "percent, question and number signs" in raised.value.hint
+    configure_sink("archive", "files", {"path": f"s3://lake/{folder}/copy"})
+    configure_sink("archive", "delta", {"path": "s3://lake/a b+c=d/copy"})
