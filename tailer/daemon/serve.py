@@ -193,7 +193,7 @@ def _open_address(settings: Settings) -> socket.socket:
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
     port = opened.getsockname()[1]
-    _log.info("metrics on http://%s:%d/metrics, health on its /livez and /readyz, the status page on /", host, port)
+    _log.info("metrics on http://%s:%d/metrics and a status page on its /, with /livez and /readyz", host, port)
     return opened
 
 

@@ -195,7 +195,7 @@ def test_a_plan_on_a_terminal_is_readable_and_still_the_plan(tmp_path: Path) -> 
         ("{golden}", "9", 3, "version 9 does not exist yet (latest is 3)"),
         ("{golden}", "-1", 2, "-1 is not in the range"),
         ("{golden}/nowhere", "0", 3, "not a Delta table"),
-        ("gs://x/y", "0", 2, "gs:// is not a store that can be read"),
+        ("hdfs://x/y", "0", 2, "hdfs:// is not a store that can be read"),
     ],
 )
 def test_a_plan_that_cannot_be_made_is_named(table: str, version: str, code: int, error: str) -> None:

@@ -38,7 +38,7 @@ NEED_EXTRAS: Final = {
     "kafka": {"sinks.kafka."},
     "confluent_kafka": {"sinks.kafka.clients.confluent_producer"},
     "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},
-    "starlette": {"tailer.daemon.control", "tailer.daemon.http_server"},
+    "starlette": {"tailer.daemon.control", "tailer.daemon.http_server", "tailer.daemon.page."},
     "py4j": {"tailer.spark."},
     "pyspark": {"tailer.spark.", "tailer.demo."},
     "delta": {"tailer.demo."},

@@ -151,7 +151,7 @@ def test_a_range_of_net_changes_must_exist(orders: str) -> None:
         list(tailer.changes(orders, net=True, end=9))
 
 
-@pytest.mark.parametrize("path", ["nowhere", "gs://bucket/orders"])
+@pytest.mark.parametrize("path", ["nowhere", "hdfs://bucket/orders"])
 def test_paths_without_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises((NotATable, ConfigError)):
