@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from anyio import from_thread
+from anyio import CancelScope, from_thread
 
 from sinks.stores import store_errors
 from tailer.delta.folders import table_in_stores
@@ -68,8 +68,19 @@ class StoreTarget:
         return None
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` in the event loop and wait for it.
+
+        It is shielded: if the thread's task was cancelled before, anyio would neither cancel it nor let it go on. The
+        store's own timeouts end it.
+        """
+
+        async def shielded() -> T:
+            with CancelScope(shield=True):
+                return await work()
+            raise AssertionError("a shield swallows nothing")
+
         with store_errors(self._sink):
-            return from_thread.run(work)
+            return from_thread.run(shielded)
 
 
 def _ids(opened: OpenObject) -> set[str]:

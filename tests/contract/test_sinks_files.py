@@ -101,8 +101,3 @@ class TestJsonLinesInAzure(InStoreTests):
         with azurite.logged_in(monkeypatch):
             self.store = open_cloud_store(azurite.new_bucket(), "out", azurite.options)
             yield
-
-
-class TestParquetInS3(TestJsonLinesInS3):
-    form = "parquet"
-    reports_schema_changes = False
