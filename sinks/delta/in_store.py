@@ -14,6 +14,7 @@ from anyio import CancelScope, from_thread
 
 from sinks.stores import store_errors
 from tailer.delta.folders import table_in_stores
+from tailer.errors import SinkUnavailable
 from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
 
@@ -58,6 +59,8 @@ class StoreTarget:
         """Explain why no table may be created here, and the next step. None: it may."""
         parents = self._stores.open_parents(self._location)
         if table := self._wait(lambda: table_in_stores([self._store, *parents])):
+            if table == self._store.uri:
+                raise SinkUnavailable(self._sink, f"{table}: another writer created the table meanwhile")
             reason = f"{self._location} is inside the Delta table {table}, whose VACUUM would delete it"
             return reason, "Choose a path outside of that folder."
         names = () if adopt else self._wait(lambda: self._store.names_below(""))

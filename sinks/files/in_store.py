@@ -275,7 +275,13 @@ class StoreFolder:
         return last
 
     async def _put(self, draft: Draft, after: Position, end: Position, more: dict[str, str]) -> None:
-        """Create the file that follows the last one known."""
+        """Create the file that follows the last one known.
+
+        All files of a stream have one format: the names of two formats would not exclude each other.
+        """
+        if self._known is not None and not self._known.file.name.endswith(f".{draft.suffix}"):
+            reason = f"{self._store.uri}/{self._known.file.name} is of another format"
+            raise SinkRejected(self._sink, reason, "Keep the format of the stream, or choose another path.")
         first = FIRST if self._known is None else beginning(after)
         file = _File(f"{self._folder}/{first}.{draft.suffix}", first)
         attributes = {BEGIN: beginning(after), NEXT: beginning(end), WRITER: self._folders.writer, **more}

@@ -64,7 +64,8 @@ def printed(said: str) -> set[Change]:
     for line in said.splitlines():
         if line.startswith("{") and line.endswith("}"):
             row = json.loads(line)
-            rows.append((row["_commit_version"], row["_change_type"], row["id"]))
+            if "_commit_version" in row:  # a line of the log has none
+                rows.append((row["_commit_version"], row["_change_type"], row["id"]))
     return set(rows)
 
 

@@ -106,7 +106,9 @@ def printed(daemon: Daemon) -> list[tuple[int, int]]:
     """Return version and id of every row that the daemon has printed."""
     lines = [line for line in daemon.said.splitlines(keepends=True) if line.startswith("{") and line.endswith("}\n")]
     rows = [msgspec.json.decode(line) for line in lines]
-    return [(row["_commit_version"], row["id"]) for row in rows]
+    return [
+        (row["_commit_version"], row["id"]) for row in rows if "_commit_version" in row
+    ]  # a line of the log has none
 
 
 def metrics(port: int) -> str:

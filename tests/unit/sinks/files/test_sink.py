@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from sinks.files.in_store import StoreFolders
 from sinks.files.names import directory_name
 from sinks.files.sink import FilesSink, Format
 from sinks.testing import change_batch
@@ -28,6 +29,7 @@ from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress
+from tailer.stores.memory import MemoryStore
 
 APP = "pipeline/table-id"
 
@@ -527,3 +529,13 @@ def read_ids(file: Path) -> list[int]:
         ids: list[int] = parquet.read_table(file).column("id").to_pylist()
         return ids
     return [row["id"] for row in map(json.loads, file.read_bytes().splitlines()) if "id" in row]
+
+
+async def test_the_format_of_a_stream_in_a_store_cannot_change() -> None:
+    """Two instances with different formats would not want the same name, and both would succeed."""
+    store = MemoryStore()
+    await deliver(FilesSink("out", StoreFolders("out", store), "jsonl"), numbered(1))
+    with pytest.raises(SinkRejected, match="is of another format") as raised:
+        await deliver(FilesSink("out", StoreFolders("out", store), "parquet"), numbered(2))
+    assert "choose another path" in raised.value.hint
+    await deliver(FilesSink("out", StoreFolders("out", store), "jsonl"), numbered(2))
