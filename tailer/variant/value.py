@@ -18,7 +18,9 @@ _PYTHON: Final = primitives(PythonForm())
 _JSON: Final = primitives(JsonForm())
 _JSON_PLAIN_DECIMALS: Final = primitives(JsonForm(quotes_decimals=False))
 
-_STEP: Final = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]|\[(?P<quote>['\"])(?P<quoted>.*?)(?P=quote)\]")
+_STEP: Final = re.compile(
+    r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]|\[(?P<quote>['\"])(?P<quoted>.*?)(?P=quote)\]", re.DOTALL
+)
 
 
 class VariantType(StrEnum):

@@ -106,6 +106,13 @@ def test_get() -> None:
         assert found.get(missing) is None, missing
 
 
+@pytest.mark.parametrize("name", ["", "\n", "a.b", "[0]", "$", 'say "a"', "é"])
+def test_any_name_can_be_quoted(name: str) -> None:
+    found = Variant(metadata([name]), object_of([0], [b"\x0c\x07"])).get(f"$['{name}']")
+    assert found is not None
+    assert found.to_python() == 7
+
+
 @pytest.mark.parametrize("path", ["", "a", "$a", "$.", "$..a", "$[", "$[a]", "$[-1]", "$['a]"])
 def test_malformed_paths(path: str) -> None:
     with pytest.raises(ValueError, match=r"path|begin"):
