@@ -173,6 +173,7 @@ def test_killed_again_and_again(
             if there.reached() > before:
                 killed_at = min(killed_at, time.monotonic() + moments.uniform(0, 0.6))
         daemons[-1].kill()
+        time.sleep(1.5)  # its last request may still be on the way; the next daemon would take it for a rival's
         reached.append(there.reached())
     source.publish(COMMITS)
     daemons.append(Daemon(config))
