@@ -1,12 +1,13 @@
 """The folder of a target table: delta-rs opens and creates tables in it, on this machine or in an object store."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
+from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
 from sinks.delta.in_store import StoreTarget
 from sinks.delta.target import first_line, folder_refusal, is_permanent
@@ -90,6 +91,14 @@ class TargetFolder:
     def reject(self, reason: str, remedy: str) -> NoReturn:
         """Raise `SinkRejected`."""
         raise SinkRejected(self._name, reason, remedy)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Make our errors from those of delta-rs. An open table still reads its log, such as for each `txn`."""
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise self.failure(error) from error
 
     def failure(self, error: Exception) -> SinkError:
         """Make our error from one of delta-rs or of the system."""

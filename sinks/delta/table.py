@@ -103,15 +103,17 @@ class TargetTable:
         """Read the position committed for `app_id`. None: no progress, or no table. Raises `SinkError`."""
         table = self.folder.open(self.folder.login())
         if table is not None:
-            self._check_target(table, app_id)
-            return position_in(table, app_id)
+            with self.folder.reading():
+                self._check_target(table, app_id)
+                return position_in(table, app_id)
         self.folder.check_free(self._adopt)
         return None
 
     def has_delivered(self, pipeline: str) -> bool:
         """Return whether anything was ever committed for `pipeline`. Raises as `position` does."""
         table = self.folder.open(self.folder.login())
-        return table is not None and table.transaction_version(delivered_name(pipeline)) is not None
+        with self.folder.reading():
+            return table is not None and table.transaction_version(delivered_name(pipeline)) is not None
 
     def anchor(self, app_id: str, schema: pa.Schema, expected: Position | None) -> Anchor:
         """Read the current state of the table and check it: progress is the expected one, and rows of `schema` fit.
@@ -124,8 +126,9 @@ class TargetTable:
             self.expect(None, expected)
             self.folder.check_free(self._adopt)
             return self.extended(Anchor(app_id, None, _NO_ROWS, self.partition_by or ()), schema)
-        self.expect(position_in(table, app_id), expected)
-        self._check_target(table, app_id)
+        with self.folder.reading():
+            self.expect(position_in(table, app_id), expected)
+            self._check_target(table, app_id)
         columns = table.metadata().partition_columns
         return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version(), login=login), schema)
 
@@ -226,10 +229,9 @@ class TargetTable:
             table = self.folder.open(self.folder.login())
             if table is None:
                 return None, set()
-            ids = self.folder.commit_ids(table, version)
+            return position_in(table, app_id), self.folder.commit_ids(table, version)
         except Exception as error:
             raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
-        return position_in(table, app_id), ids
 
     def _check_target(self, table: DeltaTable, app_id: str) -> None:
         """Refuse the source table, a table that is not ours, and one that could forget our progress."""
