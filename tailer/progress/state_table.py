@@ -163,10 +163,8 @@ class StateTable:
 
     async def _add(self, log: _Log, txns: _Txns) -> _Log:
         """Try to commit `txns` as the next version. Return the log as it is afterwards, with them or without."""
-        try:
-            # If the table is gone, a commit would begin a new log.
-            await self._store.stat(commit_name(log.version))
-        except ObjectNotFound:
+        if not await self._is_there(log.version):
+            # The table is gone, and a commit would begin a new log.
             return await self._read_on(log)
         actions = [{"txn": to_builtins(txn)} for txn in txns]
         with suppress(ObjectAlreadyExists):
@@ -223,6 +221,9 @@ class StateTable:
     async def _replay(self, known: _Log | None, segment: LogSegment) -> _Log:
         checkpoint = segment.checkpoint[0].version if segment.checkpoint else -1
         if known is not None and known.version > segment.version:
+            # A gateway's listing may be behind what can be read.
+            if await self._is_there(known.version):
+                return known
             raise VersionAhead(self._store.uri, known.version, segment.version)
         if known is None or known.version < checkpoint:
             known = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
@@ -230,6 +231,13 @@ class StateTable:
             if path.version > known.version:
                 known = self._advance(known, await read_commit(self._store, path.version))
         return self._checked(replace(known, checkpoint=checkpoint))
+
+    async def _is_there(self, version: int) -> bool:
+        try:
+            await self._store.stat(commit_name(version))
+        except ObjectNotFound:
+            return False
+        return True
 
     async def _read_checkpoint(self, segment: LogSegment) -> _Log:
         txns: dict[str, Txn] = {}

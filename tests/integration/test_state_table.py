@@ -38,7 +38,7 @@ from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
-from tailer.stores.port import ObjectStore
+from tailer.stores.port import Objects, ObjectStore
 from tailer.stores.s3 import S3Options, open_store
 from tests.integration.state_writer import following
 from tests.support.s3.link import S3Link
@@ -285,6 +285,26 @@ async def test_a_table_deleted_around_the_commit_is_noticed() -> None:
         setattr(store, when, store.objects.clear)
         with pytest.raises(SinkRejected, match="the state table was deleted or replaced while in use"):
             await table.record(at(5))
+
+
+class BehindStore(MemoryStore):
+    """A store whose listings lack the newest object while `is_behind`."""
+
+    is_behind = False
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        found = await super().list(prefix, start_after)
+        return found[:-1] if self.is_behind else found
+
+
+async def test_a_listing_that_is_behind_is_not_a_deleted_table() -> None:
+    store = BehindStore()
+    table = await fill(store, 5)
+    store.is_behind = True
+    for number in (5, 6):
+        await table.record(at(number))
+    store.is_behind = False
+    assert await StateTable(store).progress(APP) == at(6)
 
 
 class FaultyStore(MemoryStore):
