@@ -33,7 +33,7 @@ defines what the pipeline does next; only the pipeline retries::
         ├── SinkUnavailable         the destination did not answer; read its progress  ASK
         ├── CommitUnknown           the commit's answer was lost; read its progress    ASK
         ├── SinkRejected            the destination refuses this; an operator must act
-        └── SinkFenced              another instance writes for this app_id            NEVER
+        └── SinkFenced              another instance writes for this app_id            ONCE
 
 Errors can be pickled, because tasks may run in other processes.
 """

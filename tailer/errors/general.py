@@ -10,7 +10,7 @@ __all__ = ["ConfigError", "EngineUnavailable", "Retry", "TailerError"]
 class Retry(Enum):
     """Retry behaviour of the pipeline after an error."""
 
-    NEVER = "never"  # a retry can only do harm
+    ONCE = "once"  # read progress back and try again once, if this run has just begun and committed nothing
     MANUAL = "manual"  # an operator must act first
     TIMED = "timed"  # wait, then try again
     ASK = "ask"  # wait, read progress back from the sink, then try again

@@ -44,8 +44,12 @@ class SinkRejected(SinkError):
 
 @dataclass(eq=False)
 class SinkFenced(SinkError):
-    """Another instance writes for the same app_id."""
+    """Another instance writes for the same app_id.
 
-    retry: ClassVar[Retry] = Retry.NEVER
+    A run that has just begun tries once more: the last request of a killed instance may arrive after the next one has
+    read the progress.
+    """
+
+    retry: ClassVar[Retry] = Retry.ONCE
     sentence: ClassVar[str] = "sink {sink}: another instance took over: {reason}"
     next_step: ClassVar[str] = "Run one instance per pipeline."

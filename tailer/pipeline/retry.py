@@ -3,6 +3,11 @@
 Each session begins with the progress in the sink. A session that fails with a temporary error is repeated, after pauses
 that grow, until `Limits.retry_for_s` have passed without success. The session itself reports success. Then the pipeline
 stops; `revival_pause_s` says when the daemon begins it again.
+
+`SinkFenced` stops a pipeline, with one exception. The last request of a killed instance may still be on its way when
+the next one reads the progress, which then finds that another instance has committed. A killed instance has at most one
+such request, so a run that has just begun and has not committed reads the progress once more. A live rival commits
+again, and is not waited for a second time.
 """
 
 import logging
@@ -20,6 +25,7 @@ __all__ = ["Retries", "revival_pause_s"]
 
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
+_LATE_REQUEST_S: Final = 60.0
 _REVIVE_FIRST_S: Final = 60.0
 _REVIVE_LAST_S: Final = 1800.0
 
@@ -45,8 +51,9 @@ class Retries:
         self.status: Final = status or PipelineStatus(name)
         self._retry_for_s = retry_for_s
         self._stopping = anyio.Event()
-        self._succeeded = False
+        self._succeeded = self._has_committed = self._was_fenced = False
         self._failing_since = 0.0
+        self._began = 0.0
 
     def is_stopping(self) -> bool:
         """Return whether no other session is to begin and the current one is to end soon."""
@@ -58,7 +65,7 @@ class Retries:
 
     def note_commit(self, done: Committed) -> None:
         """Note a transaction of the current session, which has thereby made progress."""
-        self._succeeded = True
+        self._succeeded = self._has_committed = True
         self.status.note_commit(done)
 
     def note_caught_up(self, version: int) -> None:
@@ -71,6 +78,7 @@ class Retries:
 
         Raises the `TailerError` that needs a person, or that lasted too long.
         """
+        self._began = time.monotonic()
         done = False
         while not (done or self.is_stopping()):
             retrying = AsyncRetrying(
@@ -93,7 +101,9 @@ class Retries:
             return await session()
         except TailerError as error:
             self.status.note_error(error)
-            if not self._succeeded or not self._may_pass(error):
+            if self._is_late_request(error):
+                self._was_fenced = True
+            elif not self._succeeded or not self._may_pass(error):
                 raise
             _log.warning("%s: %s; starting again from the sink's progress", self._name, error)
             self.status.note_retry()
@@ -101,6 +111,12 @@ class Retries:
         except Exception as error:
             self.status.note_error(error)
             raise
+
+    def _is_late_request(self, error: TailerError) -> bool:
+        """Return whether what fenced the session may be the last request of an instance that is gone."""
+        if error.retry is not Retry.ONCE or self._has_committed or self._was_fenced or self.is_stopping():
+            return False
+        return time.monotonic() - self._began < _LATE_REQUEST_S
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TailerError) and error.retry in _RETRIED and not self.is_stopping()

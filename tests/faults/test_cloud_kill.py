@@ -1,9 +1,6 @@
 """SIGKILL of the real daemon while its table and its state table are in Google Cloud Storage or Azure."""
 
-import json
-import math
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +9,9 @@ from typing import Final
 import pytest
 
 from tests.support.cloud.servers import CloudServer
-from tests.support.daemon.commands import tailer
+from tests.support.daemon.kills import STDOUT, kill_while_busy, printed, progress
 from tests.support.daemon.process import Daemon, FilesDestination, until
-from tests.support.histories.long_history import Change, LongHistory
+from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import StoredHistory
 from tests.support.s3.link import Fault
 
@@ -22,7 +19,6 @@ pytestmark = pytest.mark.stores
 
 KILLS: Final = 3
 COMMITS: Final = 50
-BACKLOG: Final = 8
 
 
 @pytest.fixture
@@ -53,25 +49,9 @@ def configure(tmp_path: Path, source: StoredHistory, cloud: CloudServer, there: 
         f'state_table = "{bucket}/state"\n[stores.here]\nprefix = "{bucket}"\n'
         + "".join(f'{name} = "{value}"\n' for name, value in cloud.settings.items())
         + f"[pipelines.orders]\n{pipeline}[pipelines.orders.sink]\n{there.sink}"
-        + f'[pipelines.screen]\n{pipeline}sink = {{kind = "stdout", format = "jsonl"}}\n'
+        + f"[pipelines.screen]\n{pipeline}sink = {STDOUT}\n"
     )
     return path
-
-
-def printed(said: str) -> set[Change]:
-    """Return the rows that the sink `stdout` has printed; a kill may cut the last line."""
-    rows = []
-    for line in said.splitlines():
-        if line.startswith("{") and line.endswith("}"):
-            row = json.loads(line)
-            if "_commit_version" in row:  # a line of the log has none
-                rows.append((row["_commit_version"], row["_change_type"], row["id"]))
-    return set(rows)
-
-
-def progress(config: Path) -> list[str]:
-    """Return the last version of each pipeline."""
-    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
 
 
 def test_killed_again_and_again(
@@ -80,30 +60,19 @@ def test_killed_again_and_again(
     """Deliver each row once where the sink has the progress, and at least once where the state table has it."""
     there = FilesDestination(tmp_path / "target", f"orders/{source.history.table_id}")
     config = configure(tmp_path, source, cloud, there)
-    moments, reached, seen = random.Random(7), [], set()
+    moments, reached = random.Random(7), []
     for number in range(KILLS):
         # Answers to commits of the state table are lost now and then.
         cloud.link.faults = [Fault(lambda request: request.is_conditional_put, times=number, is_lost=True)]
         daemons.append(Daemon(config))
-        daemons[-1].wait_until_running()
-        before, killed_at = there.reached(), math.inf
-        while time.monotonic() < killed_at:
-            if source.history.published < there.reached() + BACKLOG:
-                source.publish(moments.randrange(4))
-            time.sleep(0.05)
-            if there.reached() > before:
-                killed_at = min(killed_at, time.monotonic() + moments.uniform(0, 0.6))
-        daemons[-1].kill()
-        seen |= printed(daemons[-1].said)
-        reached.append(there.reached())
+        reached.append(kill_while_busy(daemons[-1], source, there, moments))
     source.publish(COMMITS)
     daemons.append(Daemon(config))
     daemons[-1].wait_until_running()
     daemons[-1].wait_until_reached(there, source.history.last)
     until(lambda: progress(config) == [str(source.history.last)] * 2)
     assert daemons[-1].terminate() == 0, daemons[-1].said
-    seen |= printed(daemons[-1].said)
-    assert seen == set(source.history.changes)
+    assert printed(daemons) == set(source.history.changes)
     transactions = [[row[:3] for row in transaction] for transaction in there.transactions()]
     assert Counter(row for rows in transactions for row in rows) == source.history.changes
     print(f"killed at versions {reached}")

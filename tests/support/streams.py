@@ -30,7 +30,7 @@ from tailer.stores.port import ObjectStore
 from tailer.stores.wakeup import TimerWake, Wake
 from tests.support.tables.handwritten import HandwrittenTable
 
-__all__ = ["APP", "Destination", "Growing", "WholeVersions", "become", "deliver_to_files", "pipeline"]
+__all__ = ["APP", "Destination", "Growing", "Lines", "WholeVersions", "become", "deliver_to_files", "pipeline"]
 
 APP: Final = "p/11111111-2222-3333-4444-555555555555"
 Delivered = list[tuple[int, int]]
@@ -110,6 +110,27 @@ class Destination(MemoryDestination):
     def ends(self) -> list[int]:
         """Return the last versions of all transactions."""
         return [position.version for position, _ in self.transactions]
+
+
+class Lines:
+    """A destination that keeps everything at once."""
+
+    name = "lines"
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int]] = []
+
+    async def write(self, batch: ChangeBatch) -> None:
+        self.rows.extend((batch.version, each) for each in batch.rows.column("id").to_pylist())
+
+    async def announce(self, event: ControlEvent) -> None:
+        """Do nothing: rows are enough here."""
+
+    async def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    async def aclose(self) -> None:
+        """Do nothing: no resources are held."""
 
 
 class WholeVersions(FaultySink):

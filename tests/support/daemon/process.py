@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class Daemon:
     """A process of `tailer run`, started as by a user."""
 
     def __init__(self, config: Path) -> None:
-        self._said = config.with_suffix(".log")
+        self._said = config.with_name(f"{config.stem}-{uuid.uuid4().hex}.log")
         with self._said.open("wb") as said:
             self.process = subprocess.Popen([TAILER, "run", config], stdout=said, stderr=said)
 

@@ -1,0 +1,53 @@
+"""SIGKILL of a daemon that follows a busy table in a store, and what its sink `stdout` has printed."""
+
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.support.daemon.commands import tailer
+from tests.support.daemon.process import Daemon, Destination
+from tests.support.histories.long_history import Change
+from tests.support.histories.s3_history import StoredHistory
+
+__all__ = ["STDOUT", "kill_while_busy", "printed", "progress"]
+
+STDOUT: Final = '{kind = "stdout", format = "jsonl"}'
+_BACKLOG: Final = 8
+_BUSY_S: Final = 120.0
+
+
+def kill_while_busy(daemon: Daemon, source: StoredHistory, there: Destination, moments: random.Random) -> int:
+    """Publish versions until the daemon has delivered some, and kill it a moment later. Return the version reached."""
+    daemon.wait_until_running()
+    before, killed_at, late = there.reached(), math.inf, time.monotonic() + _BUSY_S
+    while time.monotonic() < killed_at:
+        assert time.monotonic() < late, f"nothing after version {before}\n{daemon.said}"
+        if source.history.published < there.reached() + _BACKLOG:
+            source.publish(moments.randrange(4))
+        time.sleep(0.05)
+        if there.reached() > before:
+            killed_at = min(killed_at, time.monotonic() + moments.uniform(0, 0.6))
+    daemon.kill()
+    return there.reached()
+
+
+def printed(daemons: list[Daemon]) -> set[Change]:
+    """Return the rows that the sink `stdout` has printed; a kill may cut the last line."""
+    return {row for daemon in daemons for row in _rows(daemon.said)}
+
+
+def _rows(said: str) -> Iterator[Change]:
+    for line in said.splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            row = json.loads(line)
+            if "_commit_version" in row:  # a line of the log has none
+                yield row["_commit_version"], row["_change_type"], row["id"]
+
+
+def progress(config: Path) -> list[str]:
+    """Return the last version of each pipeline."""
+    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
