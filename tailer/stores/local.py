@@ -43,7 +43,7 @@ class LocalStore:
 
     async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """See `ObjectStore.scan`."""
-        return await to_thread.run_sync(self._open, name, work)
+        return await to_thread.run_sync(self.scan_now, name, work)
 
     async def stat(self, name: str) -> ObjectMeta:
         """See `ObjectStore.stat`."""
@@ -69,24 +69,25 @@ class LocalStore:
         """See `ObjectStore.make_wake`; the operating system notifies."""
         return LocalWake(self.root / prefix, names)
 
+    def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """See `BlockingScans.scan_now`."""
+        path = self.root / name
+        with _translated(path), path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            return work(OpenObject(ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000), file))
+
     def _fetch(self, name: str) -> StoredObject:
         def whole(opened: OpenObject) -> StoredObject:
             data = opened.file.read()
             return StoredObject(replace(opened.meta, size_bytes=len(data)), data)
 
-        return self._open(name, whole)
+        return self.scan_now(name, whole)
 
     def _look(self, name: str) -> ObjectMeta:
         path = self.root / name
         with _translated(path):
             found = path.stat()
         return ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)
-
-    def _open(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        path = self.root / name
-        with _translated(path), path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            return work(OpenObject(ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000), file))
 
     def _scan(self, prefix: str, start_after: str) -> Objects:
         found: Objects = []

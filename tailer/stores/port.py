@@ -11,14 +11,14 @@ object exists.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from anyio import sleep, to_thread
 
 from tailer.errors import ObjectNotFound
 from tailer.stores.wakeup import Wake
 
-__all__ = ["ObjectMeta", "ObjectStore", "Objects", "OpenObject", "StoredObject", "in_thread", "stays"]
+__all__ = ["BlockingScans", "ObjectMeta", "ObjectStore", "Objects", "OpenObject", "StoredObject", "in_thread", "stays"]
 
 T = TypeVar("T")
 
@@ -112,6 +112,15 @@ class ObjectStore(Protocol):
 
         A store that cannot notify returns a `TimerWake`.
         """
+        ...
+
+
+@runtime_checkable
+class BlockingScans(Protocol):
+    """A store whose objects are read so fast that a worker thread for each would take longer."""
+
+    def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """Call `work` with an open object in this thread. Raises as `ObjectStore.scan`."""
         ...
 
 

@@ -1,24 +1,29 @@
 """Commits of a listing, read without their file actions.
 
-In a store whose objects appear whole, those that are wanted next are read at the same time, and the protocol and
-metadata that each sets are cached as long as a listing shows the same file. Elsewhere every commit is read when it is
-asked for.
+Those that are wanted next are read together, and the protocol and metadata that each sets are cached as long as a
+listing shows the same file. Where files do not appear whole, one that has just changed may do so again within the
+resolution of its time, and is not cached.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from tailer.delta.log.actions import Commit, Metadata, Protocol, scan_commit
 from tailer.delta.log.listing import LogPath
 from tailer.delta.log.windows import WINDOW_FILES, read_together, window
-from tailer.errors import ObjectNotFound, StorageUnavailable
-from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject
+from tailer.errors import ObjectNotFound, StorageUnavailable, TailerError
+from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, in_thread
 
 __all__ = ["NOTHING_SET", "CommitReader", "StateActions"]
 
 StateActions = tuple[Protocol | None, Metadata | None]
 
 NOTHING_SET: Final[StateActions] = (None, None)
+_SETTLED_MS: Final = 2000
 _MOST_CACHED: Final = 100_000  # commits, with some 200 bytes each
 
 
@@ -46,16 +51,16 @@ class CommitReader:
 
         Raises as `commit` does.
         """
-        if not self._store.is_atomic:
-            return _actions(await self.commit(paths[number]))
         cached = self._cached_actions(paths[number])
         if cached is not None:
             return cached
-        later = paths[number : number + WINDOW_FILES]
+        if not self._is_settled(paths[number].meta):
+            return _actions(await self.commit(paths[number]))
+        later = takewhile(lambda path: self._is_settled(path.meta), paths[number : number + WINDOW_FILES])
         wanted = window(path for path in later if self._cached_actions(path) is None)
-        found = await read_together(wanted, self._read)
+        found = await self._read_all(wanted)
         for path, (meta, commit) in zip(wanted, found, strict=False):
-            if len(self._cached) < _MOST_CACHED or path.name in self._cached:
+            if self._is_settled(meta) and (len(self._cached) < _MOST_CACHED or path.name in self._cached):
                 self._cached[path.name] = meta, _actions(commit)
         return _actions(found[0][1])
 
@@ -63,15 +68,44 @@ class CommitReader:
         meta, actions = self._cached.get(path.name, (None, None))
         return actions if meta == path.meta else None
 
-    async def _read(self, path: LogPath) -> tuple[ObjectMeta, Commit]:
-        def parse(opened: OpenObject) -> tuple[ObjectMeta, Commit]:
-            meta, table = opened.meta, self._store.uri
-            return meta, scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
+    def _is_settled(self, meta: ObjectMeta) -> bool:
+        return self._store.is_atomic or time.time() * 1000 - meta.modified_ms > _SETTLED_MS
 
-        try:
-            return await self._store.scan(path.name, parse)
-        except ObjectNotFound as error:
-            raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
+    async def _read_all(self, paths: Sequence[LogPath]) -> list[tuple[ObjectMeta, Commit]]:
+        """Read commits together, up to the first that cannot be read; raise its error if it is the first of all."""
+        store = self._store
+        if not isinstance(store, BlockingScans):
+            return await read_together(paths, self._read)
+
+        def scan() -> list[tuple[ObjectMeta, Commit]]:
+            found: list[tuple[ObjectMeta, Commit]] = []
+            for path in paths:
+                try:
+                    with _removals():
+                        found.append(store.scan_now(path.name, partial(self._parse, path)))
+                except TailerError:
+                    if not found:
+                        raise
+                    break
+            return found
+
+        return await in_thread(scan)
+
+    async def _read(self, path: LogPath) -> tuple[ObjectMeta, Commit]:
+        with _removals():
+            return await self._store.scan(path.name, partial(self._parse, path))
+
+    def _parse(self, path: LogPath, opened: OpenObject) -> tuple[ObjectMeta, Commit]:
+        meta, table = opened.meta, self._store.uri
+        return meta, scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
+
+
+@contextmanager
+def _removals() -> Iterator[None]:
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
 
 
 def _actions(commit: Commit) -> StateActions:

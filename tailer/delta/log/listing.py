@@ -52,8 +52,7 @@ class LogFileKind(IntEnum):
 
 
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_NAMES: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
-    (LogFileKind.COMMIT, COMMIT_FILE),
+_CHECKPOINTS: Final[tuple[tuple[LogFileKind, re.Pattern[str]], ...]] = (
     (LogFileKind.CHECKPOINT, re.compile(r"([0-9]{20})\.checkpoint\.parquet")),
     (LogFileKind.CHECKPOINT_PART, re.compile(r"([0-9]{20})\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet")),
     (LogFileKind.CHECKPOINT_V2, re.compile(rf"([0-9]{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),
@@ -86,7 +85,9 @@ class LogPath:
     def parse(cls, meta: ObjectMeta) -> Self | None:
         """Parse the file's name; None for a file that is neither a commit nor a checkpoint."""
         base = meta.name.rpartition("/")[2]
-        for kind, pattern in _NAMES:
+        if commit := COMMIT_FILE.fullmatch(base):  # nearly every file is one, and there may be very many
+            return cls(int(commit[1]), LogFileKind.COMMIT, meta.name, meta.modified_ms, 1, 1, meta.size_bytes)
+        for kind, pattern in _CHECKPOINTS:
             match = pattern.fullmatch(base)
             if match:
                 numbers = [int(group) for group in match.groups()]

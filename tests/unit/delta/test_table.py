@@ -36,7 +36,7 @@ from tailer.errors import (
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import LocalStore
-from tailer.stores.port import Objects, OpenObject, StoredObject
+from tailer.stores.port import Objects, OpenObject
 from tests.support.tables.log_files import (
     add,
     cdc,
@@ -469,13 +469,9 @@ class CountingStore(LocalStore):
         super().__init__(root)
         self.asked: list[str] = []
 
-    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+    def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
         self.asked.append(name)
-        return await super().read(name, decode)
-
-    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        self.asked.append(name)
-        return await super().scan(name, work)
+        return super().scan_now(name, work)
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         self.asked.append(prefix)
@@ -501,6 +497,22 @@ async def test_entering_reads_back_only_to_the_newest_metadata(tmp_path: Path) -
     await DeltaTableLog(store).seek(45)
     hint = f"{LOG}/_last_checkpoint"
     assert store.asked == [hint, LOG, *(commit_name(version) for version in range(44, 39, -1))]
+
+
+async def test_commits_that_lie_for_a_while_are_read_once(tmp_path: Path) -> None:
+    """One that has just been written may still grow, and is read again."""
+    a_log(tmp_path, 50)
+    os.utime(at(tmp_path, 49))
+    store = CountingStore(tmp_path)
+    log = DeltaTableLog(store)
+    await log.table_id()
+    assert {name: store.asked.count(commit_name(name)) for name in range(50)} == dict.fromkeys(range(50), 1)
+    await log.ids(-1)
+    again = [name for name in store.asked if store.asked.count(name) > 1 and name.endswith(".json")]
+    assert set(again) == {commit_name(49)}
+    write_commit(tmp_path, 48, protocol(), metadata())
+    await log.ids(-1)
+    assert store.asked.count(commit_name(48)) == 2
 
 
 @pytest.mark.parametrize(

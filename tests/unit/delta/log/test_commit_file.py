@@ -50,8 +50,8 @@ class Cut(LocalStore):
             if self._tries == 0:
                 self._file.write_bytes(self._whole)
 
-    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        found = await super().scan(name, work)
+    def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        found = super().scan_now(name, work)
         self._looked(name)
         return found
 
