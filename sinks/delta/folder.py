@@ -105,8 +105,7 @@ class TargetFolder:
         reason = first_line(error)
         if self._store is None and (obstacle := creation_obstacle(Path(self._path))):
             return SinkRejected(self._name, f"{self._path}: {obstacle}", CHOOSE_ANOTHER)
-        if self._store is not None and "AccessDenied" in str(error):
-            remedy = "Allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on the folder."
+        if self._store is not None and (remedy := self._store.denial_remedy(error)):
             return SinkRejected(self._name, f"{self._path}: access is denied: {reason}", remedy)
         if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
             return SinkRejected(self._name, f"{self._path}: {reason}", "Change the target table, or choose a new path.")

@@ -23,6 +23,14 @@ __all__ = ["StoreTarget"]
 T = TypeVar("T")
 
 _HIDDEN: Final = (".", "_")
+# The rights that a sink needs, by the scheme of its location.
+_RIGHTS: Final = {
+    "s3": "Allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on the folder.",
+    "gs": "Grant the role Storage Object User on the bucket.",
+    "abfss": "Grant the role Storage Blob Data Contributor on the container.",
+}
+# A refusal for want of rights, as the servers of S3 and of Google, and those of Azure, name it.
+_DENIALS: Final = ("AccessDenied", "AuthorizationPermissionMismatch")
 
 
 class StoreTarget:
@@ -35,8 +43,13 @@ class StoreTarget:
         self._sink = sink
         self._location = location
         self._stores = stores
-        stores.delta_rs_options(location)
+        stores.check_for_delta_rs(location)
         self._store = stores.open_uploads(location)
+
+    def denial_remedy(self, error: Exception) -> str | None:
+        """Return the next step where an error of delta-rs is for want of rights; None for any other error."""
+        is_denied = any(code in str(error) for code in _DENIALS)
+        return _RIGHTS[self._location.partition(":")[0]] if is_denied else None
 
     def login(self) -> Mapping[str, str]:
         """Return the current settings for delta-rs, with keys in them."""

@@ -53,7 +53,7 @@ __all__ = ["DeltaSink"]
 
 
 class _Options(msgspec.Struct, frozen=True):
-    path: str  # the folder of the target table, also s3://
+    path: str  # the folder of the target table, also in a store
     partition_by: list[str] | None = None  # the columns that a new table is partitioned by
     adopt: bool = False  # write to a table, or into a folder, that is not ours
 

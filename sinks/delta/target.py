@@ -21,7 +21,7 @@ _ADOPT: Final = "Choose another path; or set adopt = true to write change rows t
 # delta-rs has few exception classes: these parts of its messages mean that a retry cannot help.
 _REFUSALS: Final = (
     *("Unsupported", "not yet supported", "Invalid data found", "Schema error", "File name too long"),
-    *("AccessDenied", "MethodNotAllowed", "NotImplemented"),
+    *("AccessDenied", "AuthorizationPermissionMismatch", "MethodNotAllowed", "NotImplemented"),
 )
 _OUR_COLUMNS: Final = frozenset(field.name for field in METADATA_FIELDS)
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
@@ -92,16 +92,17 @@ def delivered_name(pipeline: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error, and the system's reason if that stands in a later one.
+    """Return the first line of an error, and the reason of the system or the server if that stands in a later one.
 
     The other lines of delta-rs are stack traces and violating rows, which we must not print. Of a server's answer only
     the code is kept: the rest may repeat keys.
     """
     text = str(error)
-    code = _CODE.search(text)
-    line = _ANSWER.sub(code[1] if code else "", text).partition("\n")[0].strip() or type(error).__name__
+    found = _CODE.search(text)
+    code = found[1] if found else ""
+    line = _ANSWER.sub(code, text).partition("\n")[0].strip() or type(error).__name__
     number = _system_error(error)
-    cause = "" if number is None else os.strerror(number)
+    cause = code if number is None else os.strerror(number)
     return line if cause in line else f"{line}: {cause}"
 
 

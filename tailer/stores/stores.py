@@ -62,28 +62,26 @@ class Stores:
         folders = ["/".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)] if found.key else []
         return [self.open_uploads(f"{found.root}/{folder}".rstrip("/")) for folder in folders]
 
-    def delta_rs_options(self, location: str) -> S3Options:
-        """Return the options of a store that delta-rs may write to, at `location`, which is not local.
+    def check_for_delta_rs(self, location: str) -> None:
+        """Raise `ConfigError` for a location, which is not local, that delta-rs would take for another one.
 
-        It takes a location as a URL, so a few characters would lead to another folder. Raises `ConfigError` for these,
-        and for every other store: the test servers of Google and Azure do not list as delta-rs needs it, so nothing
-        proves what it would do there.
+        It takes a location as a URL, so a few characters would lead to another folder.
         """
-        key, options = _split(location).key, self.options(location)
+        key = _split(location).key
         if unquote(urlsplit(f"{S3}://bucket/{key}").path) != f"/{key}" or "//" in key:
             reason = "is a folder that the library which writes tables would read as another one"
             raise ConfigError(location, reason, "Choose a path without percent, question and number signs.")
-        if not isinstance(options, S3Options):
-            remedy = "Give a folder of this machine, or s3://BUCKET/FOLDER."
-            raise ConfigError(location, "is in a store that the delta sink cannot write to", remedy)
-        return options
+        cloud.check_account(location)
 
     def delta_rs_settings(self, location: str) -> Mapping[str, str]:
         """Return `storage_options` for delta-rs at `location`, which is not local, with keys in them. Blocking.
 
-        Raises `StorageError` where there is no valid login, and `ConfigError` as `open` and `delta_rs_options` do.
+        Raises `StorageError` where there is no valid login, and `ConfigError` as `open` does.
         """
-        return s3.delta_rs_settings(_split(location).bucket, self.delta_rs_options(location))
+        found, options = _split(location), self.options(location)
+        if isinstance(options, S3Options):
+            return s3.delta_rs_settings(found.bucket, options)
+        return cloud.delta_rs_settings(found.root, options)
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""

@@ -20,6 +20,9 @@ from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.stores.local import LocalStore
+from tailer.stores.stores import Stores
+from tests.support.cloud.servers import CloudServer
+from tests.support.cloud.tables import download as download_from_cloud
 from tests.support.s3.server import S3Server, close_thread_clients, download
 
 METADATA = frozenset(field.name for field in METADATA_FIELDS)
@@ -71,6 +74,35 @@ class TestDeltaSinkInS3(TestDeltaSink):
         self.path = self.copies / uuid.uuid4().hex
         download(self.server, self.bucket, "some/target", self.path)
         return super()._read(app_id)
+
+
+class TestDeltaSinkInGcs(TestDeltaSink):
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path, fake_gcs: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        yield from self._in_cloud(fake_gcs, tmp_path, monkeypatch)
+
+    def _in_cloud(self, server: CloudServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with server.logged_in(monkeypatch):
+            self.server, self.bucket = server, server.new_bucket()
+            self.copies = folder / "copies"
+            self.path = folder / "none"
+            yield
+
+    def make_sink(self) -> DeltaSink:
+        sink = DeltaSink("delta", f"{self.bucket}/some/target")
+        sink.use_stores(Stores(((self.bucket, self.server.options),)))
+        return sink
+
+    def _read(self, app_id: str) -> list[dict[str, Any]]:
+        self.path = self.copies / uuid.uuid4().hex
+        download_from_cloud(self.server, f"{self.bucket}/some/target", self.path)
+        return super()._read(app_id)
+
+
+class TestDeltaSinkInAzure(TestDeltaSinkInGcs):
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        yield from self._in_cloud(azurite, tmp_path, monkeypatch)
 
 
 def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

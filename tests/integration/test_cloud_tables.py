@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tailer.events import COMMIT_TIMESTAMP
 from tests.support.cloud.servers import CloudServer
-from tests.support.cloud.tables import copied
+from tests.support.cloud.tables import copied, download
 from tests.support.daemon.commands import Orders, background, tailer
 from tests.support.daemon.process import until
 from tests.support.follow import Followed, follow, snapshot
@@ -117,17 +118,19 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
         f'[pipelines.copy]\ntable = "{location}"\npoll_interval_s = 0.1\nsink = {{kind = "files", path = "copy"}}\n'
         f'[pipelines.screen]\ntable = "{location}"\npoll_interval_s = 0.1\n'
         'sink = {kind = "stdout", format = "jsonl"}\n'
+        f'[pipelines.table]\ntable = "{location}"\nsink = {{kind = "delta", path = "{bucket}/copies/orders"}}\n'
     )
     connected = tailer("check", "--connect", config)
     assert connected.returncode == 0, connected.stdout
-    assert connected.stdout.count(f"reached version 2 of {location}, and one of its files") == 2
+    assert connected.stdout.count(f"reached version 2 of {location}, and one of its files") == 3
+    assert not any("/copies/" in each.path for each in cloud.link.requests if each.method == "PUT")
     seen = ""
     for version in (2, 3):
         if version == 3:
             orders.insert(4)
             copied(orders.path, cloud, bucket)
         with background("run", config) as daemon:
-            until(lambda: _delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
+            until(lambda: _delivered(config) == [str(version)] * 3)  # noqa: B023 - called before the next round
             daemon.terminate()
             out, error = daemon.communicate(timeout=30)
         seen += out
@@ -136,6 +139,9 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
     assert ids(seen) == expected
     written = "".join(file.read_text() for file in sorted((tmp_path / "copy").rglob("[0-9]*.jsonl")))
     assert ids(written) == expected
+    download(cloud, f"{bucket}/copies/orders", tmp_path / "copies")
+    rows = DeltaTable(tmp_path / "copies").to_pyarrow_table()
+    assert sorted(zip(rows["_commit_version"].to_pylist(), rows["id"].to_pylist(), strict=True)) == expected
 
 
 def _delivered(config: Path) -> list[str]:

@@ -6,13 +6,23 @@ obstore comes with the extra `cloud`; the functions here import it when they are
 from typing import TYPE_CHECKING
 
 from tailer.errors import ConfigError, how_to_install
+from tailer.stores.cloud.delta_rs import check_account, delta_rs_settings
 from tailer.stores.cloud.options import CREDENTIAL_TYPES, AzureOptions, CloudOptions, GcsOptions
 
 if TYPE_CHECKING:
     from tailer.stores.cloud.ranges import CloudRanges
     from tailer.stores.cloud.store import CloudStore
 
-__all__ = ["CREDENTIAL_TYPES", "AzureOptions", "CloudOptions", "GcsOptions", "open_ranges", "open_store"]
+__all__ = [
+    "CREDENTIAL_TYPES",
+    "AzureOptions",
+    "CloudOptions",
+    "GcsOptions",
+    "check_account",
+    "delta_rs_settings",
+    "open_ranges",
+    "open_store",
+]
 
 
 def open_store(bucket: str, root: str, options: CloudOptions) -> "CloudStore":

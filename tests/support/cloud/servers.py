@@ -1,12 +1,13 @@
 """Servers of Google Cloud Storage and of Azure on loopback ports: fake-gcs-server (Go) and Azurite (Node.js).
 
-Both keep objects in memory, and clients reach them through a link, which records requests and makes them fail.
+Both keep objects in memory, and clients reach them through a link, which records requests and makes them fail. Both
+ignore where a listing begins, which the link adds (`tests.support.cloud.links`).
 
 fake-gcs-server 1.56.1 has the JSON interface, of which obstore uses nothing to write: its PUTs are refused. The link
 translates them, with the condition that the object must not exist and the metadata. So the condition is that of the
-server, but that Google understands the headers of obstore's PUT is not tested. The server also ignores `If-Match` and
-where a listing begins, answers 500 to a listing of a missing bucket, and accepts every login. Azurite 3.35.0 ignores
-where a listing begins, and has the rest; it checks signatures.
+server, but that Google understands the headers of obstore's PUT is not tested. The server also ignores `If-Match`,
+answers 500 to a listing of a missing bucket, and accepts every login. Azurite 3.35.0 has the rest; it checks
+signatures.
 """
 
 import base64
@@ -17,7 +18,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from email.utils import formatdate
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -29,7 +30,8 @@ import pytest
 from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions, clients
 from tailer.stores.location import split_location
 from tests.jars.where import MissingJarsError, azurite, fake_gcs
-from tests.support.s3.link import Answer, ObjectLink, Request
+from tests.support.cloud.links import AzureLink, GcsLink
+from tests.support.s3.link import ObjectLink
 from tests.support.servers.ports import free_ports
 from tests.support.servers.server_process import ServerProcess
 from tests.tiers import using
@@ -141,25 +143,6 @@ class _Address:
     endpoint: str
 
 
-class _GcsLink(ObjectLink):
-    """A link that translates PUTs into those that fake-gcs-server has."""
-
-    def send(self, request: Request, target: str, body: bytes) -> Answer:
-        """See `ObjectLink.send`."""
-        if request.method != "PUT":
-            return super().send(request, target, body)
-        bucket, _, name = request.path.removeprefix("/").partition("/")
-        query = {"uploadType": "media", "name": name}
-        if (generation := request.headers.get("x-goog-if-generation-match")) is not None:
-            query["ifGenerationMatch"] = generation
-        upload = f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
-        status, headers, answer = super().send(replace(request, method="POST"), upload, body)
-        if status != 200:
-            return status, headers, answer
-        stored = json.loads(answer)
-        return 200, [("ETag", f'"{stored["etag"]}"'), ("x-goog-generation", stored["generation"])], b""
-
-
 @contextmanager
 def serving_fake_gcs(directory: Path) -> Iterator[CloudServer]:
     """Run fake-gcs-server; stopped when left. Raises `ServerDownError`, `MissingJarsError`."""
@@ -170,7 +153,7 @@ def serving_fake_gcs(directory: Path) -> Iterator[CloudServer]:
         raise MissingJarsError(message)
     (port,) = free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
-    with _GcsLink(_Address(endpoint)) as link:
+    with GcsLink(_Address(endpoint)) as link:
         # Requests are told apart by their host, which is that of the link.
         host = urlsplit(link.endpoint).netloc
         command = [str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
@@ -196,7 +179,7 @@ def serving_azurite(directory: Path) -> Iterator[CloudServer]:
     command = ["env", f"AZURITE_ACCOUNTS={_ACCOUNT}:{_KEY}", "node", str(program), "--blobHost", "127.0.0.1"]
     command += ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
     with (
-        ObjectLink(_Address(endpoint)) as link,
+        AzureLink(_Address(endpoint)) as link,
         _running([*command, "--skipApiVersionCheck"], directory, endpoint),
     ):
         options = AzureOptions(endpoint=f"{link.endpoint}/{_ACCOUNT}")
