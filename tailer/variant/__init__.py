@@ -9,15 +9,16 @@ A library by itself; it needs nothing else of lake-tailer::
     payload.get("$.address.city").to_python()   # 'Oslo'
     payload.to_json()                           # '{"address":{"city":"Oslo"},"age":41}'
 
-`json_texts` gives the JSON text of every value of an Arrow column, shredded or not, and `unshred` the column without
-shredding. `python -m tailer.variant FILE.parquet` prints a column.
+`json_texts` gives the JSON text of every value of an Arrow column, shredded or not, `unshred` the column without
+shredding, and `compare_keys` texts that are equal where the values are, in whatever encoding.
+`python -m tailer.variant FILE.parquet` prints a column.
 
 It implements the Variant Binary Encoding and the Variant Shredding of Parquet, version 1, strictly: every offset, size
 and text is checked before it is used, and whatever contradicts itself raises `InvalidVariant`. Time and memory are
 linear in the size of the value.
 """
 
-from tailer.variant.columns import UNSHREDDED, json_texts, unshred
+from tailer.variant.columns import UNSHREDDED, compare_keys, json_texts, unshred
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata
 from tailer.variant.scalars import Date, Timestamp
@@ -31,6 +32,7 @@ __all__ = [
     "Timestamp",
     "Variant",
     "VariantType",
+    "compare_keys",
     "json_texts",
     "unshred",
 ]

@@ -1,6 +1,5 @@
-"""Whole columns of Variants: as JSON, and as unshredded columns."""
+"""Whole columns of Variants: as JSON, as keys for comparisons, and as unshredded columns."""
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -8,10 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.variant.assemble import BinaryAssembler, DecodedAssembler
-from tailer.variant.scalars import JsonForm
+from tailer.variant.keys import KeyForm
+from tailer.variant.scalars import Form, JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
 
-__all__ = ["UNSHREDDED", "json_texts", "unshred"]
+__all__ = ["UNSHREDDED", "compare_keys", "json_texts", "unshred"]
 
 # The type of a column that is not shredded.
 UNSHREDDED: Final = pa.struct(
@@ -24,10 +24,18 @@ def json_texts(column: pa.Array | pa.ChunkedArray, *, quote_decimals: bool = Tru
 
     Raises `InvalidVariant` naming the row, counted from the start of its chunk.
     """
-    reader = ColumnReader(column.type, DecodedAssembler(JsonForm(quote_decimals)))
-    chunks: Iterable[pa.Array] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    encode = msgspec.json.Encoder().encode
-    return [None if value is SQL_NULL else encode(value).decode() for chunk in chunks for value in reader.read(chunk)]
+    chunks: list[pa.Array] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    reader = _TextReader(column.type, JsonForm(quote_decimals))
+    return [text for chunk in chunks for text in reader.read(chunk)]
+
+
+def compare_keys(column: pa.StructArray) -> pa.LargeStringArray:
+    """Return texts that are equal where the decoded Variants are, in any encoding; null for SQL NULL.
+
+    Integers and decimals are equal by their numbers, timestamps of one kind by their moments, objects in any order.
+    Everything else is equal only within its type: see `tailer.variant.keys`. Raises `InvalidVariant` naming the row.
+    """
+    return pa.array(_TextReader(column.type, KeyForm()).read(column), pa.large_string())
 
 
 def unshred(column: pa.StructArray) -> pa.StructArray:
@@ -40,3 +48,15 @@ def unshred(column: pa.StructArray) -> pa.StructArray:
     is_null = column.is_null()
     metadata = pc.struct_field(column, "metadata")
     return pa.StructArray.from_arrays([metadata.cast(pa.binary()), found], fields=list(UNSHREDDED), mask=is_null)
+
+
+class _TextReader:
+    """Reads columns of one type into the texts of a form."""
+
+    def __init__(self, kind: pa.DataType, form: Form) -> None:
+        self._reader = ColumnReader(kind, DecodedAssembler(form))
+        self._encode = msgspec.json.Encoder().encode
+
+    def read(self, column: pa.StructArray) -> list[str | None]:
+        """Return the text of each row, None for SQL NULL."""
+        return [None if value is SQL_NULL else self._encode(value).decode() for value in self._reader.read(column)]
