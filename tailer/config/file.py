@@ -129,9 +129,9 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     skip_unchanged: bool = False  # leave out updates that change nothing
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
     on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
-    # seconds between two looks for a new version, where no notification comes sooner; in S3: while it is active
+    # seconds between two looks for a new version at an active table, where no notification comes sooner
     poll_interval_s: Interval = 1.0
-    # in S3: the longest time between two looks, at a quiet table; default: ten times the shortest, but at most 10
+    # the longest time between two looks, at a quiet table; default: ten times the shortest, but at most 10
     idle_poll_interval_s: Interval | None = None
     # in S3: the highest number of looks in an hour, whatever the intervals are
     max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200

@@ -33,8 +33,8 @@
     on_schema_change = "evolve"   # report it to the sink and go on; or "fail": stop before the version
     on_data_loss = "fail"         # stop; or go on after the loss, with the gap reported to the sink:
                                   # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
-    poll_interval_s = 1.0         # the longest time until a new version is noticed; in S3, while it is active
-    idle_poll_interval_s = 10.0   # in S3: the same for a quiet table
+    poll_interval_s = 1.0         # between two looks for a new version, at an active table
+    idle_poll_interval_s = 10.0   # the same at a quiet table
     max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour
     write = "driver"              # this process writes to the sink; or "executors", with engine = "spark" and
                                   # a kafka or delta sink

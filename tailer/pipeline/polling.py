@@ -1,4 +1,4 @@
-"""Waits between two looks at a table whose store cannot notify.
+"""Waits between two looks at a table.
 
 The wait is a share of the time since the last new version, between a shortest and a longest wait: a table that is
 written often is looked at often, and a quiet one seldom. Waits differ at random, so that many tables do not ask at
@@ -46,11 +46,10 @@ class Polling:
 
     @classmethod
     def of(cls, limits: Limits, wake: Wake) -> Self:
-        """Make it from the limits of a pipeline; where `wake` notifies, every wait is the shortest."""
+        """Make it from the limits of a pipeline; where `wake` notifies, looks cost nothing that a limit must hold."""
         shortest_s = limits.poll_interval_s
-        if wake.notifies:
-            return cls(shortest_s, shortest_s, chance=lambda: 0.5)
-        return cls(shortest_s, limits.idle_poll_interval_s or shortest_s, limits.max_polls_per_hour)
+        longest_s = limits.idle_poll_interval_s or shortest_s
+        return cls(shortest_s, longest_s, None if wake.notifies else limits.max_polls_per_hour)
 
     def found(self) -> None:
         """Note a new version: the next waits are short."""

@@ -1,4 +1,4 @@
-"""Many small tables in one process: threads and memory of the real daemon while it compares their rows."""
+"""Many small tables in one process: threads and memory of the real daemon while it compares their rows, and after."""
 
 import shutil
 import time
@@ -16,15 +16,17 @@ from tests.support.daemon.process import until
 TABLES: Final = 50
 ROWS: Final = 10
 # Of the whole process. With a row index for each pipeline it had 594 threads and 499 MB; with a small pool, 146 and 197
-# MB. The watch of each table's log takes two threads.
-THREADS: Final = 200
+# MB.
+THREADS: Final = 100
+IDLE_THREADS: Final = 25
+DELAY_S: Final = 0.5  # that of a quiet machine is a tenth of it
 RESIDENT_MB: Final = 300
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     """Copies of a table without a feed: version 1 rewrites its file to delete a row."""
-    place = tmp_path_factory.mktemp("many")
+    place = tmp_path
     write_deltalake(place / "0", pa.table({"id": pa.array(range(ROWS), pa.int64())}))
     DeltaTable(place / "0").delete("id = 3")
     lines = []
@@ -49,6 +51,21 @@ def held(process: int) -> tuple[int, int]:
     text = Path(f"/proc/{process}/status").read_text()
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(lines["Threads"]), int(lines["VmRSS"].split()[0]) // 1024
+
+
+def test_an_idle_daemon_needs_no_thread_for_a_table(folder: Path) -> None:
+    """All tables are watched, and a commit to any of them is noticed at once."""
+    with background("run", folder / "tailer.toml") as daemon:
+        until(lambda: list(delivered(folder)) == [ROWS + 1] * TABLES)
+        until(lambda: held(daemon.pid)[0] <= IDLE_THREADS)
+        delays: list[float] = []
+        for number in range(0, TABLES, 5):
+            write_deltalake(folder / str(number), pa.table({"id": pa.array([99], pa.int64())}), mode="append")
+            began = time.monotonic()
+            while list(delivered(folder))[number] < ROWS + 2:
+                time.sleep(0.005)
+            delays.append(time.monotonic() - began)
+        assert sorted(delays)[len(delays) // 2] < DELAY_S, delays
 
 
 @pytest.mark.long

@@ -3,8 +3,8 @@
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -16,7 +16,7 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 from watchfiles.main import watch
 
 from tailer.delta.log.listing import COMMIT_FILE
-from tailer.stores.wakeup import LocalWake, TimerWake, Wake
+from tailer.stores.wakeup import LOOK_S, LocalWake, TimerWake, Wake
 from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio
@@ -118,15 +118,20 @@ async def test_ring_works_beside_the_notices(tmp_path: Path) -> None:
     ],
 )
 def test_only_commits_are_news(change: Change, name: str, rings: bool) -> None:
-    assert LocalWake(Path("/some/table"), COMMIT_FILE)._counts(change, f"/some/table/{name}") is rings
+    assert LocalWake(Path("/some/table"), COMMIT_FILE).counts(change, f"/some/table/{name}") is rings
 
 
-async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_the_directory_the_timer_serves_until_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with LocalWake(tmp_path / "not-yet", COMMIT_FILE) as wake:
         with anyio.fail_after(5):
             await wake.wait(0.05)
             await wake.wait(0.05)
-    assert "there is no such folder); polling with the timer only" in caplog.text
+        # It may be made later, as any folder of a network file system whose server is away.
+        await to_thread.run_sync((tmp_path / "not-yet").mkdir)
+        assert await rings_for_commits(wake, tmp_path / "not-yet")
+    assert "there is no such folder); looking for them every 1 s" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ async def test_without_the_directory_the_timer_serves_alone(tmp_path: Path, capl
     ],
     ids=repr,
 )
-async def test_when_the_system_refuses_the_timer_serves_alone(
+async def test_when_the_system_refuses_the_folder_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: Exception
 ) -> None:
     def refuse(*_paths: Path, **_options: object) -> Iterator[object]:
@@ -146,9 +151,8 @@ async def test_when_the_system_refuses_the_timer_serves_alone(
 
     monkeypatch.setattr(watchfiles, "watch", refuse)
     async with LocalWake(tmp_path, COMMIT_FILE) as wake:
-        with anyio.fail_after(5):
-            await wake.wait(0.05)
-    assert str(refusal) in caplog.text
+        await become(lambda: str(refusal) in caplog.text)
+        assert await rings_for_commits(wake, tmp_path)
 
 
 async def test_watching_outlives_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -194,3 +198,89 @@ async def test_watching_takes_no_thread_from_the_others(tmp_path: Path) -> None:
         assert await rings_for_commits(wake, tmp_path)
         await anyio.sleep(0.02)
         assert to_thread.current_default_thread_limiter().borrowed_tokens == 0
+
+
+async def test_many_folders_need_two_threads_and_one_watch(tmp_path: Path) -> None:
+    """Folders come and go while others are watched; each wake is rung for its own folder."""
+    before, threads = inotify_instances(), threading.active_count()
+    async with AsyncExitStack() as stack:
+        wakes: dict[Path, LocalWake] = {}
+        for number in range(40):
+            folder = tmp_path / str(number)
+            await to_thread.run_sync(folder.mkdir)
+            wakes[folder] = await stack.enter_async_context(LocalWake(folder, COMMIT_FILE))
+        await quiet(wakes.values())
+        assert inotify_instances() == before + 1
+        watching = {thread.name for thread in threading.enumerate()} & {"notifications", "folders"}
+        assert (len(watching), threading.active_count() - threads <= 4) == (2, True)
+        rung = await rung_by(wakes, tmp_path / "7")
+        assert rung == {tmp_path / "7"}
+    await become(lambda: inotify_instances() == before)
+
+
+async def test_a_folder_in_place_of_another_is_watched(tmp_path: Path) -> None:
+    log_dir = tmp_path / "_delta_log"
+    log_dir.mkdir()
+    async with LocalWake(log_dir, COMMIT_FILE) as wake:
+        await quiet([wake])
+        await to_thread.run_sync(shutil.rmtree, log_dir)
+        await to_thread.run_sync(log_dir.mkdir)
+        await quiet([wake])
+        began_s = anyio.current_time()
+        await to_thread.run_sync(commit, log_dir, 0)
+        await wake.wait(LONG_S)
+        assert anyio.current_time() - began_s < 0.5
+
+
+async def test_beyond_the_limit_of_watches_the_folders_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def limited(*paths: Path, **options: object) -> Iterator[object]:
+        if len(paths) > 3:
+            raise OSError("OS file watch limit reached.")
+        return watch(*paths, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(watchfiles, "watch", limited)
+    async with AsyncExitStack() as stack:
+        wakes: dict[Path, LocalWake] = {}
+        for number in range(8):
+            folder = tmp_path / str(number)
+            await to_thread.run_sync(folder.mkdir)
+            wakes[folder] = await stack.enter_async_context(LocalWake(folder, COMMIT_FILE))
+        await become(lambda: "OS file watch limit reached" in caplog.text)
+        await quiet(wakes.values())
+        for folder in wakes:
+            assert await rung_by(wakes, folder) == {folder}
+
+
+async def test_wakes_of_one_folder_are_all_rung(tmp_path: Path) -> None:
+    async with LocalWake(tmp_path, COMMIT_FILE) as one:
+        async with LocalWake(tmp_path, COMMIT_FILE) as other:
+            assert await rings_for_commits(other, tmp_path)
+        await quiet([one])
+        assert await rings_for_commits(one, tmp_path)
+
+
+async def quiet(wakes: Iterable[LocalWake]) -> None:
+    """Return when the watch of all is in place, and no ring is left from its beginning."""
+    await anyio.sleep(2.5 * LOOK_S)
+    for wake in wakes:
+        with anyio.move_on_after(0.01):
+            await wake.wait(LONG_S)
+
+
+async def rung_by(wakes: dict[Path, LocalWake], written: Path) -> set[Path]:
+    """Commit to the folder `written`; return the folders whose wakes are rung."""
+    rung: set[Path] = set()
+
+    async def wait(folder: Path) -> None:
+        await wakes[folder].wait(LONG_S)
+        rung.add(folder)
+
+    async with anyio.create_task_group() as group:
+        for folder in wakes:
+            group.start_soon(wait, folder)
+        await to_thread.run_sync(commit, written, 1)
+        await anyio.sleep(1.5 * LOOK_S)
+        group.cancel_scope.cancel()
+    return rung
