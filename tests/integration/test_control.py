@@ -15,7 +15,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
-from tests.support.daemon.commands import Orders, background, in_terminal, tailer
+from tests.support.daemon.commands import Orders, background, in_terminal, metrics_address, tailer
 from tests.support.daemon.process import until
 
 # The client library forgets a Unix socket that nobody serves.
@@ -216,7 +216,7 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
     plain = config.read_text()
     config.write_text(f'metrics = "127.0.0.1:0"\ncontrol = ""\ncontrol_token_file = "token"\n{plain}')
     with background("run", config, "--log-format", "text") as daemon:
-        url = _address(daemon.stderr)
+        url = metrics_address(daemon)
         until(lambda: state(DaemonClient(url=url)) == "streaming")
         for token in (None, "open", "open sesame!"):
             with pytest.raises(ConfigError, match="the token is missing or wrong"):
@@ -228,17 +228,12 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
     assert not config.with_suffix(".sock").exists()
     config.write_text(f'metrics = "127.0.0.1:0"\n{plain}')
     with background("run", config, "--log-format", "text") as daemon:
-        url = _address(daemon.stderr)
+        url = metrics_address(daemon)
         with pytest.raises(ConfigError, match="need control_token_file"):
             DaemonClient(url=url, token="open sesame").order("copy", "pause")
         with pytest.raises(ConfigError, match="no pipeline 'cpoy'"):
             DaemonClient(socket=config.with_suffix(".sock")).order("cpoy", "pause")
     assert orders.version == 0
-
-
-def _address(lines: Any) -> str:
-    line = next(line for line in lines if "metrics on http://" in line)
-    return str(line.partition("metrics on ")[2].partition("/metrics")[0])
 
 
 def test_a_daemon_that_does_not_run_is_named(config: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-__all__ = ["Orders", "background", "complaints", "in_terminal", "tailer"]
+__all__ = ["Orders", "background", "complaints", "in_terminal", "metrics_address", "tailer"]
 
 TIMEOUT_S: Final = 120.0
 COMMAND: Final = (sys.executable, "-m", "tailer")
@@ -113,3 +113,10 @@ class Orders:
         """Return the change rows in the Delta table at `path`."""
         rows = DeltaTable(path).to_pyarrow_table().select(["_commit_version", "_change_type", "id"])
         return sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def metrics_address(daemon: subprocess.Popen[str]) -> str:
+    """Return the address of the HTTP server of a daemon that logs text: `http://HOST:PORT`."""
+    assert daemon.stderr is not None
+    line = next(line for line in daemon.stderr if "metrics on http://" in line)
+    return line.partition("metrics on ")[2].partition("/metrics")[0]
