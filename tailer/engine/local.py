@@ -18,12 +18,16 @@ from anyio.abc import TaskGroup
 from tailer.engine.background import background
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Position
-from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.execute import execute
+from tailer.read.data_files import LOCAL, DataFiles, Files
+from tailer.read.execute import execute, needed_bytes
 
 __all__ = ["LocalEngine", "remaining"]
 
 MAX_THREADS: Final = 8  # default limit: each thread holds a read
+# For files of stores: enough to wait for some answers, although the first bytes of files are fetched by other threads.
+# On two processors, eight threads take twice as long as four: they wait for memory and for the interpreter's lock.
+_STORE_THREADS: Final = 4
+_OPEN_CHUNKS: Final = 4  # opened in a store before a thread is free for them
 READ_BYTES: Final = 4 * 2**20  # of Arrow memory, per read
 CHUNK_BYTES: Final = 2**20  # of files, read sequentially by one thread
 _OPEN_BYTES: Final = 16 * 2**10  # cost of opening a file, as bytes
@@ -48,15 +52,16 @@ def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
 class LocalEngine:
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
-    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and as many as that for files of
-    stores, for which threads mostly wait. `files`: opens what tasks name.
+    `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and for files of stores at least
+    `_STORE_THREADS`. `files`: opens what tasks name.
     """
 
     key: Final = ()
 
     def __init__(self, threads: int | None = None, files: DataFiles = LOCAL) -> None:
         self._files = files
-        self._threads = {True: threads or min(os.cpu_count() or 1, MAX_THREADS), False: threads or MAX_THREADS}
+        own = min(os.cpu_count() or 1, MAX_THREADS)
+        self._threads = {True: threads or own, False: threads or max(own, _STORE_THREADS)}
         self._limiters: dict[bool, CapacityLimiter] = {}
 
     @asynccontextmanager
@@ -80,7 +85,9 @@ class LocalEngine:
         self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, threads: int
     ) -> AsyncGenerator[ChangeBatch, None]:
         """Yield batches in order, while `group`, if any, reads the current chunk and the next `threads` chunks."""
-        waiting = iter(chunks)
+        waiting, unopened = iter(chunks), iter(chunks)
+        for ahead in islice(unopened, threads + 1 + _OPEN_CHUNKS if group is not None else 0):
+            ahead.open_ahead()
         for ahead in islice(waiting, threads + 1):
             ahead.start(group)
         for chunk in chunks:
@@ -93,6 +100,8 @@ class LocalEngine:
                     yield batch
                 if error is not None:
                     raise error
+            for ahead in islice(unopened, 1):
+                ahead.open_ahead()
             for ahead in islice(waiting, 1):
                 ahead.start(group)
 
@@ -130,10 +139,15 @@ class _TaskChunk:
     """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
 
     def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles) -> None:
-        self._batches = _execute_all(tasks, files)
+        self._files = files.in_turn((task.uri, needed_bytes(task, after_row)) for task, after_row in tasks)
+        self._batches = _execute_all(tasks, self._files)
         self._limiter = limiter
         self._results: list[_ReadResult] = []
         self._finished: Event | None = None
+
+    def open_ahead(self) -> None:
+        """Begin to open its first files, if they are in a store."""
+        self._files.open_ahead()
 
     def start(self, group: TaskGroup | None) -> None:
         """Start the next read in the background; without a group, `take` reads."""
@@ -154,16 +168,16 @@ class _TaskChunk:
         finished.set()
 
     def close(self) -> None:
-        """Close the open file."""
+        """Close the open file, and give up those that are being opened."""
         # A thread may still be reading only after a cancellation outside anyio; its result is dropped.
         with suppress(ValueError):
             self._batches.close()
+        self._files.close()
 
 
-def _execute_all(tasks: _Tasks, files: DataFiles) -> Generator[ChangeBatch, None, None]:
-    with files.in_turn([task.uri for task, _ in tasks]) as opened:
-        for task, after_row in tasks:
-            yield from execute(task, after_row, files=opened)
+def _execute_all(tasks: _Tasks, files: Files) -> Generator[ChangeBatch, None, None]:
+    for task, after_row in tasks:
+        yield from execute(task, after_row, files=files)
 
 
 def _read_some(batches: Iterator[ChangeBatch]) -> _ReadResult:

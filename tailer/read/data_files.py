@@ -11,9 +11,8 @@ times with Arrow's whole row groups, and 6 times with a megabyte at a time by Ar
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -23,13 +22,13 @@ from tailer.stores.pieces import Limits
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
-__all__ = ["LOCAL", "DataFile", "DataFiles", "Files"]
+__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "FilesInTurn"]
 
 _OPEN_AHEAD: Final = 16
 
 
 class DataFile:
-    """A file open for reading. `read_ahead`: of an object; None for a local file, which needs none."""
+    """A file open for reading. `read_ahead`: of an object; None for a file that needs none: it is here."""
 
     __slots__ = ("_handle", "read_ahead", "source")
 
@@ -56,8 +55,11 @@ class Files(Protocol):
         """Return whether it is known what is meant by `uri`."""
         ...
 
-    def open(self, uri: str) -> DataFile:
-        """Open a file. Raises `OSError` for a local one, and what `ObjectRanges` raises for any other."""
+    def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
+        """Open a file. `needed_bytes`: its size if all of it will be read; 0: unknown.
+
+        Raises `OSError` for a local one, and what `ObjectRanges` raises for any other.
+        """
         ...
 
     def read(self, uri: str, offset: int, length: int) -> bytes:
@@ -83,11 +85,11 @@ class DataFiles:
         """See `Files.has`."""
         return uri.startswith("/") or self.ranges is not None
 
-    def open(self, uri: str) -> DataFile:
+    def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
         """See `Files.open`."""
         if self.ranges is None or uri.startswith("/"):
             return DataFile(pa.OSFile(uri))
-        return _opened(ReadAhead(self.ranges(uri), self.limits))
+        return _opened(ReadAhead(self.ranges(uri), self.limits, needed_bytes))
 
     def read(self, uri: str, offset: int, length: int) -> bytes:
         """See `Files.read`."""
@@ -101,28 +103,23 @@ class DataFiles:
             data: bytes = file.read(min(length, size - offset))
             return data
 
-    @contextmanager
-    def in_turn(self, uris: Sequence[str]) -> Iterator[Files]:
-        """Open files that are read one after the other: of objects some are opened ahead."""
-        if self.ranges is None:
-            yield self
-            return
-        ahead = _FilesInTurn(self, uris)
-        try:
-            yield ahead
-        finally:
-            ahead.close()
+    def in_turn(self, files: Iterable[tuple[str, int]]) -> "FilesInTurn":
+        """Open files that are read one after the other.
+
+        `files`: locations, each with what `Files.open` takes as `needed_bytes`.
+        """
+        return FilesInTurn(self, () if self.ranges is None else files)
 
 
 LOCAL: Final = DataFiles()
 
 
-class _FilesInTurn:
-    """Opens files of which the following ones are known."""
+class FilesInTurn:
+    """Opens files of which the following ones are known: of objects some are opened ahead."""
 
-    def __init__(self, files: DataFiles, uris: Sequence[str]) -> None:
+    def __init__(self, files: DataFiles, following: Iterable[tuple[str, int]]) -> None:
         self._files = files
-        self._following = deque(uris)
+        self._following = deque(following)
         self._opening: deque[tuple[str, Future[ReadAhead]]] = deque()
 
     def has(self, uri: str) -> bool:
@@ -133,14 +130,14 @@ class _FilesInTurn:
         """See `Files.read`."""
         return self._files.read(uri, offset, length)
 
-    def open(self, uri: str) -> DataFile:
+    def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
         """See `Files.open`. A file that is not the next one is opened by itself."""
         opening = self._opening.popleft()[1] if self._opening and self._opening[0][0] == uri else None
-        if opening is None and self._following and self._following[0] == uri:
+        if opening is None and self._following and self._following[0][0] == uri:
             self._following.popleft()
-        self._open_ahead()
+        self.open_ahead()
         if opening is None or opening.cancel():
-            return self._files.open(uri)
+            return self._files.open(uri, needed_bytes)
         return _opened(opening.result())
 
     def close(self) -> None:
@@ -148,15 +145,19 @@ class _FilesInTurn:
         for _, opening in self._opening:
             opening.cancel()
 
-    def _open_ahead(self) -> None:
+    def open_ahead(self) -> None:
+        """Begin to open the next files."""
         ranges, limits = self._files.ranges, self._files.limits
         while ranges is not None and self._following and len(self._opening) < _OPEN_AHEAD:
-            uri = self._following.popleft()
+            uri, needed_bytes = self._following.popleft()
             if not uri.startswith("/"):
-                self._opening.append((uri, open_ahead(ranges(uri), limits)))
+                self._opening.append((uri, open_ahead(ranges(uri), limits, needed_bytes)))
 
 
 def _opened(read_ahead: ReadAhead) -> DataFile:
+    if (whole := read_ahead.whole) is not None:
+        # Arrow then reads without the interpreter's lock, and copies nothing.
+        return DataFile(pa.BufferReader(whole))
     handle = _Handle(read_ahead)
     return DataFile(pa.PythonFile(handle, "r"), handle)
 

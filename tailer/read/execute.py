@@ -46,7 +46,7 @@ from tailer.read.row_bitmaps import positions_of, span
 from tailer.read.row_group_ranges import RowGroupRanges
 from tailer.stores.folders import is_lasting
 
-__all__ = ["BATCH_BYTES", "execute", "row_groups"]
+__all__ = ["BATCH_BYTES", "execute", "needed_bytes", "row_groups"]
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -70,7 +70,12 @@ def execute(
     `UnsupportedFeature` for values in the calendar of old Spark.
     """
     _check_locations(task, files)
-    with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
+    needed = needed_bytes(task, after_row, through_row, first_byte, end_byte)
+    with (
+        _translated(task, task.uri),
+        files.open(task.uri, needed) as opened,
+        pq.ParquetFile(opened.source, **_READER) as file,
+    ):
         source = opened.source
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows, files)
@@ -101,6 +106,14 @@ def execute(
                     if first >= wanted.stop:
                         break
                     yield from _chosen(task, batch, first, selection, projection, stamps, wanted)
+
+
+def needed_bytes(
+    task: ChangeTask, after_row: int = -1, through_row: int = END, first_byte: int = 0, end_byte: int = END
+) -> int:
+    """Return the size of the task's file if `execute` reads all its rows; 0 if it does not, or may not have to."""
+    is_all = after_row == -1 and through_row == END and first_byte == 0 and end_byte == END
+    return max(task.size_bytes, 0) if is_all and task.include is None and task.kind not in _CDC else 0
 
 
 def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:

@@ -15,6 +15,7 @@ are found by each machine itself.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -28,7 +29,7 @@ from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
-from tailer.read.execute import execute
+from tailer.read.execute import execute, needed_bytes
 
 __all__ = [
     "DiffSplit",
@@ -67,6 +68,11 @@ class FileSlice:
     def size_bytes(self) -> int:
         """The approximate cost of reading it: bytes of the file, and a fixed cost of opening it."""
         return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
+
+    @property
+    def needed_bytes(self) -> int:
+        """See `tailer.read.execute.needed_bytes`."""
+        return needed_bytes(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte)
 
     def rows(self, files: Files = LOCAL) -> Iterator[ChangeBatch]:
         """See `tailer.read.execute.execute`."""
@@ -200,7 +206,7 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 
 
 def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch]:
-    with files.in_turn([part.task.uri for part in slices]) as opened:
+    with closing(files.in_turn((part.task.uri, part.needed_bytes) for part in slices)) as opened:
         for part in slices:
             yield from part.rows(opened)
 

@@ -28,12 +28,15 @@ _GAP_SHARE: Final = 8
 class Limits:
     """Bounds of what is fetched and held of one object.
 
-    `tail_bytes`: fetched when it is opened. `held_bytes`: of the pieces held and being fetched; less with many objects
-    open, which have `shared_bytes` together. `piece_bytes`: of one piece. `least_bytes`: below this size nothing is
-    cut. `near_bytes`: fetched rather than left out between two ranges; `gap_bytes`: likewise between two large ones.
+    `tail_bytes`: fetched when it is opened. `whole_bytes`: up to this size an object of which all will be read is
+    fetched then, in one request, which costs less than two requests for parts of it. `held_bytes`: of the pieces held
+    and being fetched; less with many objects open, which have `shared_bytes` together. `piece_bytes`: of one piece.
+    `least_bytes`: below this size nothing is cut. `near_bytes`: fetched rather than left out between two ranges;
+    `gap_bytes`: likewise between two large ones.
     """
 
     tail_bytes: int = 2**17
+    whole_bytes: int = 4 * 2**20
     held_bytes: int = 32 * 2**20
     shared_bytes: int = 128 * 2**20
     piece_bytes: int = 4 * 2**20

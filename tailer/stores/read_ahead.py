@@ -1,6 +1,7 @@
 """Read an object through ranges that are fetched before they are read.
 
-Opening it fetches its end, and with it its size, in one request: a small file is there as a whole. Who will read some
+Opening it fetches its end, and with it its size, in one request: a small file is there as a whole, and so is a larger
+one of which all will be read, if its size is known. Who will read some
 ranges says so (`ReadAhead.expect`). Threads shared by the process fetch them in pieces (`tailer.stores.pieces`), in the
 order in which they are needed, as far as the bound of the bytes held allows; what was read makes room for what comes.
 A piece that is needed before a thread began to fetch it is fetched by the reader itself, so a file never waits for the
@@ -27,17 +28,18 @@ _THREADS: Final = 16
 
 
 class ReadAhead:
-    """One object, used by one thread at a time.
+    """One object, used by one thread at a time. `needed_bytes`: its size if all of it will be read; 0: unknown.
 
     Every method raises what `ObjectRanges` raises, and `StorageUnavailable` for an answer that is too short.
     """
 
-    def __init__(self, ranges: ObjectRanges, limits: Limits = LIMITS) -> None:
+    def __init__(self, ranges: ObjectRanges, limits: Limits = LIMITS, needed_bytes: int = 0) -> None:
         self._ranges = ranges
         self._limits = limits
-        self.size_bytes, self._tail = ranges.end(limits.tail_bytes)
-        if len(self._tail) != min(limits.tail_bytes, self.size_bytes):
-            raise _short(ranges, len(self._tail), min(limits.tail_bytes, self.size_bytes))
+        tail_bytes = max(limits.tail_bytes, needed_bytes if needed_bytes <= limits.whole_bytes else 0)
+        self.size_bytes, self._tail = ranges.end(tail_bytes)
+        if len(self._tail) != min(tail_bytes, self.size_bytes):
+            raise _short(ranges, len(self._tail), min(tail_bytes, self.size_bytes))
         self._tail_begin = self.size_bytes - len(self._tail)
         self._streams: list[Streamed] = []
         self._pieces: list[Piece] = []
@@ -45,6 +47,11 @@ class ReadAhead:
         self._waiting: deque[Piece] = deque()
         self._held_bytes = 0
         self._around_begin, self._around = 0, b""
+
+    @property
+    def whole(self) -> bytes | None:
+        """All of the object, if it is there."""
+        return None if self._tail_begin else self._tail
 
     def expect(self, now: Iterable[Range], later: Iterable[Range] = ()) -> None:
         """Fetch ranges that will be read, side by side, and after them those that may be read later.
@@ -180,9 +187,9 @@ class ReadAhead:
 _expecting: Final[WeakSet[ReadAhead]] = WeakSet()
 
 
-def open_ahead(ranges: ObjectRanges, limits: Limits = LIMITS) -> Future[ReadAhead]:
-    """Open an object that will be read later."""
-    return _threads().submit(ReadAhead, ranges, limits)
+def open_ahead(ranges: ObjectRanges, limits: Limits = LIMITS, needed_bytes: int = 0) -> Future[ReadAhead]:
+    """Open an object that will be read later; see `ReadAhead`."""
+    return _threads().submit(ReadAhead, ranges, limits, needed_bytes)
 
 
 def _begin(part: Piece | Streamed) -> int:

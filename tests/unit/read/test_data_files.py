@@ -28,10 +28,11 @@ from tailer.errors import (
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.execute import execute, row_groups
+from tailer.read.execute import execute, needed_bytes, row_groups
 from tailer.stores.pieces import Limits
 from tailer.stores.read_ahead import _THREADS
 from tests.support.ranges import PREFIX, StoredObjects, long_footer
+from tests.support.streams import become
 from tests.support.tables.log_files import parquet, task, vector_file
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +89,42 @@ def test_a_small_file_takes_one_request(tmp_path: Path, kind: TaskKind) -> None:
     objects = StoredObjects()
     assert list(execute(stored(path, pa.schema([("a", pa.int64())]), kind), files=DataFiles(objects)))
     assert len(objects.requests) == 1
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Path:
+    """A file of 800 kB in two row groups."""
+    dice = Random(3)
+    data = pa.table({"a": [dice.getrandbits(62) for _ in range(100_000)]})
+    return parquet(tmp_path / "f", data, use_dictionary=False, compression="none", row_group_size=50_000)
+
+
+@pytest.mark.parametrize("known", [1.0, 0.7, 1.6])
+def test_a_file_of_which_all_is_read_takes_one_request(narrow: Path, known: float) -> None:
+    """Also where the log gives a larger size; a smaller one costs more requests, and no rows."""
+    size, schema, objects = narrow.stat().st_size, pa.schema([("a", pa.int64())]), StoredObjects()
+    job = replace(stored(narrow, schema), size_bytes=int(known * size))
+    assert list(execute(job, files=DataFiles(objects))) == list(execute(task(narrow, schema)))
+    assert len(objects.requests) == 1 or known < 1
+    assert objects.fetched_bytes <= size
+
+
+def test_of_a_file_that_is_not_read_as_a_whole_parts_are_fetched(narrow: Path) -> None:
+    size, schema = narrow.stat().st_size, pa.schema([("a", pa.int64())])
+    job = replace(stored(narrow, schema), size_bytes=size)
+    assert needed_bytes(job) == size
+    few = replace(job, include=DeletionVectorRef(None, "", 0, 1, 1))
+    parts = [needed_bytes(job, 5), needed_bytes(job, through_row=5), needed_bytes(job, first_byte=9, end_byte=99)]
+    kinds = [needed_bytes(replace(job, kind=kind)) for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)]
+    assert {needed_bytes(few), *parts, *kinds} == {0}
+    for some in (lambda files: execute(job, 99_990, files=files), lambda files: iter([row_groups(job, files)])):
+        objects = StoredObjects()
+        assert list(some(DataFiles(objects)))
+        assert objects.fetched_bytes <= 0.6 * size
+    objects = StoredObjects()
+    limits = Limits(whole_bytes=size - 1)
+    assert sum(map(len, execute(job, files=DataFiles(objects, limits)))) == 100_000
+    assert len(objects.requests) > 1
 
 
 def test_change_types_alone_where_nothing_else_is_needed(wide: Path, tmp_path: Path) -> None:
@@ -188,7 +225,7 @@ def test_files_that_cannot_be_read(varied: Path) -> None:
 
 
 def test_there_is_nothing_before_the_first_byte(varied: Path) -> None:
-    with DataFiles(StoredObjects()).open(f"{PREFIX}{varied}") as file, pytest.raises(pa.ArrowInvalid):
+    with DataFiles(StoredObjects(), TINY).open(f"{PREFIX}{varied}") as file, pytest.raises(pa.ArrowInvalid):
         file.source.seek(-1)
 
 
@@ -292,3 +329,24 @@ async def test_small_files_are_opened_ahead(tmp_path: Path) -> None:
     with pytest.raises(FileVacuumed, match="39"):
         await values(found)
     assert found == [*range(21), 20, 20, *range(21, 39)]
+
+
+async def test_larger_files_are_opened_before_a_thread_is_free(tmp_path: Path) -> None:
+    """No more of them than the engine may hold, and none after it was left."""
+    dice, schema = Random(4), pa.schema([("a", pa.int64())])
+    data = pa.table({"a": [dice.getrandbits(62) for _ in range(140_000)]})
+    paths = [parquet(tmp_path / f"{number:02}", data, use_dictionary=False) for number in range(20)]
+    tasks = tuple(
+        replace(stored(path, schema), index=index, size_bytes=path.stat().st_size) for index, path in enumerate(paths)
+    )
+    plan = ChangePlan("t", "id", 3, 1000, None, Regime.FILES, schema, tasks)
+    objects = StoredObjects(delay_s=0.02)
+    async with LocalEngine(1, DataFiles(objects)).run(plan) as batches:
+        assert sum([len(batch) async for batch in batches]) == 20 * len(data)
+    assert len(objects.requests) == len(paths)
+    assert objects.most_running > 4
+    objects = StoredObjects(delay_s=0.02)
+    async with LocalEngine(1, DataFiles(objects)).run(plan) as batches:
+        await anext(batches)
+    await become(lambda: not objects.running)
+    assert 1 < len(objects.requests) <= 8
