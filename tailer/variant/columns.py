@@ -1,15 +1,19 @@
 """Whole columns of Variants: as JSON, as keys for comparisons, and as unshredded columns."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.variant.assemble import BinaryAssembler, DecodedAssembler
+from tailer.variant.errors import InvalidVariant
 from tailer.variant.keys import KeyForm
 from tailer.variant.scalars import Form, JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
+
+if TYPE_CHECKING:
+    from tailer.variant.batch import BatchTexts
 
 __all__ = ["UNSHREDDED", "compare_keys", "json_texts", "unshred"]
 
@@ -17,6 +21,9 @@ __all__ = ["UNSHREDDED", "compare_keys", "json_texts", "unshred"]
 UNSHREDDED: Final = pa.struct(
     [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
 )
+
+# Fewer rows are decoded one by one.
+_FEWEST_ROWS: Final = 16
 
 
 def json_texts(column: pa.Array | pa.ChunkedArray, *, quote_decimals: bool = True) -> list[str | None]:
@@ -51,12 +58,35 @@ def unshred(column: pa.StructArray) -> pa.StructArray:
 
 
 class _TextReader:
-    """Reads columns of one type into the texts of a form."""
+    """Reads columns of one type into the texts of a form: many rows at once with numpy, if it is installed."""
 
     def __init__(self, kind: pa.DataType, form: Form) -> None:
         self._reader = ColumnReader(kind, DecodedAssembler(form))
         self._encode = msgspec.json.Encoder().encode
+        self._batches = _batch_texts(form) if kind.num_fields == 2 and kind.get_field_index("value") >= 0 else None
 
     def read(self, column: pa.StructArray) -> list[str | None]:
         """Return the text of each row, None for SQL NULL."""
+        if self._batches is None or len(column) < _FEWEST_ROWS:
+            return self._read_by_row(column)
+        texts, odd = self._batches.read(column)
+        if odd:
+            try:
+                rest = self._read_by_row(column.take(pa.array(odd)))
+            except InvalidVariant:
+                return self._read_by_row(column)  # names the row
+            for row, text in zip(odd, rest, strict=True):
+                texts[row] = text
+        return texts
+
+    def _read_by_row(self, column: pa.StructArray) -> list[str | None]:
         return [None if value is SQL_NULL else self._encode(value).decode() for value in self._reader.read(column)]
+
+
+def _batch_texts(form: Form) -> "BatchTexts | None":
+    """Return the fast path, which needs numpy."""
+    try:
+        from tailer.variant.batch import BatchTexts  # noqa: PLC0415 - takes numpy in
+    except ImportError:
+        return None
+    return BatchTexts(form)

@@ -16,12 +16,24 @@ from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata, unsigned
 from tailer.variant.scalars import Primitive
 
-__all__ = ["ARRAY", "OBJECT", "SHORT_TEXT", "decode", "decode_at", "fields", "items", "ordered", "size_at"]
+__all__ = [
+    "ARRAY",
+    "MAX_DEPTH",
+    "OBJECT",
+    "SHORT_TEXT",
+    "SIZES",
+    "decode",
+    "decode_at",
+    "fields",
+    "items",
+    "ordered",
+    "size_at",
+]
 
 MAX_DEPTH: Final = 128
 
 # The bytes of each primitive type after its header; those of binary and string say their size.
-_SIZES: Final = (0, 0, 0, 1, 2, 4, 8, 8, 5, 9, 17, 4, 8, 8, 4, 4, 4, 8, 8, 8, 16)
+SIZES: Final = (0, 0, 0, 1, 2, 4, 8, 8, 5, 9, 17, 4, 8, 8, 4, 4, 4, 8, 8, 8, 16)
 
 # Basic types, the two lowest bits of a header.
 SHORT_TEXT: Final = 1
@@ -129,9 +141,9 @@ def size_at(data: bytes, at: int, limit: int, names: int) -> int:
 def _primitive_size(data: bytes, at: int, number: int) -> int:
     if number in (15, 16):
         return 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-    if number >= len(_SIZES):
+    if number >= len(SIZES):
         raise InvalidVariant(f"a value has the unknown type {number}")
-    return 1 + _SIZES[number]
+    return 1 + SIZES[number]
 
 
 def _count(data: bytes, at: int, limit: int, size: int) -> tuple[int, int]:

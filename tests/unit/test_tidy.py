@@ -55,7 +55,7 @@ LAYERS: Final = (
     Layer("errors metrics"),
     Layer("events start", "pyarrow"),
     Layer("schema", "pyarrow"),
-    Layer("variant", "msgspec pyarrow"),
+    Layer("variant", "msgspec numpy pyarrow"),
     Layer("plan", "pyarrow"),
     Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),
