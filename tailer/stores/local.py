@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
 from tailer.stores.folders import creation_obstacle, is_lasting
-from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
+from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject
 from tailer.stores.wakeup import LocalWake, Wake
 
 __all__ = ["LocalStore"]
@@ -52,6 +52,10 @@ class LocalStore:
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """See `ObjectStore.list`."""
         return await to_thread.run_sync(self._scan, prefix, start_after)
+
+    async def list_folders(self, prefix: str) -> Folders:
+        """See `ObjectStore.list_folders`; links to folders count."""
+        return await to_thread.run_sync(self._scan_folders, prefix)
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put_if_absent`; a hard link creates the name."""
@@ -103,6 +107,10 @@ class LocalStore:
         except ObjectNotFound:
             return []
         return sorted(found, key=lambda meta: meta.name)
+
+    def _scan_folders(self, prefix: str) -> Folders:
+        with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
 
     def _unlink(self, name: str) -> None:
         path = self.root / name

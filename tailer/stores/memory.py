@@ -10,7 +10,7 @@ from typing import TypeVar
 from anyio import to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound
-from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
+from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject
 from tailer.stores.wakeup import TimerWake, Wake
 
 __all__ = ["MemoryStore"]
@@ -46,6 +46,12 @@ class MemoryStore:
         """See `ObjectStore.list`."""
         names = sorted(name for name in self.objects if name.rpartition("/")[0] == prefix and name > start_after)
         return [self.objects[name].meta for name in names]
+
+    async def list_folders(self, prefix: str) -> Folders:
+        """See `ObjectStore.list_folders`."""
+        above = f"{prefix}/" if prefix else ""
+        below = (name.removeprefix(above) for name in self.objects if name.startswith(above))
+        return sorted({name.partition("/")[0] for name in below if "/" in name})
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put_if_absent`."""

@@ -1,4 +1,4 @@
-"""The `ObjectStore` port, with eight methods.
+"""The `ObjectStore` port, with nine methods.
 
 Log reading is asynchronous at this port. `read` fetches an object and decodes it in one worker thread, so parsing never
 blocks the event loop. Names are `/`-separated and relative to the store's root. `list` is in lexicographic order, as in
@@ -18,7 +18,17 @@ from anyio import sleep, to_thread
 from tailer.errors import ObjectNotFound
 from tailer.stores.wakeup import Wake
 
-__all__ = ["BlockingScans", "ObjectMeta", "ObjectStore", "Objects", "OpenObject", "StoredObject", "in_thread", "stays"]
+__all__ = [
+    "BlockingScans",
+    "Folders",
+    "ObjectMeta",
+    "ObjectStore",
+    "Objects",
+    "OpenObject",
+    "StoredObject",
+    "in_thread",
+    "stays",
+]
 
 T = TypeVar("T")
 
@@ -55,6 +65,7 @@ class OpenObject:
 
 # In a class with a method named `list` the built-in is shadowed.
 Objects = list[ObjectMeta]
+Folders = list[str]
 
 
 class ObjectStore(Protocol):
@@ -92,6 +103,14 @@ class ObjectStore(Protocol):
         """List objects directly below the folder `prefix` whose full name is greater than `start_after`, in order.
 
         A missing folder counts as empty.
+        """
+        ...
+
+    async def list_folders(self, prefix: str) -> Folders:
+        """Return the names of the folders directly below the folder `prefix` (empty: the root), in order.
+
+        A missing folder counts as empty in an object store, which has no folders but those with objects in them; on a
+        local disk it raises `ObjectNotFound`: the disk may not be mounted.
         """
         ...
 

@@ -106,6 +106,19 @@ async def test_missing_objects(store: ObjectStore) -> None:
     assert await store.list("log") == []
 
 
+async def test_the_folders_below_a_folder(store: ObjectStore) -> None:
+    for name in ("sales/b/_delta_log/0.json", "sales/a/x", "sales/a b%20é/deep/y", "sales/file", "sales2/c/x", "top"):
+        await store.put(name, b"")
+    assert await store.list_folders("sales") == ["a", "a b%20é", "b"]
+    assert await store.list_folders("sales/a") == []
+    assert await store.list_folders("") == ["sales", "sales2"]
+    if isinstance(store, LocalStore):  # which may be a disk that is not mounted
+        with pytest.raises(ObjectNotFound):
+            await store.list_folders("nothing")
+    else:
+        assert await store.list_folders("nothing") == []
+
+
 async def test_a_listing_is_one_folder_in_order(store: ObjectStore) -> None:
     for name in ("log/b", "log/a", "log/B", "log/10", "log/9", "log/sub/c", "logs/d", "e"):
         await store.put(name, b"")

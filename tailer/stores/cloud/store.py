@@ -23,7 +23,7 @@ from tailer.stores.cloud.clients import Client, find_client
 from tailer.stores.cloud.errors import FAILURES, Place, TornBody, fault_of, is_login_refused, translate
 from tailer.stores.cloud.options import CloudOptions
 from tailer.stores.cloud.ranges import PAUSE_S, CloudRanges
-from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
+from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject, in_thread
 from tailer.stores.ranges import RangeFile
 from tailer.stores.traffic import FAULTS, READ_BYTES, REQUESTS, Fault
 from tailer.stores.wakeup import TimerWake, Wake
@@ -108,15 +108,19 @@ class CloudStore:
             return await listing.collect_async()
 
         above = f"{prefix}/" if prefix else ""
-        try:
-            metas = [self._meta(each) for each in await self._ask(prefix, "list", found)]
-        except ObjectNotFound as error:
-            # An empty folder has an empty listing.
-            reason = f"404 for a listing, as if {self.bucket} did not exist"
-            raise StorageUnavailable(error.path, reason) from error
+        metas = [self._meta(each) for each in await self._ask_listing(prefix, found)]
         # An object equal to the prefix is how some tools mark a folder; some servers ignore where to begin.
         direct = (meta for meta in metas if "/" not in meta.name.removeprefix(above) and meta.name != above)
         return sorted((meta for meta in direct if meta.name > start_after), key=lambda meta: meta.name)
+
+    async def list_folders(self, prefix: str) -> Folders:
+        """See `ObjectStore.list_folders`."""
+
+        async def found(client: Client) -> Sequence[str]:
+            folder = self._key(prefix).rstrip("/")
+            return (await obstore.list_with_delimiter_async(client.store, folder or None))["common_prefixes"]
+
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in await self._ask_listing(prefix, found))
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object."""
@@ -226,6 +230,14 @@ class CloudStore:
         if found != write_id and not isinstance(error, StorageRefused):
             raise ObjectAlreadyExists(error.path) from error
         return found == write_id
+
+    async def _ask_listing(self, prefix: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        try:
+            return await self._ask(prefix, "list", work)
+        except ObjectNotFound as error:
+            # An empty folder has an empty listing.
+            reason = f"404 for a listing, as if {self.bucket} did not exist"
+            raise StorageUnavailable(error.path, reason) from error
 
     async def _ask(
         self, name: str, verb: str, work: Callable[[Client], Awaitable[T]], *, for_uploads: bool = False

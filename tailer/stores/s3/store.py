@@ -11,7 +11,7 @@ import io
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
@@ -28,7 +28,7 @@ from tailer.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject, in_thread
+from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject, in_thread
 from tailer.stores.ranges import RangeFile
 from tailer.stores.s3.attempts import PAUSE_S, Attempts
 from tailer.stores.s3.clients import loop_client
@@ -98,21 +98,21 @@ class S3Store:
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """See `ObjectStore.list`; one request for each thousand objects."""
-        folder = self._key(f"{prefix}/") if prefix else self._key("")
-        request = {"Prefix": folder, "Delimiter": "/"}
-        if start_after:
-            request["StartAfter"] = self._key(start_after)
+        folder = self._folder(prefix)
         found: Objects = []
-        while True:
-            page = await self._list_page(prefix, **request)
+        async for page in self._list_pages(prefix, start_after):
             for entry in page.get("Contents", ()):
                 # A key equal to the prefix is how some tools mark a folder.
                 if entry["Key"] != folder:
                     found.append(_meta(entry["Key"].removeprefix(self._key("")), entry, "Size"))
-            if not page.get("IsTruncated"):
-                break
-            request["ContinuationToken"] = page["NextContinuationToken"]
         return sorted((meta for meta in found if meta.name > start_after), key=lambda meta: meta.name)
+
+    async def list_folders(self, prefix: str) -> Folders:
+        """See `ObjectStore.list_folders`; one request for each thousand folders and objects beside them."""
+        folder = self._folder(prefix)
+        pages = [page async for page in self._list_pages(prefix)]
+        found = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ()))
+        return sorted(name for each in found if (name := each.removeprefix(folder).rstrip("/")))
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object.
@@ -146,7 +146,7 @@ class S3Store:
 
     async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
         """See `UploadStore.names_below`; one request."""
-        folder = self._key(f"{prefix}/") if prefix else self._key("")
+        folder = self._folder(prefix)
         request = {"StartAfter": self._key(start_after)} if start_after else {}
         page = await self._list_page(prefix, Prefix=folder, **request)
         keys = (entry["Key"] for entry in page.get("Contents", ()))
@@ -175,6 +175,22 @@ class S3Store:
 
     def _uri(self, name: str) -> str:
         return f"{self.uri}/{name}"
+
+    def _folder(self, prefix: str) -> str:
+        """Return what the keys of a folder begin with."""
+        return self._key(f"{prefix}/") if prefix else self._key("")
+
+    async def _list_pages(self, prefix: str, start_after: str = "") -> AsyncIterator[Answer]:
+        """List what is directly below a folder."""
+        request = {"Prefix": self._folder(prefix), "Delimiter": "/"}
+        if start_after:
+            request["StartAfter"] = self._key(start_after)
+        while True:
+            page = await self._list_page(prefix, **request)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
     async def _list_page(self, prefix: str, **request: str) -> Answer:
         try:
