@@ -39,6 +39,11 @@ class Metric:
         with _lock:
             return dict(self._samples)
 
+    def remove(self, labels: Labels) -> None:
+        """Show nothing until there is another value."""
+        with _lock:
+            self._samples.pop(labels, None)
+
 
 class Counter(Metric):
     """A number that only grows."""
@@ -57,8 +62,3 @@ class Gauge(Metric):
         """Replace the value."""
         with _lock:
             self._samples[labels] = Sample(value, time.time())
-
-    def remove(self, labels: Labels) -> None:
-        """Show nothing until the next `set`."""
-        with _lock:
-            self._samples.pop(labels, None)

@@ -21,7 +21,7 @@ from sinks.files import sink as files
 from sinks.kafka import options as kafka
 from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
-from tailer.config.file import FileShape, PipelineShape, SparkShape, StoreShape
+from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.errors import Retry, TailerError
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
@@ -33,7 +33,12 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
         "One table for each store that needs options. Keys and tokens come from the places where AWS's own tools look.",
         StoreShape,
     ),
-    ("[pipelines.NAME]", "One table for each pipeline; the name is part of its progress, so keep it.", PipelineShape),
+    (
+        "[pipelines.NAME]",
+        "One table for each pipeline; the name is part of its progress, so keep it. The table `[defaults]` has the same "
+        "keys but `table`, for all pipelines that do not set them.",
+        PipelineShape,
+    ),
     ('[pipelines.NAME.sink], kind = "kafka"', "See [kafka.md](kafka.md).", kafka.Options),
     (
         '[pipelines.NAME.sink.client], kind = "kafka"',

@@ -9,6 +9,7 @@ import click
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.settings import Findings, examine
 from tailer.daemon.connection import Connection, connect
+from tailer.daemon.fleet import with_found_tables
 from tailer.start import Start, StartKind
 
 __all__ = ["command"]
@@ -45,6 +46,7 @@ def _report(findings: Findings) -> list[int]:
 
 def _connect(settings: Settings) -> list[int]:
     """Print every pipeline and what could be reached; return the exit code of each pipeline that failed."""
+    settings = anyio.run(with_found_tables, settings)
     summaries = {each.name: _summary(each) for each in settings.pipelines}
     codes = []
     for name, found in anyio.run(connect, settings).items():

@@ -13,6 +13,7 @@ from rich.table import Table
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.settings import load
+from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.daemon.standing import Standing, standing_of, survey
 from tailer.errors import ConfigError
@@ -71,7 +72,7 @@ def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
     versions. A sink that still has rows of versions to be delivered again refuses, and names how to remove them.
     A daemon that runs the pipeline at the same time is stopped by its sink.
     """
-    settings = load(config)
+    settings = anyio.run(with_found_tables, load(config))
     pipeline = _choose(settings, name)
     anyio.run(_reset, settings, pipeline, version, dry_run)
 

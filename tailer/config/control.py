@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tailer.config.file import FileShape
+from tailer.config.shapes import FileShape
 from tailer.stores.folders import local_folder
 
 __all__ = ["ControlSettings", "control_settings"]

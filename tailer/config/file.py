@@ -8,62 +8,33 @@ be secrets.
 
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tailer.changelog.rules import Carryovers
 from tailer.config.options import faults_of, option_names
-from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
+from tailer.config.shapes import MISSING, FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.errors import ConfigError, did_you_mean
-from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
 
-__all__ = [
-    "MISSING",
-    "FileShape",
-    "Key",
-    "KindTable",
-    "PipelineShape",
-    "PipelineTable",
-    "Problem",
-    "Reading",
-    "SparkShape",
-    "StoreShape",
-    "place",
-    "read_file",
-]
+__all__ = ["Key", "PipelineTable", "Problem", "Reading", "digest_of", "place", "read_file"]
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
-_JSON_AT_THE_TOP: Final = frozenset({"drain_s", "hung_s", "spark", "stores", "pipelines"})
-MISSING: Final = {
-    "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
-    "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
-    "kind": 'Add the kind of the sink, for example kind = "delta".',
-    "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
-    "prefix": 'Add the buckets or folders it is for, for example prefix = "s3://lake".',
-}
-
-_SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
-_SECRETS_REMEDY: Final = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or name a `profile`."
-_CLOUD_SECRETS: Final = ("account_key", "client_secret", "sas_key", "sas_token", "service_account_key")
-_CLOUD_SECRETS_REMEDY: Final = "Set it in the environment: docs/stores.md lists the variables of each cloud."
-
+_JSON_AT_THE_TOP: Final = frozenset(
+    {"drain_s", "hung_s", "reload_on_change", "spark", "stores", "defaults", "pipelines"}
+)
 # For keys that have no default.
 STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}, "prefix": "unsound"}
 
 Key = tuple[str, ...]
 S = TypeVar("S", bound=msgspec.Struct)
-
-Wait = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max, description="a finite number of at least 0")]
-Interval = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max, description="a finite number greater than 0")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,119 +63,6 @@ def _as_text(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class KindTable:
-    """The table of a sink or a catalog: its kind, and options that only this kind understands."""
-
-    kind: str
-    options: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, table: Mapping[str, Any]) -> "KindTable":
-        """Make it from the table, which has a kind."""
-        return cls(table["kind"], {name: value for name, value in table.items() if name != "kind"})
-
-
-class _Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of the file. Its values are not shown, because some are secrets."""
-
-    def __repr__(self) -> str:
-        """Return the name of the class alone."""
-        return f"{type(self).__name__}(...)"
-
-
-class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}):
-    """A pipeline's table."""
-
-    missing: ClassVar = MISSING
-
-    table: str  # the folder that contains _delta_log, or its URI, such as s3://lake/orders
-    # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
-    start: str = "earliest"
-    allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
-    columns: list[str] = []  # the columns to deliver, in this order; empty: all
-    row_ids: bool = False  # add _row_id and _row_commit_version, where the table tracks rows
-    carryovers: Carryovers = Carryovers.DROP  # what to do with rows that a rewritten file holds unchanged
-    compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update
-    key: list[str] = []  # the columns that identify a row; empty: row ids, where there are any
-    skip_unchanged: bool = False  # leave out updates that change nothing
-    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
-    # seconds between two looks for a new version at an active table, where no notification comes sooner
-    poll_interval_s: Interval = 1.0
-    # the longest time between two looks, at a quiet table; default: ten times the shortest, but at most 10
-    idle_poll_interval_s: Interval | None = None
-    # in S3: the highest number of looks in an hour, whatever the intervals are
-    max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200
-    write: Writers = Writers.DRIVER  # who writes to the sink: this process, or Spark's executors
-    # writers, with write = "executors"
-    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
-    # the catalog that manages the table's commits: a table with kind
-    catalog_table: dict[str, Any] | None = None
-    sink_table: dict[str, Any]  # where changes go: a table with kind, and the options of that kind
-
-    @property
-    def sink(self) -> KindTable:
-        """The table of the sink."""
-        return KindTable.of(self.sink_table)
-
-    @property
-    def catalog(self) -> KindTable | None:
-        """The table of the catalog."""
-        return None if self.catalog_table is None else KindTable.of(self.catalog_table)
-
-
-class SparkShape(_Shape, frozen=True, kw_only=True):
-    """The table [spark], its settings not checked yet."""
-
-    master: str | None = None  # a cluster's address, or local[N]; the default is local[*]
-    remote: str | None = None  # a Spark Connect server, such as sc://host:15002, in place of master
-    conf: dict[str, Any] = {}  # any of Spark's settings
-
-
-class StoreShape(_Shape, frozen=True, kw_only=True):
-    """The table of a store."""
-
-    missing: ClassVar = MISSING
-    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY)) | dict.fromkeys(
-        _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
-    )
-
-    # the tables it applies to: all below a bucket or a folder of it, such as s3://lake/sales; the longest prefix wins
-    prefix: str
-    # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
-    endpoint: str | None = None
-    anonymous: bool = False  # send requests without a login, to public buckets
-    region: str | None = None  # S3; default: AWS_REGION, or the profile's
-    path_style: bool | None = None  # S3: name the bucket in the path; default: if the endpoint is not AWS's
-    profile: str | None = None  # S3: of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
-    role_arn: str | None = None  # S3: a role to assume with the credentials found
-    external_id: str | None = None  # S3: what the role's policy asks for
-    requester_pays: bool = False  # S3: agree to pay for requests to buckets that ask for it
-    # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
-    notifications: str | None = None
-    service_account: str | None = None  # Google: path of a key file; default: GOOGLE_APPLICATION_CREDENTIALS
-    # Azure: how to log in, such as azure_cli (stores.md); default: by the first key in the environment
-    credential_type: str | None = None
-
-
-class FileShape(_Shape, frozen=True, kw_only=True):
-    """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
-
-    state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
-    drain_s: Wait = 30.0  # seconds to finish after SIGTERM
-    metrics: str | None = None  # host:port to serve metrics, health checks and status on
-    # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
-    hung_s: Wait = 1800.0
-    # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
-    control: str | None = None
-    control_token_file: str | None = None  # file with the token for control through the address of `metrics`
-    engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
-    spark: dict[str, Any] = {}  # the table [spark]
-    stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own
-    pipelines: dict[str, Any] = {}  # a table [pipelines.NAME] for each pipeline
-
-
-@dataclass(frozen=True, slots=True)
 class PipelineTable:
     """A pipeline's table as it was read: its shape, the keys that are given, and those with a wrong value."""
 
@@ -218,7 +76,7 @@ class Reading:
     """The result of reading: the names of the file's pipelines, the shapes, and their faults.
 
     `unsound`: the keys at the top of the file with a wrong value. In a shape, such keys have their default or a
-    stand-in, so that one fault does not hide the next.
+    stand-in, so that one fault does not hide the next. `defaults`: the sound keys of the table [defaults].
     """
 
     names: tuple[str, ...] = ()
@@ -227,7 +85,14 @@ class Reading:
     stores: dict[str, StoreShape] = field(default_factory=dict)
     pipelines: dict[str, PipelineTable] = field(default_factory=dict)
     unsound: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    def origin(self, key: Key) -> Key:
+        """Return the key that sets the value of a pipeline's `key`: it may be one of the table [defaults]."""
+        own = None if self.file is None else self.file.pipelines
+        inherited = not _has(own, key[1:]) and _has(self.defaults, key[2:])
+        return ("defaults", *key[2:]) if key[0] == "pipelines" and key[2:] and inherited else key
 
 
 def read_file(path: Path) -> Reading:
@@ -253,14 +118,57 @@ def read_file(path: Path) -> Reading:
             store, unsound = _validate(StoreShape, path, ("stores", name), table, reading.problems)
             if store is not None and not unsound:
                 reading.stores[name] = store
+        reading.defaults = _defaults(path, reading.file.defaults, reading.problems)
     tables = reading.file.pipelines if reading.file is not None else document.get("pipelines")
     for name, table in tables.items() if isinstance(tables, dict) else ():
-        if isinstance(table, dict) and "start" in table:
-            table["start"] = _as_text(table["start"])
-        shape, unsound = _validate(PipelineShape, path, ("pipelines", name), table, reading.problems)
+        whole = _inherit(reading.defaults, table) if isinstance(table, dict) else table
+        if isinstance(whole, dict) and "start" in whole:
+            whole["start"] = _as_text(whole["start"])
+        shape, unsound = _validate(PipelineShape, path, ("pipelines", name), whole, reading.problems)
         if shape is not None:
             reading.pipelines[name] = PipelineTable(shape, frozenset(table) - unsound, unsound)
     return reading
+
+
+def _has(table: Any, key: Key) -> bool:
+    for name in key:
+        if not isinstance(table, Mapping) or name not in table:
+            return False
+        table = table[name]
+    return True
+
+
+def _defaults(path: Path, table: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """Return the sound keys of the table [defaults]. It needs no key, and may not have a table."""
+    if "start" in table:
+        table = {**table, "start": _as_text(table["start"])}
+    sink = table.get("sink", {})
+    whole = {**STAND_INS, **table, "sink": {**STAND_INS["sink"], **sink} if isinstance(sink, dict) else sink}
+    whole.pop("prefix")
+    faults = {fault.where: fault for fault in faults_of(whole, PipelineShape)}
+    if "table" in table:
+        faults["table"] = ConfigError("table", "cannot be the same for all", "Set it in each [pipelines.NAME].")
+    problems += [Problem.at(path, ("defaults", name), fault.reason, fault.remedy) for name, fault in faults.items()]
+    return {name: value for name, value in table.items() if name not in faults}
+
+
+def _inherit(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of `over` and those of `under` beside them. A sink of another kind inherits nothing."""
+    merged = {**under, **over}
+    for name in under.keys() & over.keys():
+        old, new = under[name], over[name]
+        if isinstance(old, dict) and isinstance(new, dict):
+            is_other = "kind" in new and new["kind"] != old.get("kind", new["kind"])
+            merged[name] = new if is_other else _inherit(old, new)
+    return merged
+
+
+def digest_of(path: Path) -> bytes:
+    """Return what distinguishes the content of the file at `path` from any other; empty if it cannot be read."""
+    try:
+        return sha256(path.read_bytes()).digest()
+    except OSError:
+        return b""
 
 
 def place(path: Path, key: Key) -> str:

@@ -4,10 +4,12 @@ Apart from `tailer.config.settings`, which reads them, because an executor has n
 libraries for it.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.control import ControlSettings
@@ -18,12 +20,19 @@ from tailer.delta.catalog.port import CommitCatalog
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.sink_writer import Limits
+from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
-from tailer.stores.stores import Stores
+from tailer.stores.location import is_local
+from tailer.stores.stores import StoreOptions, Stores
 from tailer.table_log import TableLog
 
-__all__ = ["PipelineSettings", "Settings", "configure_catalog"]
+__all__ = ["PLACEHOLDER", "PipelineSettings", "Settings", "TablePattern", "Template", "configure_catalog", "fill"]
+
+PLACEHOLDER: Final = "{table}"
+_WILDCARD: Final = "*"
+_HIDDEN: Final = (".", "_")
+_LIKE_A_SHARD: Final = re.compile(r"\d+-of-\d+")
 
 # The longest wait for a new version where none is configured.
 _IDLE_TIMES: Final = 10
@@ -61,6 +70,20 @@ class PipelineSettings:
         return path if isinstance(path, str) else None
 
     @property
+    def is_written_by_spark(self) -> bool:
+        """Return whether Spark's Delta writer writes to the sink."""
+        return self.write is Writers.EXECUTORS and self.sink_kind == "delta"
+
+    @property
+    def announces_gaps(self) -> bool:
+        """Return whether it can report a gap to its sink: executors cannot."""
+        return self.write is Writers.DRIVER
+
+    def make_status(self) -> PipelineStatus:
+        """The status, before the first run."""
+        return PipelineStatus(self.name, not self.is_written_by_spark, self.table, self.sink_kind)
+
+    @property
     def limits(self) -> Limits:
         """The size of its transactions, and how long it waits."""
         shortest_s = self.poll_interval_s
@@ -68,6 +91,17 @@ class PipelineSettings:
         return Limits(
             poll_interval_s=shortest_s, idle_poll_interval_s=longest_s, max_polls_per_hour=self.max_polls_per_hour
         )
+
+    def differs(self, other: "PipelineSettings") -> bool:
+        """Return whether the two are not the same. Of the stores only those count that the pipeline uses."""
+        ours, theirs = ((replace(each, stores=Stores()), each.used_stores) for each in (self, other))
+        return ours != theirs
+
+    @property
+    def used_stores(self) -> list[StoreOptions]:
+        """The options of the stores of its table, its target and the other folders it may read."""
+        locations = filter(None, (self.table, self.target, *self.allowed_roots))
+        return [self.stores.options(each) for each in locations if not is_local(each)]
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""
@@ -80,10 +114,101 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TablePattern:
+    """Locations of tables: a folder without `*`, and the names below it, of which some have one.
+
+    `*` stands for any characters of one name. A name that begins with `.` or `_` only fits a pattern that does, too.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, location: str) -> "TablePattern | None":
+        """Return the pattern; None for the location of one table."""
+        names = location.split("/")
+        first = next((index for index, name in enumerate(names) if _WILDCARD in name), None)
+        return None if first is None else cls("/".join(names[:first]), tuple(names[first:]))
+
+    def is_literal(self, depth: int) -> bool:
+        """Return whether the name at this depth below the folder has no `*`."""
+        return _WILDCARD not in self.names[depth]
+
+    def fits(self, depth: int, name: str) -> bool:
+        """Return whether `name` fits at this depth."""
+        wanted = self.names[depth]
+        if name.startswith(_HIDDEN) and wanted[0] != name[0]:
+            return False
+        return re.fullmatch(".*".join(map(re.escape, wanted.split(_WILDCARD))), name, re.DOTALL) is not None
+
+    @property
+    def sample(self) -> tuple[str, ...]:
+        """Names that fit, below the folder."""
+        return tuple(name.replace(_WILDCARD, "table") for name in self.names)
+
+    def match(self, location: str) -> tuple[str, ...] | None:
+        """Return the names of a location below the folder; None if it does not fit."""
+        if not location.startswith(f"{self.folder}/"):
+            return None
+        names = tuple(location.removeprefix(f"{self.folder}/").split("/"))
+        fits = len(names) == len(self.names) and all(self.fits(depth, name) for depth, name in enumerate(names))
+        return names if fits else None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A pipeline for each table whose location fits `pattern`.
+
+    `pipeline`: the settings of each, with the pattern in place of the table, and `PLACEHOLDER` in options of the sink.
+    `interval_s`: seconds between two looks for tables.
+    """
+
+    pattern: TablePattern
+    pipeline: PipelineSettings
+    interval_s: float
+
+    @property
+    def sample(self) -> PipelineSettings:
+        """The settings for a table that stands for all, under the name of the template."""
+        return replace(self.expand(self.pattern.sample), name=self.pipeline.name)
+
+    def expand(self, names: tuple[str, ...]) -> PipelineSettings:
+        """Return the settings for the table with these names below the folder of the pattern.
+
+        The name of the pipeline is part of the sink's progress, so what it is made of must never change.
+        """
+        last = names[-1]
+        # The name of a shard ends like this, and must not be the name of another pipeline.
+        shown = f"%{ord(last[0]):02X}{_escape(last[1:])}" if _LIKE_A_SHARD.fullmatch(last) else _escape(last)
+        name = "/".join((self.pipeline.name, *map(_escape, names[:-1]), shown))
+        location = "/".join((self.pattern.folder, *names))
+        options = fill(self.pipeline.sink_options, names)
+        return replace(self.pipeline, name=name, table=location, sink_options=options)
+
+
+def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options of a sink with the names of a table in its path and in names of topics."""
+    filled = dict(options)
+    for option, value in options.items():
+        if isinstance(value, str) and option == "path":
+            filled[option] = value.replace(PLACEHOLDER, "/".join(names))
+        elif isinstance(value, str) and option.endswith("topic"):
+            filled[option] = value.replace(PLACEHOLDER, ".".join(names))
+    return filled
+
+
+def _escape(name: str) -> str:
+    """Return a name in the characters that the name of a pipeline may have, and percent signs."""
+    return quote(name.encode("utf-8", "surrogateescape"), safe="").replace("~", "%7E")
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """A configuration without a fault.
 
-    Paths are absolute, `state_table` is a location, `drain_s` and `hung_s` are in seconds, `metrics` is host and port.
+    `pipelines`: those of one table; `templates`: those of all tables that fit a pattern. Paths are absolute,
+    `state_table` is a location, `drain_s` and `hung_s` are in seconds, `metrics` is host and port.
+    `digest`: of the file's content.
     """
 
     path: Path
@@ -96,6 +221,15 @@ class Settings:
     stores: Stores = field(default_factory=Stores)
     hung_s: float = 1800.0
     control: ControlSettings = field(default_factory=ControlSettings)
+    templates: tuple[Template, ...] = ()
+    reload_on_change: bool = True
+    digest: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def needs_delta_in_spark(self) -> bool:
+        """Return whether Spark's Delta writer writes for a pipeline."""
+        pipelines = (*self.pipelines, *(each.pipeline for each in self.templates))
+        return any(each.is_written_by_spark for each in pipelines)
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:

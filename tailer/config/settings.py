@@ -20,6 +20,9 @@
     prefix = "s3://lake"          # the tables it applies to
     endpoint = "http://127.0.0.1:9000"
 
+    [defaults]                    # keys of pipelines that all of them inherit; their own win
+    poll_interval_s = 2.0
+
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
     table = "/data/orders"        # the folder that contains _delta_log, or its URI
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
@@ -46,6 +49,11 @@
     table = "main.sales.orders"   # the name of the table in the catalog
     token_file = "token"          # or `token`, in the environment; default: no token
 
+    [pipelines.sales]             # a template: a pipeline for each table that fits, named sales/TABLE
+    table = "s3://lake/sales/*"   # a * stands for one name
+    discover_interval_s = 60      # seconds between two looks for tables
+    sink = {kind = "files", path = "/data/changes/{table}"}
+
     [pipelines.orders.sink]
     kind = "delta"                # an installed kind; the other keys are that sink's options
     path = "/data/orders_changes"
@@ -62,37 +70,36 @@ them over the file's.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.control import control_settings
-from tailer.config.file import (
-    MISSING,
-    FileShape,
-    Key,
-    KindTable,
-    PipelineTable,
-    Problem,
-    Reading,
-    SparkShape,
-    read_file,
+from tailer.config.file import Key, PipelineTable, Problem, Reading, digest_of, read_file
+from tailer.config.overlaps import folder_faults
+from tailer.config.pipelines import (
+    PLACEHOLDER,
+    PipelineSettings,
+    Settings,
+    TablePattern,
+    Template,
+    configure_catalog,
+    fill,
 )
-from tailer.config.pipelines import PipelineSettings, Settings, configure_catalog
 from tailer.config.placement import EngineKind
+from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
 from tailer.config.stores import configured_stores
-from tailer.delta.folders import holds_table, table_around
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
-from tailer.stores.folders import Folder, foreign_entry, local_folder
-from tailer.stores.location import is_local, lies_in, parse_location
+from tailer.stores.folders import local_folder
+from tailer.stores.location import parse_location
 from tailer.stores.stores import Stores
 
 __all__ = ["Findings", "examine", "load"]
@@ -130,20 +137,23 @@ def load(path: Path) -> Settings:
 
 def examine(path: Path) -> Findings:
     """Read the file at `path` and check all of it. No table is read and nothing is written; links are followed."""
+    digest = digest_of(path)  # before it is read: a change meanwhile is found later
     reading = read_file(path)
-    checks = _Checks(path, reading.problems)
-    settings = checks.settings(reading)
+    checks = _Checks(path, reading)
+    settings = replace(checks.settings(reading), digest=digest)
     faulty = {problem.pipeline for problem in checks.problems}
-    sound = tuple(each for each in settings.pipelines if each.name not in faulty)
+    candidates = (*settings.pipelines, *(each.pipeline for each in settings.templates))
+    sound = tuple(each for each in candidates if each.name not in faulty)
     return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems), sound)
 
 
 class _Checks:
     """The checks that turn shapes into settings. They collect faults, so that one does not hide the next."""
 
-    def __init__(self, path: Path, problems: list[Problem]) -> None:
+    def __init__(self, path: Path, reading: Reading) -> None:
         self.path = path
-        self.problems = problems
+        self.problems = reading.problems
+        self._reading = reading
 
     def settings(self, reading: Reading) -> Settings:
         """Return the settings, without the pipelines that have faults."""
@@ -159,7 +169,8 @@ class _Checks:
         tables = reading.pipelines.items()
         stores = configured_stores(reading.stores, self._problem)
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
-        pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
+        pipelines = tuple(each for each in candidates if isinstance(each, PipelineSettings))
+        templates = tuple(each for each in candidates if isinstance(each, Template))
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
         engines = file.engine, spark, stores
         settings = Settings(
@@ -171,16 +182,17 @@ class _Checks:
             *engines,
             file.hung_s,
             control_settings(self.path, file, self._attempt),
+            templates,
+            file.reload_on_change,
         )
-        self._overlaps(settings)
-        self._overlaps_in_stores(settings)
-        self._check_state_folder(settings)
+        for key, reason, remedy in folder_faults(settings):
+            self._problem(key, reason, remedy)
         return settings
 
     def _pipeline(
         self, name: str, read: PipelineTable, stateless: bool, engine: EngineKind | None, stores: Stores
-    ) -> PipelineSettings | None:
-        """Return the sound settings of a pipeline; None without a table or a sink."""
+    ) -> PipelineSettings | Template | None:
+        """Return the sound settings of a pipeline, or of a template of them; None without a table or a sink."""
         key, shape, unsound = ("pipelines", name), read.shape, read.unsound
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
@@ -196,7 +208,9 @@ class _Checks:
             remedy = "It is the longest wait, and poll_interval_s the shortest."
             self._problem((*key, "idle_poll_interval_s"), "is less than poll_interval_s", remedy)
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
-        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless, stores)
+        pattern = None if table is None else self._pattern(key, table, read)
+        names = () if pattern is None else pattern.sample
+        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless, stores, names)
         pairing = PairingRules()
         if not {"key", "columns", "compute_updates"} & set(unsound):
             pairing = self._pairing(key, read, made.demands.key if isinstance(made, Sink) else ())
@@ -206,7 +220,7 @@ class _Checks:
         if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
-        return PipelineSettings(
+        settings = PipelineSettings(
             name,
             table,
             start,
@@ -223,6 +237,35 @@ class _Checks:
             shape.idle_poll_interval_s,
             shape.max_polls_per_hour,
         )
+        if pattern is None:
+            return settings
+        if isinstance(made, Sink):
+            self._check_targets((*key, "sink"), options)
+        return Template(pattern, settings, shape.discover_interval_s)
+
+    def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:
+        """Return the pattern of a template; None for the location of one table."""
+        pattern = TablePattern.parse(table)
+        if pattern is None:
+            if "discover_interval_s" in read.given:
+                self._problem((*key, "discover_interval_s"), "has no effect for one table", "Leave it out.")
+            return None
+        if any("**" in name for name in pattern.names):
+            self._problem((*key, "table"), "has **, but a * stands for one name", "Write a * for each name.")
+        if read.shape.catalog_table is not None:
+            reason = "names one table, but table is a pattern of many"
+            self._problem((*key, "catalog"), reason, "Add a pipeline for each table of a catalog.")
+        return pattern
+
+    def _check_targets(self, key: Key, options: Mapping[str, Any]) -> None:
+        """Refuse a template whose tables would share a target."""
+        targets = [option for option in ("path", "topic") if isinstance(options.get(option), str)]
+        remedy = f'Add it, for example path = "/data/{PLACEHOLDER}_changes" or topic = "sales.{PLACEHOLDER}".'
+        if not targets:
+            self._problem(key, f"has no path or topic with {PLACEHOLDER}: all tables would share one target", remedy)
+        for option in targets:
+            if PLACEHOLDER not in options[option]:
+                self._problem((*key, option), f"has no {PLACEHOLDER}: all tables would share it", remedy)
 
     def _pairing(self, key: Key, read: PipelineTable, demanded: tuple[str, ...]) -> PairingRules:
         """Return the rules. A sink that identifies rows by `demanded` sets the key of the pipeline."""
@@ -246,14 +289,17 @@ class _Checks:
         return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
 
     def _sink(
-        self, name: str, shape: KindTable, stateless: bool, stores: Stores
+        self, name: str, shape: KindTable, stateless: bool, stores: Stores, names: tuple[str, ...] = ()
     ) -> tuple[Sink | AtLeastOnceSink | None, dict[str, Any] | None]:
-        """Return the sink, or None if its options are wrong, and the options with absolute paths."""
+        """Return the sink, or None if its options are wrong, and the options with absolute paths.
+
+        `names`: of a table that stands for all tables of a template.
+        """
         key = ("pipelines", name, "sink")
         refused: set[str] = set()
         options = self._with_paths(key, shape.options, refused)
         try:
-            sink = configure_sink(name, shape.kind, options, stores)
+            sink = configure_sink(name, shape.kind, fill(options, names) if names else options, stores)
         except (ConfigError, ExceptionGroup) as error:
             for fault in [error] if isinstance(error, ConfigError) else error.exceptions:
                 if not isinstance(fault, ConfigError):
@@ -302,65 +348,6 @@ class _Checks:
             self._problem((*key, error.where) if error.where else key, error.reason, error.remedy)
         return options
 
-    def _overlaps(self, settings: Settings) -> None:
-        """Refuse a written folder that is, contains or lies in another: a VACUUM of the outer deletes the inner.
-
-        Folders are compared after links are followed. One pipeline may follow the target of another, and several may
-        follow one table.
-        """
-        local = [each for each in settings.pipelines if is_local(each.table)]
-        read = [(("pipelines", each.name, "table"), Path(each.table)) for each in local]
-        written = [(key, Path(location)) for key, location in _written(settings) if is_local(location)]
-        found = {path: Folder.at(path) for _, path in (*read, *written)}
-        for index, (key, path) in enumerate(written):
-            for other_key, other in [*read, *written[:index]]:
-                chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
-                inside, around = found[path].lies_in(found[other]), found[other].lies_in(found[path])
-                spelled = "" if path == other else f" ({other})"
-                if inside and around and not chained:
-                    reason = f"{path} is {'.'.join(other_key)}{spelled} too"
-                    self._problem(key, reason, "Give it a folder of its own.")
-                    break
-                if inside != around:
-                    reason = f"{path} and {'.'.join(other_key)} ({other}) are nested in each other"
-                    self._problem(key, reason, "Give it a folder of its own.")
-                    break
-
-    def _overlaps_in_stores(self, settings: Settings) -> None:
-        """Refuse a written folder in a store that is, contains or lies in another, as `_overlaps` does."""
-        read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
-        written = [(key, location) for key, location in _written(settings) if not is_local(location)]
-        for index, (key, location) in enumerate(written):
-            for other_key, other in [*read, *written[:index]]:
-                chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
-                if location == other and chained:
-                    continue
-                if lies_in(location, other) or lies_in(other, location):
-                    reason = f"{location} and {'.'.join(other_key)} ({other}) are nested in each other"
-                    if location == other:
-                        reason = f"{location} is {'.'.join(other_key)} too"
-                    self._problem(key, reason, "Give it a folder of its own.")
-                    break
-
-    def _check_state_folder(self, settings: Settings) -> None:
-        """Refuse to create a state table in a folder with other content."""
-        if settings.state_table is None or not is_local(settings.state_table):
-            return
-        path = Path(settings.state_table)
-        if holds_table(path):
-            return
-        remedy = "Give it a folder of its own. The folder need not exist."
-        try:
-            entry = foreign_entry(path)
-        except OSError as error:
-            self._problem(("state_table",), f"{path} cannot be used: {error.strerror}", remedy)
-            return
-        if entry is not None:
-            self._problem(("state_table",), f"{path} holds {entry!r}, but no state table", remedy)
-        elif table := table_around(path):
-            reason = f"{path} lies inside the Delta table {table}, whose VACUUM would delete it"
-            self._problem(("state_table",), reason, remedy)
-
     def _file(self, text: str) -> Callable[[], str]:
         return lambda: str(local_folder(text, self.path.parent, ""))
 
@@ -376,7 +363,8 @@ class _Checks:
             return None
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
-        self.problems.append(Problem.at(self.path, key, reason, remedy))
+        error = Problem.at(self.path, self._reading.origin(key), reason, remedy).error
+        self.problems.append(Problem(key, error))
 
 
 def _is_file(option: str) -> bool:
@@ -389,11 +377,3 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')
     return host.strip("[]"), int(port)
-
-
-def _written(settings: Settings) -> Iterator[tuple[Key, str]]:
-    if settings.state_table is not None:
-        yield ("state_table",), settings.state_table
-    for pipeline in settings.pipelines:
-        if pipeline.target is not None:
-            yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

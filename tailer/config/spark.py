@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
-from tailer.config.file import Key, PipelineTable, SparkShape
+from tailer.config.file import Key, PipelineTable
 from tailer.config.options import flattened
 from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
+from tailer.config.shapes import SparkShape
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
 from tailer.sink import AtLeastOnceSink, Sink

@@ -14,7 +14,8 @@ from tailer.stores.location import is_local, parse_location
 from tailer.stores.stores import OPTIONS, StoreOptions, Stores
 
 if TYPE_CHECKING:
-    from tailer.config.file import Key, StoreShape
+    from tailer.config.file import Key
+    from tailer.config.shapes import StoreShape
 
 __all__ = ["configured_stores", "make_options", "store_faults"]
 

@@ -3,10 +3,22 @@
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.table import DeltaTableLog
 from tailer.read.data_files import DataFiles
+from tailer.stores.ranges import ObjectRanges
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["open_files", "open_table"]
+__all__ = ["CurrentStores", "open_files", "open_table"]
+
+
+class CurrentStores:
+    """The stores of the configuration that is in force: a reload replaces them."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+
+    def ranges(self, uri: str) -> ObjectRanges:
+        """See `Stores.ranges`."""
+        return self.stores.ranges(uri)
 
 
 def open_table(
@@ -24,6 +36,6 @@ def open_table(
     return DeltaTableLog((stores or Stores()).open(location), catalog, allowed_roots)
 
 
-def open_files(stores: Stores | None = None) -> DataFiles:
+def open_files(stores: Stores | CurrentStores | None = None) -> DataFiles:
     """Make what opens the files that tasks name; no I/O."""
     return DataFiles((stores or Stores()).ranges)

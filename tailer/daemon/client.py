@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -37,7 +38,7 @@ class DaemonClient:
 
     def order(self, pipeline: str, verb: str) -> str:
         """Give the order `verb`; return the daemon's answer. Raises `ConfigError` if it refuses."""
-        answer = self._ask("POST", f"/pipelines/{pipeline}/{verb}")
+        answer = self._ask("POST", f"/pipelines/{quote(pipeline)}/{verb}")
         try:
             said: Any = answer.json()["message"]
         except (ValueError, KeyError, TypeError):

@@ -16,8 +16,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
 from tailer.daemon.runs import Lifecycle, Runs
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.policy import OnDataLoss
@@ -35,9 +33,8 @@ class _RefusedError(Exception):
 class Control:
     """The orders to the pipelines of `runs`, once it is set. Made in the event loop that the pipelines run in."""
 
-    def __init__(self, pipelines: tuple[PipelineSettings, ...]) -> None:
+    def __init__(self) -> None:
         self.runs: Runs | None = None
-        self._announces_gaps = {each.name: each.write is Writers.DRIVER for each in pipelines}
         self._loop: EventLoopToken = current_token()
 
     def route(self, token: str | None, needs_token: bool) -> Route:
@@ -48,7 +45,7 @@ class Control:
                 return refusal
             return await self._answer(request.path_params["name"], request.path_params["verb"])
 
-        return Route("/pipelines/{name}/{verb}", answer, methods=["POST"])
+        return Route("/pipelines/{name:path}/{verb}", answer, methods=["POST"])
 
     async def _answer(self, name: str, verb: str) -> Response:
         lifecycle = None if self.runs is None else self.runs.lifecycles.get(name)
@@ -66,8 +63,7 @@ class Control:
 
     def _obey(self, lifecycle: Lifecycle, verb: str) -> str:
         """Run the order in the event loop of the pipelines, and return what to tell the operator."""
-        able = self._announces_gaps[lifecycle.status.name]
-        return from_thread.run_sync(VERBS[verb], lifecycle, able, token=self._loop)
+        return from_thread.run_sync(VERBS[verb], lifecycle, token=self._loop)
 
 
 def _refusal(request: Request, token: str | None) -> Response | None:
@@ -84,7 +80,7 @@ def _said(code: int, text: str) -> Response:
     return JSONResponse({"message": text}, code)
 
 
-def _pause(lifecycle: Lifecycle, _able: bool) -> str:
+def _pause(lifecycle: Lifecycle) -> str:
     name = lifecycle.status.name
     if lifecycle.status.state is PipelineState.PAUSED:
         return f"{name} is paused already"
@@ -92,20 +88,20 @@ def _pause(lifecycle: Lifecycle, _able: bool) -> str:
     return f"{name} pauses after its transaction"
 
 
-def _resume(lifecycle: Lifecycle, _able: bool) -> str:
+def _resume(lifecycle: Lifecycle) -> str:
     name, runs = lifecycle.status.name, lifecycle.is_running
     lifecycle.resume()
     return f"{name} {'runs' if runs else 'begins again, after the progress of its sink'}"
 
 
-def _resnapshot(lifecycle: Lifecycle, able: bool) -> str:
-    _check(lifecycle, able)
+def _resnapshot(lifecycle: Lifecycle) -> str:
+    _check(lifecycle)
     lifecycle.order(OnDataLoss.RESNAPSHOT)
     return f"{lifecycle.status.name} delivers all rows of the newest version, as soon as a version is due"
 
 
-def _skip(lifecycle: Lifecycle, able: bool) -> str:
-    _check(lifecycle, able)
+def _skip(lifecycle: Lifecycle) -> str:
+    _check(lifecycle)
     status = lifecycle.status
     if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
         reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
@@ -114,14 +110,14 @@ def _skip(lifecycle: Lifecycle, able: bool) -> str:
     return f"{status.name} announces the gap and continues after it"
 
 
-def _check(lifecycle: Lifecycle, able: bool) -> None:
+def _check(lifecycle: Lifecycle) -> None:
     """Raise if the pipeline cannot announce a gap."""
-    if not able:
+    if not lifecycle.announces_gaps:
         reason = 'is written by executors, and only the driver can announce a gap: set write = "driver"'
         raise _RefusedError(f"{lifecycle.status.name} {reason}")
 
 
-VERBS: Final[dict[str, Callable[[Lifecycle, bool], str]]] = {
+VERBS: Final[dict[str, Callable[[Lifecycle], str]]] = {
     "pause": _pause,
     "resume": _resume,
     "resnapshot": _resnapshot,

@@ -94,7 +94,7 @@ class Summaries:
 
     def __init__(self, statuses: Sequence[PipelineStatus]) -> None:
         self._statuses = statuses
-        self._seen = {status.name: _Seen() for status in statuses}
+        self._seen: dict[str, tuple[PipelineStatus, _Seen]] = {}
 
     async def run(self) -> None:
         """Log the lines every `SUMMARY_S` seconds, until cancelled."""
@@ -105,11 +105,12 @@ class Summaries:
     def log(self) -> None:
         """Log the lines that are due."""
         for status in self._statuses:
-            before, position = self._seen[status.name], status.backlog.position
+            known, before = self._seen.get(status.name, (status, _Seen()))
+            before, position = before if known is status else _Seen(), status.backlog.position
             if position is None or status.transactions == before.transactions:
                 continue
             now = _Seen(status.rows.total(), status.transactions, position.version)
-            self._seen[status.name] = now
+            self._seen[status.name] = status, now
             with about(status):
                 _log.info("%s: %s", status.name, _summary(status, before, now))
 

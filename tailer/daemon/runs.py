@@ -13,12 +13,12 @@ process are the same to it.
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 import anyio
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from tailer.daemon.logs import about
 from tailer.errors import TailerError
@@ -46,17 +46,30 @@ class Drainable(Protocol):
 class Lifecycle:
     """A pipeline over all of its runs, which `make` makes. `status` is told what happens.
 
-    `revives`: whether it begins again by itself after an error that may pass.
+    `revives`: whether it begins again by itself after an error that may pass. `is_paused`: begin with a pause.
+    `announces_gaps`: whether it can report a gap to its sink.
     """
 
-    def __init__(self, status: PipelineStatus, make: Callable[[], Drainable], *, revives: bool) -> None:
+    def __init__(
+        self,
+        status: PipelineStatus,
+        make: Callable[[], Drainable],
+        *,
+        revives: bool,
+        is_paused: bool = False,
+        announces_gaps: bool = True,
+    ) -> None:
         self.status: Final = status
+        self.announces_gaps: Final = announces_gaps
+        self.ended: Final = anyio.Event()
         self.error: Exception | None = None
         self._next: Drainable | None = make()  # made here, because settings that do not fit are refused at the start
         self._make = make
         self._revives = revives
         self._running: Drainable | None = None
-        self._ends = self._paused = self._again = False
+        self._ends = self._again = False
+        self._paused = is_paused
+        self._scope = anyio.CancelScope()
         self._stops = self._stopped_after = 0
         self._news = anyio.Event()
 
@@ -66,14 +79,32 @@ class Lifecycle:
         return self._running is not None
 
     @property
+    def is_paused(self) -> bool:
+        """Return whether an operator has paused it."""
+        return self._paused
+
+    @property
     def may_run(self) -> bool:
         """Return whether it runs, is paused, or begins again by itself."""
         return self.status.state is not PipelineState.STOPPED or self.status.retry_at_s is not None
 
     async def run(self, changed: Callable[["Lifecycle"], None]) -> None:
         """Run until `end`. `changed`: called when the pipeline has stopped."""
-        with about(self.status):
-            await self._run(changed)
+        try:
+            with about(self.status), self._scope:
+                await self._run(changed)
+        finally:
+            self.ended.set()
+
+    async def finish(self, why: str, within_s: float) -> None:
+        """End the current run after its transaction, or cancel it after `within_s` seconds, and wait for its end."""
+        self.end(why)
+        with anyio.move_on_after(within_s):
+            await self.ended.wait()
+        if not self.ended.is_set():
+            _log.info("%s: cancelled; its next run delivers what was not committed", self.status.name)
+            self._scope.cancel()
+            await self.ended.wait()
 
     async def _run(self, changed: Callable[["Lifecycle"], None]) -> None:
         while not self._ends:
@@ -160,13 +191,28 @@ async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[st
 
 
 class Runs:
-    """The pipelines of a process. `run` runs them; see the module."""
+    """The pipelines of a process. `run` runs them; see the module.
 
-    def __init__(self, lifecycles: Sequence[Lifecycle], drain_s: float) -> None:
+    `attend`: runs beside them until the end, and may change which ones there are. `hang_up`: called at SIGHUP.
+    `stays`: whether to go on without any pipeline that could run, because others may come.
+    """
+
+    def __init__(
+        self,
+        lifecycles: Sequence[Lifecycle],
+        drain_s: float,
+        attend: Callable[[], Awaitable[None]] | None = None,
+        hang_up: Callable[[], None] | None = None,
+    ) -> None:
         self.lifecycles: Final = {each.status.name: each for each in lifecycles}
-        self._drain_s = drain_s
+        self.drain_s = drain_s
+        self.stays = False
+        self._attend = attend
+        self._hang_up = hang_up
         self._unfinished = set(self.lifecycles)
-        self._scope = anyio.CancelScope()
+        self._scope, self._attending = anyio.CancelScope(), anyio.CancelScope()
+        self._is_changing = False
+        self._group: TaskGroup | None = None
 
     async def run(self) -> dict[str, Exception]:
         """Run until nothing is left that could run, or a signal; return the errors of stopped pipelines by name."""
@@ -178,11 +224,35 @@ class Runs:
 
     async def _run_all(self) -> None:
         with self._scope:
-            async with anyio.create_task_group() as group:
+            async with anyio.create_task_group() as self._group:
                 for each in self.lifecycles.values():
-                    group.start_soon(self._run_one, each)
+                    self._group.start_soon(self._run_one, each)
+                if self._attend is not None:
+                    self._group.start_soon(self._attend_until_the_end, self._attend)
         if self._scope.cancelled_caught:
             _log.info("cancelled %s; the next run delivers what was not committed", self._names())
+
+    async def _attend_until_the_end(self, attend: Callable[[], Awaitable[None]]) -> None:
+        with self._attending:
+            await attend()
+
+    async def replace(self, leaving: Mapping[str, str], make: Callable[[], Sequence[Lifecycle]]) -> None:
+        """End the pipelines `leaving`, given with the reason, and then begin those that `make` makes."""
+        self._is_changing = True
+        try:
+            async with anyio.create_task_group() as group:
+                for name, why in leaving.items():
+                    group.start_soon(self.lifecycles[name].finish, why, self.drain_s)
+            for name in leaving:
+                del self.lifecycles[name]
+            for each in make():
+                self.lifecycles[each.status.name] = each
+                self._unfinished.add(each.status.name)
+                assert self._group is not None, "called by `attend`"
+                self._group.start_soon(self._run_one, each)
+        finally:
+            self._is_changing = False
+        self._end_without_work()
 
     async def _run_one(self, lifecycle: Lifecycle) -> None:
         await lifecycle.run(self._stopped)
@@ -190,34 +260,50 @@ class Runs:
 
     def _stopped(self, lifecycle: Lifecycle) -> None:
         """Report why the pipeline has stopped; end all if it was the last that could run."""
-        left = [each for each in self.lifecycles.values() if each.may_run]
         error, status = lifecycle.error, lifecycle.status
-        if error is not None and left:
+        if error is not None and self._has_work():
             bug = None if isinstance(error, TailerError) else error
             later = "the others go on"
             if status.retry_at_s is not None:
                 later = f"it begins again in {status.retry_at_s - time.time():.0f} s"
             _log.error("%s stopped: %s; %s", status.name, error, later, exc_info=bug)
-        if not left:
-            for each in self.lifecycles.values():
-                each.end("")
+        self._end_without_work()
+
+    def _has_work(self) -> bool:
+        may_run = any(each.may_run for each in self.lifecycles.values())
+        return may_run or self.stays or self._is_changing
+
+    def _end_without_work(self) -> None:
+        if not self._has_work():
+            self._end("")
+
+    def _end(self, why: str) -> None:
+        self._attending.cancel()
+        for each in self.lifecycles.values():
+            each.end(why)
 
     async def _obey_signals(self, *, task_status: TaskStatus[None]) -> None:
         """Start the drain and its deadline at the first signal; cancel at the second."""
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        hang_up, numbers = self._hang_up, [signal.SIGTERM, signal.SIGINT]
+        if hang_up is not None:
+            numbers.append(signal.SIGHUP)
+        with anyio.open_signal_receiver(*numbers) as signals:
             _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
             task_status.started()
             draining = False
             async for number in signals:
+                if hang_up is not None and number == signal.SIGHUP:
+                    hang_up()
+                    continue
                 if draining:
                     self._scope.cancel()
                     continue
                 draining = True
-                self._scope.deadline = anyio.current_time() + self._drain_s
+                self._scope.deadline = anyio.current_time() + self.drain_s
                 word = signal.Signals(number).name
-                _log.info("%s: draining %s, %g s at most", word, self._names(), self._drain_s)
-                for each in self.lifecycles.values():
-                    each.end(f"{word}: it finishes its transaction")
+                _log.info("%s: draining %s, %g s at most", word, self._names(), self.drain_s)
+                self._end(f"{word}: it finishes its transaction")
 
     def _names(self) -> str:
-        return ", ".join(name for name, each in self.lifecycles.items() if name in self._unfinished and not each.error)
+        names = (name for name, each in self.lifecycles.items() if name in self._unfinished and not each.error)
+        return ", ".join(names) or "no pipeline"

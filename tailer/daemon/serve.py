@@ -16,10 +16,11 @@ from anyio import to_thread
 from tailer.changelog.report import ChangelogReport
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
-from tailer.config.tables import open_files
+from tailer.config.tables import CurrentStores, open_files
 from tailer.daemon.engines import Engines, open_engines
+from tailer.daemon.fleet import Fleet, Statuses
 from tailer.daemon.logs import Summaries
-from tailer.daemon.runs import Drainable, Lifecycle, Runs
+from tailer.daemon.runs import Drainable
 from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
@@ -47,27 +48,20 @@ async def serve(settings: Settings) -> None:
 
     Raises an `ExceptionGroup` of the errors of stopped pipelines, each with a note that names its pipeline.
     """
-    statuses = [_status_of(each) for each in settings.pipelines]
+    statuses = Statuses(each.make_status() for each in settings.pipelines)
     opened: list[Sink] = []
     async with _served(settings, statuses) as control:
         await _import_clients(settings)
         try:
-            delta = any(map(_is_written_by_spark, settings.pipelines))
-            files = open_files(settings.stores)
-            async with open_engines(settings.engine, settings.spark, files, delta=delta) as engines:
-                makes = [
-                    partial(_Run, settings, each, engines, status, opened)
-                    for each, status in zip(settings.pipelines, statuses, strict=True)
-                ]
-                lifecycles = [
-                    Lifecycle(status, make, revives=True) for status, make in zip(statuses, makes, strict=True)
-                ]
-                summaries, runs = Summaries(statuses), Runs(lifecycles, settings.drain_s)
+            stores, delta = CurrentStores(settings.stores), settings.needs_delta_in_spark
+            async with open_engines(settings.engine, settings.spark, open_files(stores), delta=delta) as engines:
+                fleet = Fleet(settings, statuses, stores, partial(_Run, settings, engines, opened))
+                summaries = Summaries(statuses)
                 if control is not None:
-                    control.runs = runs
+                    control.runs = fleet.runs
                 async with background() as group:
                     group.start_soon(summaries.run)
-                    failures = await runs.run()
+                    failures = await fleet.runs.run()
                 summaries.log()
         finally:
             await close_sinks(opened)
@@ -82,7 +76,8 @@ async def _import_clients(settings: Settings) -> None:
 
     That takes a second, in which the event loop would stand still. A store that cannot be opened stops its pipeline.
     """
-    for location in {each.table for each in settings.pipelines} | {settings.state_table}:
+    folders = {each.table for each in settings.pipelines} | {each.pattern.folder for each in settings.templates}
+    for location in folders | {settings.state_table}:
         if location is not None:
             with suppress(ConfigError):
                 await to_thread.run_sync(settings.stores.open, location)
@@ -94,10 +89,10 @@ class _Run:
     def __init__(
         self,
         settings: Settings,
-        pipeline: PipelineSettings,
         engines: Engines,
-        status: PipelineStatus,
         opened: list[Sink],
+        pipeline: PipelineSettings,
+        status: PipelineStatus,
     ) -> None:
         self._sink = open_sink(settings, pipeline)
         self._opened = opened
@@ -159,7 +154,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
             raise ConfigError(f"{settings.path}: {key}", reason, how_to_install("daemon")) from error
         yield None
         return
-    monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(settings.pipelines), []
+    monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(), []
     token, history = _read_token(settings), History(statuses)
     if settings.metrics is not None:
         app = monitor.app(control.route(token, needs_token=True), *page_routes(history))
@@ -242,7 +237,7 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: 
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
     limits = settings.limits
-    if _is_written_by_spark(settings):
+    if settings.is_written_by_spark:
         from tailer.spark.write.append_delivery import append_pipeline  # noqa: PLC0415 - PySpark is an extra
 
         assert engines.spark is not None, "checked by tailer.config.settings"
@@ -251,12 +246,3 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: 
     return row_pipeline(
         settings.name, table, sink, engine, wake, settings.start, None, settings.policy, limits, watch, status
     )
-
-
-def _status_of(settings: PipelineSettings) -> PipelineStatus:
-    counts_rows = not _is_written_by_spark(settings)
-    return PipelineStatus(settings.name, counts_rows, settings.table, settings.sink_kind)
-
-
-def _is_written_by_spark(settings: PipelineSettings) -> bool:
-    return settings.write is Writers.EXECUTORS and settings.sink_kind == "delta"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.errors import TailerError
 from tailer.plan import Position
@@ -39,7 +40,7 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
     """
     standings: list[Standing] = []
     errors: list[Exception] = []
-    for pipeline in settings.pipelines:
+    for pipeline in (await with_found_tables(settings)).pipelines:
         try:
             standings.append(await standing_of(settings, pipeline))
         except TailerError as error:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from tailer.delta.log.listing import LOG
-from tailer.errors import StorageRefused
+from tailer.errors import StorageRefused, StorageUnavailable
+from tailer.stores.port import ObjectStore, in_thread
 from tailer.stores.uploads import UploadStore
 
-__all__ = ["holds_table", "table_around", "table_in_stores"]
+__all__ = ["has_log", "holds_table", "table_around", "table_in_stores"]
 
 _VERSION_DIGITS: Final = 20
 
@@ -17,10 +18,28 @@ _VERSION_DIGITS: Final = 20
 def holds_table(path: Path) -> bool:
     """Return whether `path` holds a Delta table: its log has a commit or a checkpoint."""
     try:
-        with os.scandir(path / LOG) as entries:
-            return any(entry.name[:_VERSION_DIGITS].isdigit() for entry in entries)
+        return _has_versions(path)
     except OSError:
         return False
+
+
+async def has_log(store: ObjectStore, folder: str) -> bool:
+    """Return whether the folder of a store holds a Delta table; one request. Raises `StorageError`."""
+    if isinstance(store, UploadStore):
+        names = await store.names_below(f"{folder}/{LOG}")
+        return any(name.removeprefix(f"{folder}/{LOG}/")[:_VERSION_DIGITS].isdigit() for name in names)
+    path = Path(store.uri, folder)
+    try:
+        return await in_thread(_has_versions, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StorageUnavailable(str(path), error.strerror or str(error)) from error
+
+
+def _has_versions(path: Path) -> bool:
+    with os.scandir(path / LOG) as entries:
+        return any(entry.name[:_VERSION_DIGITS].isdigit() for entry in entries)
 
 
 def table_around(path: Path) -> Path | None:

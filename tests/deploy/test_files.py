@@ -14,9 +14,9 @@ from typing import Any, Final
 import jsonschema
 import pytest
 
-from tailer.config.file import FileShape
 from tailer.config.options import option_names
 from tailer.config.settings import load
+from tailer.config.shapes import FileShape
 from tailer.errors import TailerError
 from tests.deploy.files import DEPLOY, ROOT, read_yaml
 from tests.generate_docs import error_classes

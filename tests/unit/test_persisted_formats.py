@@ -27,7 +27,9 @@ from sinks.testing.snapshots import inside, part
 from sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, renumbered
+from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
+from tailer.pipeline.policy import Policy
 from tailer.plan import (
     END,
     SNAPSHOT_TASKS,
@@ -49,6 +51,7 @@ from tailer.sink import Progress, is_layout, pipeline_of, shard_name, shard_of, 
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
+from tailer.start import Start
 from tailer.stores.local import LocalStore
 
 # App ids.
@@ -67,6 +70,27 @@ def test_app_ids() -> None:
     assert (pipeline_of(app_id), table_of(app_id), shard_of(app_id)) == ("orders/2-of-4", "5f0c", (2, 4))
     assert is_layout("orders/shards/layout")
     assert not is_layout(app_id)
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (("orders",), "sales/orders"),
+        (("eu", "orders_2026.v1-a"), "sales/eu/orders_2026.v1-a"),
+        (("Größe = 5%~",), "sales/Gr%C3%B6%C3%9Fe%20%3D%205%25%7E"),
+        (("\udcff",), "sales/%FF"),  # a byte of a local name that is no UTF-8
+        (("0-of-4",), "sales/%30-of-4"),  # not the name of a shard
+        (("0-of-4", "orders"), "sales/0-of-4/orders"),
+    ],
+)
+def test_names_of_pipelines_of_a_template(names: tuple[str, ...], name: str) -> None:
+    """The name of the template, and the names of the table below the folder of the pattern: a part of app ids."""
+    settings = PipelineSettings(
+        "sales", "/lake/*", Start.parse("earliest"), Policy(), PairingRules(), 1.0, "delta", {"path": "/out/{table}"}
+    )
+    found = Template(TablePattern("/lake", ("*",)), settings, 60.0).expand(names)
+    assert (found.name, found.table) == (name, "/".join(("/lake", *names)))
+    assert shard_of(app_id_of(found.name, "5f0c")) is None
 
 
 def test_rows_of_shards() -> None:

@@ -132,6 +132,8 @@ class History:
         for each in self._pipelines:
             total = each.rows.total()
             kept = self._kept.get(each.name)
+            if kept is not None and total < kept.counted:  # a reload has begun the pipeline anew
+                kept.counted = 0
             if kept is None:
                 kept = self._kept[each.name] = _Kept(0)
             lag_s = each.lag_s

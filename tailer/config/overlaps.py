@@ -1,0 +1,151 @@
+"""Check the folders of a configuration: nothing is written into a table or into another target.
+
+A VACUUM of an outer folder would delete the inner one, and two writers of one folder would mix their rows. Local
+folders are compared after links are followed.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+from tailer.config.file import Key
+from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.delta.folders import holds_table, table_around
+from tailer.errors import ConfigError
+from tailer.stores.folders import Folder, foreign_entry
+from tailer.stores.location import is_local, lies_in
+
+__all__ = ["conflict", "folder_faults"]
+
+Fault = tuple[Key, str, str]  # key, reason, next step
+
+_OWN_FOLDER: Final = "Give it a folder of its own."
+
+
+def folder_faults(settings: Settings) -> Iterator[Fault]:
+    """Yield the faults of all folders that are read or written; of a template, those of a table that stands for all."""
+    whole = replace(settings, pipelines=(*settings.pipelines, *(each.sample for each in settings.templates)))
+    yield from _overlaps(whole)
+    yield from _overlaps_in_stores(whole)
+    yield from _state_folder_faults(settings)
+    yield from _found_targets(settings)
+
+
+def conflict(pipeline: PipelineSettings, others: Iterable[PipelineSettings]) -> ConfigError | None:
+    """Return why a pipeline of a table that was found cannot run beside `others`; None if it can.
+
+    Targets are compared by their text: `folder_faults` has followed the links of their templates.
+    """
+    remedy = "Rename the table, or give the template another path or topic."
+    for other in others:
+        if (target := _shared(pipeline, other)) is not None:
+            return ConfigError(pipeline.name, f"its target {target} is that of {other.name} too", remedy)
+        for writer, reader in ((pipeline, other), (other, pipeline)):
+            if writer.target not in (None, reader.table) and _are_nested(str(writer.target), reader.table):
+                reason = f"{writer.target} and the table {reader.table} are nested in each other"
+                return ConfigError(pipeline.name, reason, remedy)
+    return None
+
+
+def _shared(pipeline: PipelineSettings, other: PipelineSettings) -> str | None:
+    """Return the target that both pipelines would write, if any."""
+    if pipeline.target is not None and other.target is not None:
+        return pipeline.target if _are_nested(pipeline.target, other.target) else None
+    where = ("topic", "bootstrap_servers")
+    ours, theirs = ([each.sink_options.get(option) for option in where] for each in (pipeline, other))
+    is_same = pipeline.sink_kind == other.sink_kind and ours == theirs and ours[0] is not None
+    return str(ours[0]) if is_same else None
+
+
+def _are_nested(location: str, other: str) -> bool:
+    return lies_in(location, other) or lies_in(other, location)
+
+
+def _found_targets(settings: Settings) -> Iterator[Fault]:
+    """Refuse a template that would find what it writes, alone or through other templates, and the state table."""
+    templates = settings.templates
+    finds = {
+        each.pipeline.name: [
+            other.pipeline.name for other in templates if each.pattern.match(other.sample.target or "") is not None
+        ]
+        for each in templates
+    }
+    remedy = "Write to a folder that the pattern of tables does not fit."
+    try:
+        TopologicalSorter(finds).prepare()
+    except CycleError as error:
+        cycle = error.args[1]
+        reason = f"would be found as a table, and followed again and again ({' to '.join(cycle)})"
+        yield ("pipelines", cycle[0], "sink", "path"), reason, remedy
+    for each in templates:
+        if settings.state_table is not None and each.pattern.match(settings.state_table) is not None:
+            name = f"pipelines.{each.pipeline.name}.table"
+            yield ("state_table",), f"fits the pattern of {name}, and would be followed", "Give it another folder."
+
+
+def _overlaps(settings: Settings) -> Iterator[Fault]:
+    """Refuse a written folder that is, contains or lies in another.
+
+    One pipeline may follow the target of another, and several may follow one table.
+    """
+    local = [each for each in settings.pipelines if is_local(each.table)]
+    read = [(("pipelines", each.name, "table"), Path(each.table)) for each in local]
+    written = [(key, Path(location)) for key, location in _written(settings) if is_local(location)]
+    found = {path: Folder.at(path) for _, path in (*read, *written)}
+    for index, (key, path) in enumerate(written):
+        for other_key, other in [*read, *written[:index]]:
+            chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
+            inside, around = found[path].lies_in(found[other]), found[other].lies_in(found[path])
+            spelled = "" if path == other else f" ({other})"
+            if inside and around and not chained:
+                yield key, f"{path} is {'.'.join(other_key)}{spelled} too", _OWN_FOLDER
+                break
+            if inside != around:
+                yield key, f"{path} and {'.'.join(other_key)} ({other}) are nested in each other", _OWN_FOLDER
+                break
+
+
+def _overlaps_in_stores(settings: Settings) -> Iterator[Fault]:
+    """Refuse a written folder in a store that is, contains or lies in another, as `_overlaps` does."""
+    read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
+    written = [(key, location) for key, location in _written(settings) if not is_local(location)]
+    for index, (key, location) in enumerate(written):
+        for other_key, other in [*read, *written[:index]]:
+            chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
+            if location == other and chained:
+                continue
+            if _are_nested(location, other):
+                reason = f"{location} and {'.'.join(other_key)} ({other}) are nested in each other"
+                if location == other:
+                    reason = f"{location} is {'.'.join(other_key)} too"
+                yield key, reason, _OWN_FOLDER
+                break
+
+
+def _state_folder_faults(settings: Settings) -> Iterator[Fault]:
+    """Refuse to create a state table in a folder with other content."""
+    if settings.state_table is None or not is_local(settings.state_table):
+        return
+    path, key = Path(settings.state_table), ("state_table",)
+    if holds_table(path):
+        return
+    remedy = "Give it a folder of its own. The folder need not exist."
+    try:
+        entry = foreign_entry(path)
+    except OSError as error:
+        yield key, f"{path} cannot be used: {error.strerror}", remedy
+        return
+    if entry is not None:
+        yield key, f"{path} holds {entry!r}, but no state table", remedy
+    elif table := table_around(path):
+        yield key, f"{path} lies inside the Delta table {table}, whose VACUUM would delete it", remedy
+
+
+def _written(settings: Settings) -> Iterator[tuple[Key, str]]:
+    if settings.state_table is not None:
+        yield ("state_table",), settings.state_table
+    for pipeline in settings.pipelines:
+        if pipeline.target is not None:
+            yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

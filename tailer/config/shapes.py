@@ -1,0 +1,151 @@
+"""The tables of the configuration file and their keys: one class for each kind of table.
+
+The comment at a key is its description in `docs/configuration.md`.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from tailer.changelog.rules import Carryovers
+from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
+
+__all__ = ["MISSING", "FileShape", "KindTable", "PipelineShape", "SparkShape", "StoreShape"]
+
+MISSING: Final = {
+    "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
+    "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
+    "kind": 'Add the kind of the sink, for example kind = "delta".',
+    "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
+    "prefix": 'Add the buckets or folders it is for, for example prefix = "s3://lake".',
+}
+
+_SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
+_SECRETS_REMEDY: Final = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or name a `profile`."
+_CLOUD_SECRETS: Final = ("account_key", "client_secret", "sas_key", "sas_token", "service_account_key")
+_CLOUD_SECRETS_REMEDY: Final = "Set it in the environment: docs/stores.md lists the variables of each cloud."
+
+Wait = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max, description="a finite number of at least 0")]
+Interval = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max, description="a finite number greater than 0")]
+
+
+@dataclass(frozen=True, slots=True)
+class KindTable:
+    """The table of a sink or a catalog: its kind, and options that only this kind understands."""
+
+    kind: str
+    options: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "KindTable":
+        """Make it from the table, which has a kind."""
+        return cls(table["kind"], {name: value for name, value in table.items() if name != "kind"})
+
+
+class _Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the file. Its values are not shown, because some are secrets."""
+
+    def __repr__(self) -> str:
+        """Return the name of the class alone."""
+        return f"{type(self).__name__}(...)"
+
+
+class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}):
+    """A pipeline's table."""
+
+    missing: ClassVar = MISSING
+
+    # the folder that contains _delta_log, or its URI, such as s3://lake/orders; with *: a template (operations.md)
+    table: str
+    # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
+    start: str = "earliest"
+    allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
+    columns: list[str] = []  # the columns to deliver, in this order; empty: all
+    row_ids: bool = False  # add _row_id and _row_commit_version, where the table tracks rows
+    carryovers: Carryovers = Carryovers.DROP  # what to do with rows that a rewritten file holds unchanged
+    compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update
+    key: list[str] = []  # the columns that identify a row; empty: row ids, where there are any
+    skip_unchanged: bool = False  # leave out updates that change nothing
+    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
+    # seconds between two looks for a new version at an active table, where no notification comes sooner
+    poll_interval_s: Interval = 1.0
+    # the longest time between two looks, at a quiet table; default: ten times the shortest, but at most 10
+    idle_poll_interval_s: Interval | None = None
+    # in S3: the highest number of looks in an hour, whatever the intervals are
+    max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200
+    # of a template: seconds between two looks for tables
+    discover_interval_s: Interval = 60.0
+    write: Writers = Writers.DRIVER  # who writes to the sink: this process, or Spark's executors
+    # writers, with write = "executors"
+    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
+    # the catalog that manages the table's commits: a table with kind
+    catalog_table: dict[str, Any] | None = None
+    sink_table: dict[str, Any]  # where changes go: a table with kind, and the options of that kind
+
+    @property
+    def sink(self) -> KindTable:
+        """The table of the sink."""
+        return KindTable.of(self.sink_table)
+
+    @property
+    def catalog(self) -> KindTable | None:
+        """The table of the catalog."""
+        return None if self.catalog_table is None else KindTable.of(self.catalog_table)
+
+
+class SparkShape(_Shape, frozen=True, kw_only=True):
+    """The table [spark], its settings not checked yet."""
+
+    master: str | None = None  # a cluster's address, or local[N]; the default is local[*]
+    remote: str | None = None  # a Spark Connect server, such as sc://host:15002, in place of master
+    conf: dict[str, Any] = {}  # any of Spark's settings
+
+
+class StoreShape(_Shape, frozen=True, kw_only=True):
+    """The table of a store."""
+
+    missing: ClassVar = MISSING
+    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY)) | dict.fromkeys(
+        _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
+    )
+
+    # the tables it applies to: all below a bucket or a folder of it, such as s3://lake/sales; the longest prefix wins
+    prefix: str
+    # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
+    endpoint: str | None = None
+    anonymous: bool = False  # send requests without a login, to public buckets
+    region: str | None = None  # S3; default: AWS_REGION, or the profile's
+    path_style: bool | None = None  # S3: name the bucket in the path; default: if the endpoint is not AWS's
+    profile: str | None = None  # S3: of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
+    role_arn: str | None = None  # S3: a role to assume with the credentials found
+    external_id: str | None = None  # S3: what the role's policy asks for
+    requester_pays: bool = False  # S3: agree to pay for requests to buckets that ask for it
+    # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
+    notifications: str | None = None
+    service_account: str | None = None  # Google: path of a key file; default: GOOGLE_APPLICATION_CREDENTIALS
+    # Azure: how to log in, such as azure_cli (stores.md); default: by the first key in the environment
+    credential_type: str | None = None
+
+
+class FileShape(_Shape, frozen=True, kw_only=True):
+    """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
+
+    state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
+    drain_s: Wait = 30.0  # seconds to finish after SIGTERM
+    metrics: str | None = None  # host:port to serve metrics, health checks and status on
+    # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
+    hung_s: Wait = 1800.0
+    # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
+    control: str | None = None
+    control_token_file: str | None = None  # file with the token for control through the address of `metrics`
+    engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
+    spark: dict[str, Any] = {}  # the table [spark]
+    stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own
+    reload_on_change: bool = True  # reload this file when it changes; if false: on SIGHUP alone
+    defaults: dict[str, Any] = {}  # the table [defaults]: keys of pipelines that all of them inherit
+    pipelines: dict[str, Any] = {}  # a table [pipelines.NAME] for each pipeline

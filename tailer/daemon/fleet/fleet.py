@@ -1,0 +1,259 @@
+"""Keep the pipelines of a process as its configuration and its tables are.
+
+A template has a pipeline for each table that is found. The configuration is loaded again at SIGHUP, and when its file
+changes. Only pipelines whose settings have changed are drained and begin again; each new run begins with the sink's
+progress (invariant 2), so that nothing is lost or doubled. A listing that fails retires no pipeline, and a
+configuration with a fault changes nothing.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from tailer.changelog import report
+from tailer.config.overlaps import conflict
+from tailer.config.pipelines import PipelineSettings, Settings, Template
+from tailer.config.placement import EngineKind, Writers
+from tailer.config.tables import CurrentStores
+from tailer.daemon.fleet.discovery import Names, find_tables
+from tailer.daemon.fleet.reload import ReloadWatch
+from tailer.daemon.fleet.statuses import Statuses
+from tailer.daemon.runs import Drainable, Lifecycle, Runs
+from tailer.errors import ConfigError, TailerError
+from tailer.pipeline import retention, status
+from tailer.pipeline.status import PipelineStatus
+
+__all__ = ["Difference", "Fleet", "difference", "fixed_changes"]
+
+_log = logging.getLogger(__name__)
+
+# Of the whole process: they take effect when it starts.
+_FIXED: Final = ("state_table", "metrics", "control", "hung_s", "engine", "spark")
+_METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS)
+_SHOWN: Final = 10
+_KEYS: Final = {"control": "control or control_token_file"}
+
+Make = Callable[[PipelineSettings, PipelineStatus], Drainable]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The names of the pipelines that come, change and go, each in order."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+def difference(running: Mapping[str, PipelineSettings], wanted: Mapping[str, PipelineSettings]) -> Difference:
+    """Return how the pipelines that run, given by name, become those that are wanted."""
+    return Difference(
+        tuple(name for name in wanted if name not in running),
+        tuple(name for name in wanted if name in running and wanted[name].differs(running[name])),
+        tuple(name for name in running if name not in wanted),
+    )
+
+
+def fixed_changes(before: Settings, after: Settings) -> list[str]:
+    """Return the keys that differ and take effect only when the process starts."""
+    return [_KEYS.get(each, each) for each in _FIXED if getattr(before, each) != getattr(after, each)]
+
+
+class _LaterRun:
+    """A run of a pipeline that came while others run: what is wrong with it is an error of the run."""
+
+    def __init__(self, check: Callable[[], None], make: Callable[[], Drainable]) -> None:
+        self._check = check
+        self._make = make
+        self._made: Drainable | None = None
+        self._stops = False
+
+    async def run(self) -> None:
+        """See `Drainable.run`."""
+        self._check()
+        self._made = self._make()
+        if self._stops:
+            self._made.stop()
+        await self._made.run()
+
+    def stop(self) -> None:
+        """See `Drainable.stop`."""
+        self._stops = True
+        if self._made is not None:
+            self._made.stop()
+
+
+class Fleet:
+    """The pipelines of a process. `run` lets them come and go, in the task group of `runs`.
+
+    `statuses`: of the pipelines of `settings`, in their order; it is kept up to date. `stores`: where files are opened.
+    `make`: makes a run of a pipeline.
+    """
+
+    def __init__(self, settings: Settings, statuses: Statuses, stores: CurrentStores, make: Make) -> None:
+        self._settings = self._first = settings
+        self._statuses = statuses
+        self._stores = stores
+        self._make = make
+        self._running = {each.name: each for each in settings.pipelines}
+        self._claims = dict(self._running)
+        self._found: dict[str, set[Names]] = {}
+        self._due_s: dict[str, float] = {}
+        self._faults: dict[str, set[str]] = {}
+        self._reloads = ReloadWatch(settings)
+        lifecycles = [
+            Lifecycle(each, partial(make, pipeline, each), revives=True, announces_gaps=pipeline.announces_gaps)
+            for pipeline, each in zip(settings.pipelines, statuses, strict=True)
+        ]
+        self.runs: Final = Runs(lifecycles, settings.drain_s, self.run, self._reloads.ask)
+        self.runs.stays = bool(settings.templates)
+
+    async def run(self) -> None:
+        """Look for tables and for changes of the configuration, until cancelled."""
+        async with self._reloads:
+            is_new = True
+            while True:
+                if await self._look_for_tables() or is_new:
+                    await self._reconcile()
+                due_s = min(self._due_s.values(), default=math.inf)
+                settings = await self._reloads.wait(due_s - time.monotonic(), self._settings)
+                is_new = settings is not None
+                if settings is not None:
+                    self._take(settings)
+
+    async def _look_for_tables(self) -> bool:
+        """Look for the tables of the templates that are due; return whether others were found than before."""
+        is_new = False
+        for template in self._settings.templates:
+            name = template.pipeline.name
+            if self._due_s.get(name, 0.0) > time.monotonic():
+                continue
+            known = self._found.get(name, set())
+            found = await find_tables(template.pattern, self._settings.stores, self._healthy(template, known))
+            self._found[name] = found.over(known)
+            is_new = is_new or self._found[name] != known
+            self._due_s[name] = time.monotonic() + template.interval_s
+            self._report(name, found.faults)
+        return is_new
+
+    def _healthy(self, template: Template, known: set[Names]) -> set[Names]:
+        """Return the tables whose pipelines work: their logs exist."""
+        lifecycles = self.runs.lifecycles
+        names = {each: lifecycles.get(template.expand(each).name) for each in known}
+        return {each for each, lifecycle in names.items() if lifecycle is not None and lifecycle.error is None}
+
+    def _report(self, name: str, faults: list[TailerError]) -> None:
+        """Log the faults of a listing that the one before did not have."""
+        before, now = self._faults.get(name, set()), {str(each) for each in faults}
+        self._faults[name] = now
+        for fault in sorted(now - before):
+            _log.warning("%s: cannot list all tables: %s; the known ones go on", name, fault)
+        if before and not now:
+            _log.info("%s: tables can be listed again", name)
+
+    def _take(self, settings: Settings) -> None:
+        """Put a configuration in force, but for what cannot change while the process runs."""
+        if fixed := fixed_changes(self._first, settings):
+            _log.warning("%s: restart the daemon for the change of %s", settings.path, ", ".join(fixed))
+        before = {each.pipeline.name: each.pattern for each in self._settings.templates}
+        found: dict[str, set[Names]] = {}
+        for template in settings.templates:
+            name = template.pipeline.name
+            if name in before:
+                folder = before[name].folder
+                locations = ("/".join((folder, *names)) for names in self._found.get(name, set()))
+                found[name] = {names for each in locations if (names := template.pattern.match(each)) is not None}
+            if before.get(name) == template.pattern and name in self._due_s:
+                self._due_s[name] = min(self._due_s[name], time.monotonic() + template.interval_s)
+            else:
+                self._due_s.pop(name, None)
+        self._due_s = {name: due_s for name, due_s in self._due_s.items() if name in found}
+        self._found = found
+        kept = {each: getattr(self._first, each) for each in _FIXED}
+        self._settings = replace(settings, **kept)
+        self.runs.drain_s = settings.drain_s
+        self.runs.stays = bool(settings.templates)
+
+    def _wanted(self) -> dict[str, PipelineSettings]:
+        wanted = {each.name: each for each in self._settings.pipelines}
+        for template in self._settings.templates:
+            expanded = map(template.expand, sorted(self._found.get(template.pipeline.name, ())))
+            wanted |= {each.name: each for each in expanded}
+        return wanted
+
+    async def _reconcile(self) -> None:
+        """Retire, begin again and begin pipelines, so that those that are wanted run."""
+        wanted = self._wanted()
+        change = difference(self._running, wanted)
+        if not change:
+            self._stores.stores = self._settings.stores
+            return
+        _log.info("%s", _described(change, len(wanted)))
+        templates = {each.pipeline.name for each in self._settings.templates}
+        leaving = dict.fromkeys(change.changed, "its settings have changed; it finishes its transaction")
+        for name in change.removed:
+            is_found = name.partition("/")[0] in templates and "/" in name
+            reason = "its table is gone" if is_found else "it is no longer in the configuration"
+            leaving[name] = f"{reason}; it finishes its transaction"
+        before = {name: self.runs.lifecycles[name] for name in change.changed}
+        await self.runs.replace(leaving, lambda: self._begin(change, wanted, before))
+
+    def _begin(
+        self, change: Difference, wanted: Mapping[str, PipelineSettings], before: Mapping[str, Lifecycle]
+    ) -> list[Lifecycle]:
+        """Forget the pipelines that have ended, and return those that begin."""
+        for name in (*change.changed, *change.removed):
+            self._claims.pop(name, None)
+        for name in change.removed:
+            for metric in _METRICS:
+                metric.remove(name)
+        self._stores.stores = self._settings.stores
+        made = [self._lifecycle(wanted[name], before.get(name)) for name in (*change.changed, *change.added)]
+        known = {each.name: each for each in self._statuses} | {each.status.name: each.status for each in made}
+        self._statuses.replace(known[name] for name in wanted)
+        self._running = dict(wanted)
+        return made
+
+    def _lifecycle(self, pipeline: PipelineSettings, before: Lifecycle | None) -> Lifecycle:
+        """Make a pipeline that begins while others run. `before`: the one with other settings that has ended."""
+        state = pipeline.make_status()
+        if before is not None:
+            state.order = before.status.order
+
+        def make() -> Drainable:
+            return _LaterRun(partial(self._claim, pipeline), partial(self._make, pipeline, state))
+
+        is_paused = before is not None and before.is_paused
+        gaps = pipeline.announces_gaps
+        return Lifecycle(state, make, revives=True, is_paused=is_paused, announces_gaps=gaps)
+
+    def _claim(self, pipeline: PipelineSettings) -> None:
+        """Take the target for the pipeline. Raises `ConfigError` where it cannot run in this process."""
+        was_ready = self._first.needs_delta_in_spark
+        needs_delta = pipeline.is_written_by_spark and not was_ready
+        if pipeline.write is Writers.EXECUTORS and (self._first.engine is not EngineKind.SPARK or needs_delta):
+            reason = "needs executors, for which the daemon was not started"
+            raise ConfigError(pipeline.name, reason, "Restart the daemon.")
+        others = (each for name, each in self._claims.items() if name != pipeline.name)
+        if (error := conflict(pipeline, others)) is not None:
+            raise error
+        self._claims[pipeline.name] = pipeline
+
+
+def _described(change: Difference, count: int) -> str:
+    words = {"new": change.added, "changed": change.changed, "retired": change.removed}
+    parts = [f"{word}: {_listed(names)}" for word, names in words.items() if names]
+    others = count - len(change.added) - len(change.changed)
+    return f"pipelines {'; '.join(parts)}; {others} go on as they are"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
