@@ -35,8 +35,10 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ),
     (
         "[pipelines.NAME]",
-        "One table for each pipeline; the name is part of its progress, so keep it. The table `[defaults]` has the same "
-        "keys but `table`, for all pipelines that do not set them.",
+        (
+            "One table for each pipeline; the name is part of its progress, so keep it. The table `[defaults]` has the "
+            "same keys but `table`, for all pipelines that do not set them."
+        ),
         PipelineShape,
     ),
     ('[pipelines.NAME.sink], kind = "kafka"', "See [kafka.md](kafka.md).", kafka.Options),
