@@ -20,6 +20,7 @@ from tailer.config.tables import CurrentStores, open_files
 from tailer.daemon.engines import Engines, open_engines
 from tailer.daemon.fleet import Fleet, Statuses
 from tailer.daemon.logs import Summaries
+from tailer.daemon.observe.otel import exported
 from tailer.daemon.runs import Drainable
 from tailer.engine.background import background
 from tailer.errors import ConfigError, TailerError, how_to_install
@@ -50,7 +51,7 @@ async def serve(settings: Settings) -> None:
     """
     statuses = Statuses(each.make_status() for each in settings.pipelines)
     opened: list[Sink] = []
-    async with _served(settings, statuses) as control:
+    async with _served(settings, statuses) as control, exported(statuses):
         await _import_clients(settings)
         try:
             stores, delta = CurrentStores(settings.stores), settings.needs_delta_in_spark

@@ -96,7 +96,7 @@ class SinkWriter:
         self._stack = AsyncExitStack()
         self._transaction: SinkTransaction | None = None
         self._position: Position | None = None
-        self._versions = self._rows = self._bytes = 0
+        self._first = self._versions = self._rows = self._bytes = 0
         self._kinds: Tally[str] = Tally()
         self._since = 0.0
         self.schema: pa.Schema | None = None
@@ -208,7 +208,7 @@ class SinkWriter:
         self._transaction = None
         self._delivered = self._position
         seconds = time.monotonic() - self._since
-        self._committed(Committed(self._position, self._kinds, self._bytes, seconds))
+        self._committed(Committed(self._position, self._kinds, self._bytes, seconds, self._first))
         await self._stack.aclose()
         _log.debug("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
         self._position = None
@@ -264,6 +264,7 @@ class SinkWriter:
             self.table_id = table_id
         if self._transaction is None:
             self._versions = self._rows = self._bytes = 0
+            self._first = version
             self._kinds = Tally()
             self._since = time.monotonic()
             begun = self._sink.begin(app_id, output_schema(schema))

@@ -40,6 +40,7 @@ __all__ = [
     "Fault",
     "PipelineState",
     "PipelineStatus",
+    "watch_commits",
 ]
 
 IDLE_AFTER_S: Final = 60.0
@@ -93,12 +94,26 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A sink transaction: the position after it, its rows by change type, their Arrow memory, and how long it took."""
+    """A sink transaction: the position after it, its rows by change type, their Arrow memory, and how long it took.
+
+    `first`: the first version of which it has a part; None: that of the position.
+    """
 
     position: Position
     rows: Mapping[str, int]
     size_bytes: int = 0
     seconds: float = 0.0
+    first: int | None = None
+
+
+CommitWatcher = Callable[["PipelineStatus", Committed], None]
+_watchers: Final[list[CommitWatcher]] = []
+
+
+def watch_commits(watcher: CommitWatcher) -> Callable[[], None]:
+    """Call `watcher` in the event loop for each transaction of any pipeline. Return what ends that."""
+    _watchers.append(watcher)
+    return lambda: _watchers.remove(watcher)
 
 
 class _Work(Enum):
@@ -283,6 +298,8 @@ class PipelineStatus:
     def note_commit(self, done: Committed) -> None:
         """Note a committed transaction."""
         before, now_s = self.state, self._clock()
+        for watcher in _watchers:
+            watcher(self, done)
         self.backlog.deliver(done.position)
         self.transactions += 1
         self.transaction_bytes += done.size_bytes

@@ -184,7 +184,7 @@ class ShardSession:
         run = await to_thread.run_sync(lambda: self._delivery.runner().run(deliver_shard, works))
         self._note([pickle.loads(b"".join(chunks)) for chunks in await _results(run)])
         _log.debug("%s: all shards are delivered up to version %d", settings.name, versions.last)
-        self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}))
+        self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}, first=versions.first))
         self._next = versions.last + 1
 
     async def commit(self) -> None:

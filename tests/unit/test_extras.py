@@ -25,6 +25,7 @@ IMPORTED: Final = {
     ON_EXECUTORS: {*DAEMON, *SINKS, *STORES, "tenacity", "watchfiles", "duckdb"},
     "tailer.shards.worker": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"},
     "tailer.api": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"},
+    "tailer.daemon.serve": {"opentelemetry", "google"},
     "tailer.cli.tail": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"} - {"click", "rich"},
 }
 

@@ -68,7 +68,7 @@ LAYERS: Final = (
     Layer("config", "msgspec"),
     Layer("shards", "anyio pyarrow"),
     Layer("spark", "anyio duckdb grpc msgspec py4j pyarrow pyspark"),
-    Layer("daemon api", "anyio httpx2 msgspec pandas polars prometheus_client pyarrow starlette uvicorn"),
+    Layer("daemon api", "anyio httpx2 msgspec opentelemetry pandas polars prometheus_client pyarrow starlette uvicorn"),
     Layer("demo", "anyio delta pyspark rich"),
     Layer("cli", "anyio click msgspec pyarrow rich"),
     Layer("__main__", "click"),

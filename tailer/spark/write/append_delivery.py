@@ -257,7 +257,7 @@ class AppendSession:
             await self.sink.reset(Progress(app_id, Position.end(versions.last)))
         self.table_id = last.table_id
         self._under_way = None
-        self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}))
+        self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}, first=versions.first))
 
     async def _turn_to(self, app_id: str, version: int) -> None:
         """Continue under another `app_id` from `version` on."""
