@@ -78,13 +78,12 @@ class BatchTexts:
         names = Names.of(dictionaries, indexes)
         levels = read_levels(buffer, starts, ends, names, odd)
         found = self._texts(buffer, levels, names, odd)
-        texts: list[str | None] = [None] * len(column)
         if found is None:
-            return texts, np.flatnonzero(valid)
-        for row, text in zip(rows[~odd].tolist(), found.filter(pa.array(~odd)).to_pylist(), strict=True):
-            texts[row] = text
-        valid[rows[~odd]] = False
-        return texts, np.flatnonzero(valid)
+            return [None] * len(column), np.flatnonzero(valid)
+        place = np.full(len(column), -1)
+        place[rows] = np.where(odd, -1, np.arange(len(rows)))
+        texts: list[str | None] = found.take(pa.array(place, mask=place < 0)).to_pylist()
+        return texts, np.flatnonzero(valid & (place < 0))
 
     def _texts(self, buffer: Buffer, levels: list[Level], names: Names, odd: Flags) -> pa.Array | None:
         """Return the text of each row, of any text where it is odd; None if they are too long together."""
@@ -113,9 +112,12 @@ class BatchTexts:
         )
         end = np.select([kinds == _OBJECT_KIND, kinds == _ARRAY_KIND], [_OBJECT_END, _ARRAY_END])
         is_quoted = np.zeros(len(at), np.bool_)
-        is_leaf = (kinds >= _CONSTANTS) & (kinds < _OBJECT_KIND) & ~odd[row]
-        for kind in np.flatnonzero(np.bincount(kinds[is_leaf])).tolist():
-            places = np.flatnonzero(is_leaf & (kinds == kind))
+        leaves = np.flatnonzero((kinds >= _CONSTANTS) & (kinds < _OBJECT_KIND) & ~odd[row])
+        leaves = leaves[np.argsort(kinds[leaves].astype(np.uint8), kind="stable")]
+        counts = np.bincount(kinds[leaves])
+        groups = np.split(leaves, np.cumsum(counts))
+        for kind in np.flatnonzero(counts).tolist():
+            places = groups[kind]
             known: tuple[pa.Array, Flags, Flags | None] | None = None
             if kind == _TEXT:
                 known = _texts_of(buffer, at[places], sizes[places])
