@@ -63,7 +63,7 @@ class _TextReader:
     def __init__(self, kind: pa.DataType, form: Form) -> None:
         self._reader = ColumnReader(kind, DecodedAssembler(form))
         self._encode = msgspec.json.Encoder().encode
-        self._batches = _batch_texts(form) if kind.num_fields == 2 and kind.get_field_index("value") >= 0 else None
+        self._batches = _batch_texts(form) if _is_batched(kind) else None
 
     def read(self, column: pa.StructArray) -> list[str | None]:
         """Return the text of each row, None for SQL NULL."""
@@ -81,6 +81,12 @@ class _TextReader:
 
     def _read_by_row(self, column: pa.StructArray) -> list[str | None]:
         return [None if value is SQL_NULL else self._encode(value).decode() for value in self._reader.read(column)]
+
+
+def _is_batched(kind: pa.StructType) -> bool:
+    """Return whether the fast path takes columns of this type: not shredded, and not of Arrow's views."""
+    types = {field.name: field.type for field in kind}
+    return types.keys() == {"metadata", "value"} and {*types.values()} <= {pa.binary(), pa.large_binary()}
 
 
 def _batch_texts(form: Form) -> "BatchTexts | None":
