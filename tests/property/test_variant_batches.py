@@ -5,6 +5,7 @@ Values are random, damaged and hostile, mixed with sound ones, so that fast and 
 
 import random
 import struct
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -307,6 +308,11 @@ def test_types_of_columns(kind: pa.DataType) -> None:
     assert json_texts(values) == [None] + ['{"a":5,"b":"x"}'] * len(SOUND)
     assert json_texts(values.slice(1)) == ['{"a":5,"b":"x"}'] * len(SOUND)
     assert json_texts(pa.nulls(40, values.type)) == [None] * 40
+
+
+def test_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tailer.variant.batch", None)  # an import that fails
+    agree([None, *SOUND])
 
 
 def test_sound_values_are_read_at_once() -> None:
