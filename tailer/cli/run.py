@@ -1,6 +1,7 @@
 """`tailer run`: the daemon."""
 
 import logging
+import signal
 from pathlib import Path
 
 import anyio
@@ -27,7 +28,8 @@ def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     """Run the pipelines of a configuration.
 
     Each pipeline of CONFIG goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
-    open transactions have `drain_s` seconds to finish; a second signal aborts them at once.
+    open transactions have `drain_s` seconds to finish; a second signal aborts them at once. CONFIG is loaded again
+    when it changes, and at SIGHUP.
 
     A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself. When
     none is left that could run, the exit code is that of the most severe error: 1 a bug in lake-tailer, 3 a table
@@ -35,6 +37,8 @@ def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     """
     if verbose and quiet:
         raise click.UsageError("-v and -q contradict each other.")
+    # Until the pipelines run, there is nothing to load again, and the signal must not end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     settings = load(config)
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
     log_to_stderr(level, LogFormat(form) if form is not None else LogFormat.for_stderr())

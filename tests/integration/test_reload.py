@@ -142,8 +142,8 @@ def test_reloads_at_random_while_commits_go_on_and_the_daemon_is_killed(lake: La
                     if chance.random() < 0.7:
                         daemon.send_signal(signal.SIGHUP)
                     time.sleep(chance.uniform(0, 0.4))
-                daemon.kill()
-                daemon.communicate()
+                chance.choice([daemon.kill, daemon.terminate])()
+                daemon.communicate(timeout=60)
     lake.configure("a", "b", "c")
     with background("run", lake.config):
         until(lambda: lake.is_level("a", "b", "c"))
@@ -203,6 +203,23 @@ def test_a_paused_pipeline_stays_paused(lake: Lake) -> None:
         until(lambda: lake.is_level("a", "b"))
         daemon.terminate()
         assert daemon.wait(30) == 0
+
+
+def survives_hangup(process: int) -> bool:
+    """Return whether the process ignores or catches SIGHUP."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    masks = (int(line.split()[1], 16) for line in lines if line.startswith(("SigIgn:", "SigCgt:")))
+    return any(mask & 1 << (signal.SIGHUP - 1) for mask in masks)
+
+
+def test_a_reload_that_comes_too_early_does_no_harm(lake: Lake) -> None:
+    lake.configure("a")
+    with background("run", lake.config) as daemon:
+        until(lambda: survives_hangup(daemon.pid))
+        while lake.status() == {}:
+            daemon.send_signal(signal.SIGHUP)
+            time.sleep(0.05)
+        until(lambda: lake.is_level("a"))
 
 
 def test_the_only_pipeline_may_change(lake: Lake) -> None:
