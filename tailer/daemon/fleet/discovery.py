@@ -13,7 +13,7 @@ import anyio
 
 from tailer.config.pipelines import Settings, TablePattern
 from tailer.delta.folders import has_log
-from tailer.errors import ConfigError, ObjectNotFound, StorageError, TailerError
+from tailer.errors import ConfigError, ObjectNotFound, TailerError
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
 
@@ -98,7 +98,7 @@ class _Search:
             # missing, its disk may not be mounted.
             if not above:
                 self.found.faults.append(error)
-        except StorageError as error:
+        except TailerError as error:
             self.found.faults.append(error)
         return []
 
@@ -110,5 +110,5 @@ class _Search:
             async with self._requests:
                 if await has_log(store, "/".join(names)):
                     self.found.tables.add(names)
-        except StorageError as error:
+        except TailerError as error:
             self.found.faults.append(error)

@@ -7,7 +7,7 @@ import pytest
 from tailer.config.pipelines import TablePattern
 from tailer.daemon.fleet import discovery
 from tailer.daemon.fleet.discovery import FoundTables, find_tables
-from tailer.errors import StorageUnavailable
+from tailer.errors import ConfigError, StorageUnavailable, TailerError
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Folders, ObjectStore
 from tailer.stores.stores import Stores
@@ -23,13 +23,13 @@ class Recording(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
-        self.broken: set[str] = set()
+        self.broken: dict[str, TailerError] = {}
 
     async def list_folders(self, prefix: str) -> Folders:
         """List, unless it is broken."""
         self.asked.append(prefix)
         if prefix in self.broken:
-            raise StorageUnavailable(prefix, "down")
+            raise self.broken[prefix]
         return await super().list_folders(prefix)
 
     async def names_below(self, prefix: str, start_after: str = "") -> list[str]:
@@ -90,9 +90,10 @@ async def test_a_table_that_is_followed_is_gone_without_its_folder() -> None:
     assert found.over({("orders",), ("items",)}) == {("orders",)}
 
 
-async def test_a_fault_keeps_what_is_known() -> None:
+@pytest.mark.parametrize("error", [StorageUnavailable("us", "down"), ConfigError("us", "no login")])
+async def test_a_fault_keeps_what_is_known(error: TailerError) -> None:
     store = await filled("eu/orders", "us/orders")
-    store.broken.add("us")
+    store.broken["us"] = error
     pattern = TablePattern("memory:", ("*", "*"))
     found = await find_tables(pattern, stores(store))
     assert (found.tables, len(found.faults)) == ({("eu", "orders")}, 1)
