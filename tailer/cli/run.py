@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import click
 
+from tailer.cli.display.bars import bars_on_terminal
 from tailer.config.settings import load
 from tailer.daemon.logs import LogFormat, log_to_stderr
 from tailer.daemon.serve import serve
@@ -42,4 +43,5 @@ def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     settings = load(config)
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
     log_to_stderr(level, LogFormat(form) if form is not None else LogFormat.for_stderr())
-    anyio.run(serve, settings)
+    with bars_on_terminal() as show:
+        anyio.run(serve, settings, None if quiet else show)

@@ -5,10 +5,10 @@ Messages go to standard error, because standard output belongs to the stdout sin
 
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio import to_thread
@@ -40,12 +40,15 @@ if TYPE_CHECKING:
 __all__ = ["close_sinks", "open_layout", "open_sink", "serve"]
 
 CLOSE_S: Final = 5.0
+Show = Callable[[Sequence[PipelineStatus]], Coroutine[Any, Any, None]]
 
 _log = logging.getLogger(__name__)
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, show: Show | None = None) -> None:
     """Run every pipeline of `settings` until none is left that could run, or all are drained after a signal.
+
+    `show`: shows what the pipelines do, until it is cancelled.
 
     Raises an `ExceptionGroup` of the errors of stopped pipelines, each with a note that names its pipeline.
     """
@@ -62,6 +65,8 @@ async def serve(settings: Settings) -> None:
                     control.runs = fleet.runs
                 async with background() as group:
                     group.start_soon(summaries.run)
+                    if show is not None:
+                        group.start_soon(show, statuses)
                     failures = await fleet.runs.run()
                 summaries.log()
         finally:

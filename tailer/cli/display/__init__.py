@@ -1,0 +1,3 @@
+"""Displays of `tailer run` on a terminal."""
+
+__all__: list[str] = []

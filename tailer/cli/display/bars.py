@@ -1,0 +1,135 @@
+"""Progress bars of `tailer run` on a terminal: one for each pipeline that delivers a snapshot or a long backlog.
+
+A bar appears when that has lasted `AFTER_S`, and goes when the pipeline is level. Lines of the log appear above.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tailer.pipeline.status import PipelineState, PipelineStatus
+
+__all__ = ["bars_on_terminal"]
+
+AFTER_S: Final = 1.0
+MOST: Final = 10
+_LOOK_S: Final = 0.2
+_LONG: Final = (PipelineState.SNAPSHOT, PipelineState.CATCHING_UP)
+
+
+@dataclass(slots=True)
+class _Work:
+    """A piece of long work of a pipeline: its state, when it was first seen, and where it began."""
+
+    state: PipelineState
+    since_s: float
+    version: int
+    rows: int
+    bar: TaskID | None = None
+
+
+class Bars:
+    """The bars of pipelines on `console`. `update` shows them as they are now."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[done]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+        self._work: dict[str, _Work] = {}
+        self._live = False
+
+    def update(self, statuses: Iterable[PipelineStatus]) -> None:
+        """Add, move and remove bars."""
+        now_s, found = time.monotonic(), {status.name: status for status in statuses if status.state in _LONG}
+        for name in set(self._work).difference(found):
+            self._remove(name)
+        for name, status in found.items():
+            work = self._work.get(name)
+            if work is None or work.state is not status.state:
+                self._remove(name)
+                work = self._work[name] = _Work(status.state, now_s, _delivered(status), status.rows.total())
+            if work.bar is None and now_s - work.since_s >= AFTER_S and len(self._progress.task_ids) < MOST:
+                work.bar = self._progress.add_task(_title(status), total=None, done="")
+            if work.bar is not None:
+                self._show(work, work.bar, status)
+        self._turn(bool(self._progress.task_ids))
+
+    def _show(self, work: _Work, bar: TaskID, status: PipelineStatus) -> None:
+        rows = f"{status.rows.total() - work.rows:,} rows"
+        if work.state is PipelineState.SNAPSHOT:
+            self._progress.update(bar, done=rows)
+            return
+        total, completed = (status.backlog.latest or 0) - work.version, _delivered(status) - work.version
+        self._progress.update(bar, total=max(total, 1), completed=completed, done=f"{completed:,}/{total:,}, {rows}")
+
+    def _remove(self, name: str) -> None:
+        work = self._work.pop(name, None)
+        if work is not None and work.bar is not None:
+            self._progress.remove_task(work.bar)
+
+    def _turn(self, live: bool) -> None:
+        """Start or stop the display; while it is there, the log is printed above it."""
+        if live == self._live:
+            return
+        self._live, before = live, sys.stderr
+        if live:
+            self._progress.start()
+        else:
+            self._progress.stop()
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                handler.setStream(sys.stderr)
+
+    def close(self) -> None:
+        """Remove the display."""
+        self._turn(live=False)
+
+
+class _Shown:
+    """The task of the daemon that keeps `bars` up to date; there are none while rows are printed beside them."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+
+    async def __call__(self, statuses: Sequence[PipelineStatus]) -> None:
+        while True:
+            hidden = sys.stdout.isatty() and any(status.sink_kind == "stdout" for status in statuses)
+            self._bars.update(() if hidden else statuses)
+            await anyio.sleep(_LOOK_S)
+
+
+@contextmanager
+def bars_on_terminal() -> "Iterator[_Shown | None]":
+    """Yield what shows the bars; None where standard error is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield None
+        return
+    bars = Bars(console)
+    try:
+        yield _Shown(bars)
+    finally:
+        bars.close()
+
+
+def _delivered(status: PipelineStatus) -> int:
+    position = status.backlog.position
+    if position is None:
+        return -1
+    return position.version if position.closes_version else position.version - 1
+
+
+def _title(status: PipelineStatus) -> str:
+    return f"{status.name}: {'snapshot' if status.state is PipelineState.SNAPSHOT else 'catching up, versions'}"

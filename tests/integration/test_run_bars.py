@@ -1,0 +1,39 @@
+"""Progress bars of `tailer run`, in a real terminal."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tests.support.daemon.commands import in_terminal, tailer
+
+ROWS: Final = 6_000_000
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A large version, and one that nobody can read, at which the daemon ends."""
+    write_deltalake(tmp_path / "orders", pa.table({"id": pa.array(range(ROWS), pa.int64())}))
+    features = {"readerFeatures": ["telepathy"], "writerFeatures": ["telepathy"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}
+    (tmp_path / "orders" / "_delta_log" / f"{1:020d}.json").write_text(json.dumps(protocol) + "\n")
+    config = tmp_path / "t.toml"
+    config.write_text('[pipelines.copy]\ntable = "orders"\nsink = {kind = "files", path = "out"}')
+    return config
+
+
+def test_a_long_backlog_has_a_bar_and_the_log_stays_whole(config: Path) -> None:
+    code, text = in_terminal("run", config, "-v")
+    assert code == 3
+    assert "copy: catching up, versions" in text
+    assert f"copy: delivered up to version 0 ({ROWS} rows)" in text
+    assert "Upgrade lake-tailer, or drop the feature from the table" in text
+
+
+def test_there_is_none_without_a_terminal_or_with_quiet(config: Path) -> None:
+    assert "catching up" not in tailer("run", config, "--log-format", "text").stderr
+    (config.parent / "out").rename(config.parent / "before")
+    assert "catching up" not in in_terminal("run", config, "-q")[1]
