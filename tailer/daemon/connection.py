@@ -1,19 +1,24 @@
-"""Reach the tables and sinks of a configuration, and write nothing: `tailer check --connect`.
+"""Reach the tables and sinks of a configuration: `tailer check --connect`.
 
 Whatever a pipeline needs to read is asked for once: the log is listed, its newest commit is read, the first file that
-the commit names is opened, and the sink tells its progress. So a key, a permission or an address that is wrong shows
-before anything is delivered.
+the commit names is opened, and the sink tells its progress. A store tells whether it can be written to only when it is:
+in a target or a state table there, an empty hidden object is created and deleted. So a key, a permission or an address
+that is wrong shows before anything is delivered.
 """
 
+import secrets
 from dataclasses import dataclass
 
-from tailer.config.pipelines import Settings
+from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.tables import open_files
 from tailer.daemon.standing import Standing, standing_of
 from tailer.errors import FileVacuumed, TailerError
 from tailer.read.data_files import DataFiles
 from tailer.read.execute import row_groups
+from tailer.sink import Sink
+from tailer.stores.location import is_local
 from tailer.stores.port import in_thread
+from tailer.stores.uploads import UploadStore
 from tailer.table_log import TableLog
 
 __all__ = ["Connection", "connect"]
@@ -36,10 +41,27 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
     for pipeline in settings.pipelines:
         try:
             file = await _open_newest_file(pipeline.open_table(), open_files(pipeline.stores))
-            found[pipeline.name] = Connection(await standing_of(settings, pipeline), file)
+            standing = await standing_of(settings, pipeline)
+            for location in _written(settings, pipeline):
+                await _try_to_write(pipeline.stores.open_uploads(location))
+            found[pipeline.name] = Connection(standing, file)
         except TailerError as error:
             found[pipeline.name] = error
     return found
+
+
+def _written(settings: Settings, pipeline: PipelineSettings) -> list[str]:
+    """Return the places in stores that the pipeline writes to."""
+    keeps_progress = isinstance(pipeline.make_sink(), Sink)
+    found = (pipeline.target, None if keeps_progress else settings.state_table)
+    return [location for location in found if location is not None and not is_local(location)]
+
+
+async def _try_to_write(store: UploadStore) -> None:
+    """Create and delete an object, which readers of tables and folders ignore by its name."""
+    name = f".lake-tailer-check-{secrets.token_hex(8)}"
+    await store.put_if_absent(name, b"")
+    await store.delete(name)
 
 
 async def _open_newest_file(table: TableLog, files: DataFiles) -> str | None:

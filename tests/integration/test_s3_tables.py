@@ -12,6 +12,7 @@ from tests.support.daemon.commands import Orders, background, tailer
 from tests.support.daemon.process import until
 from tests.support.follow import Followed, follow, snapshot
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
+from tests.support.s3.link import Fault, S3Link
 from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
 
@@ -102,6 +103,32 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, versitygw: S3Serv
     assert ids(seen) == expected
     copied = "".join(file.read_text() for file in sorted((tmp_path / "copy").rglob("[0-9]*.jsonl")))
     assert ids(copied) == expected
+
+
+@pytest.mark.parametrize("denied", ["PUT", "DELETE"])
+@pytest.mark.parametrize("kind", ["files", "delta", "state"])
+def test_a_target_that_may_not_be_written_is_found(
+    orders: Orders, tmp_path: Path, versitygw: S3Server, kind: str, denied: str
+) -> None:
+    """With the right to read alone; with all rights nothing is left behind."""
+    bucket = versitygw.new_bucket()
+    location = RemoteTable.copied(orders.path, versitygw, bucket).location
+    target = f"s3://{bucket}/target"
+    with S3Link(versitygw) as link:
+        sink = f'kind = "{kind}"\npath = "{target}"' if kind != "state" else 'kind = "stdout"\nformat = "jsonl"'
+        config = tmp_path / "tailer.toml"
+        config.write_text(
+            (f'state_table = "{target}"\n' if kind == "state" else "")
+            + f'[stores.lake]\nprefix = "s3://{bucket}"\nendpoint = "{link.endpoint}"\n'
+            + f'[pipelines.copy]\ntable = "{location}"\n[pipelines.copy.sink]\n{sink}\n'
+        )
+        assert tailer("check", "--connect", config).returncode == 0
+        assert "target" not in str(versitygw.client.list_objects_v2(Bucket=bucket)["Contents"])
+        link.faults.append(Fault(lambda request: request.method == denied, 99, 403, "AccessDenied"))
+        refused = tailer("check", "--connect", config)
+    assert refused.returncode != 0
+    assert f"{target}/.lake-tailer-check-" in refused.stdout
+    assert "AccessDenied" in refused.stdout
 
 
 def _delivered(config: Path) -> list[str]:
