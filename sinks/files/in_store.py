@@ -8,7 +8,8 @@
 A store has no lock, so names must exclude a second writer (invariant 6): two instances that continue from the same
 file must want to create the same object. So a name has only the beginning of its file, which is the end of the one
 before. On disk it has both, and two instances with different amounts of rows would both succeed. The first file has a
-name of its own, because instances that start with `latest` may begin with different versions.
+name of its own, because instances that start with `latest` may begin with different versions. Names of two formats
+would not exclude each other, so the object `.format` is created before the first file and holds the stream's suffix.
 
 Metadata of the object hold the rest:
 
@@ -56,6 +57,7 @@ from tailer.stores.uploads import UploadStore
 __all__ = ["StoreFolders"]
 
 FIRST: Final = f"{0:020d}-first"
+FORMAT: Final = ".format"
 BEGIN: Final = "lake-tailer-begin"
 NEXT: Final = "lake-tailer-next"
 RESET: Final = "lake-tailer-reset"
@@ -107,7 +109,8 @@ class StoreFolders:
             names = () if adopt else await self._store.names_below("")
             if any(map(_IN_STREAM.fullmatch, names)):
                 return
-            if foreign := next((name for name in names if not name.startswith(".") and not name.endswith("/")), None):
+            visible = (name for name in names if not name.rpartition("/")[2].startswith("."))
+            if foreign := next((name for name in visible if not name.endswith("/")), None):
                 reason = f"{root} is not empty (it holds {foreign}), and has no stream of lake-tailer"
                 remedy = "Choose another path; or set adopt = true to put streams beside the other files."
                 raise SinkRejected(self._sink, reason, remedy)
@@ -180,7 +183,7 @@ class StoreFolder:
     async def end(self) -> Position | None:
         """See `StreamFolder.end`: one request if no other instance has written."""
         if self._known is not None:
-            newest = await self._files(self._known.file.name[:-1])
+            newest = await self._files(self._known.file.name.rpartition(".")[0])
             if newest == [self._known.file]:
                 return self._known.position
         return await self.read_end()
@@ -275,13 +278,8 @@ class StoreFolder:
         return last
 
     async def _put(self, draft: Draft, after: Position, end: Position, more: dict[str, str]) -> None:
-        """Create the file that follows the last one known.
-
-        All files of a stream have one format: the names of two formats would not exclude each other.
-        """
-        if self._known is not None and not self._known.file.name.endswith(f".{draft.suffix}"):
-            reason = f"{self._store.uri}/{self._known.file.name} is of another format"
-            raise SinkRejected(self._sink, reason, "Keep the format of the stream, or choose another path.")
+        """Create the file that follows the last one known."""
+        await self._check_format(draft.suffix)
         first = FIRST if self._known is None else beginning(after)
         file = _File(f"{self._folder}/{first}.{draft.suffix}", first)
         attributes = {BEGIN: beginning(after), NEXT: beginning(end), WRITER: self._folders.writer, **more}
@@ -298,6 +296,22 @@ class StoreFolder:
                 # A request without an answer may still arrive.
                 raise CommitUnknown(self._sink, str(error)) from error
         self._known = _End(file, after, end, bool(more))
+
+    async def _check_format(self, suffix: str) -> None:
+        """Refuse another format than that of the stream; note it before the first file."""
+        name = f"{self._folder}/{FORMAT}"
+        if self._known is not None:
+            name, found = self._known.file.name, self._known.file.name.rpartition(".")[2]
+        else:
+            with store_errors(self._sink):
+                try:
+                    await self._store.put_if_absent(name, suffix.encode())
+                    found = suffix
+                except ObjectAlreadyExists:
+                    found = await self._store.read(name, lambda stored: stored.data.decode(errors="replace"))
+        if found != suffix:
+            reason = f"{self._store.uri}/{name} is of another format: {found}"
+            raise SinkRejected(self._sink, reason, "Keep the format of the stream, or choose another path.")
 
     def _finish(self, draft: Draft) -> Path:
         with self.drafting():

@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from sinks.files.in_store import StoreFolders
 from sinks.files.sink import FilesSink
-from tailer.errors import SinkFenced
+from tailer.errors import SinkFenced, SinkRejected
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.sink import Sink
@@ -70,7 +70,8 @@ class Files:
 
     def rows(self) -> Delivered:
         """Return the delivered rows."""
-        lines = [line for name in sorted(self.store.objects) for line in self.store.objects[name].data.splitlines()]
+        names = sorted(name for name in self.store.objects if name.endswith(".jsonl"))
+        lines = [line for name in names for line in self.store.objects[name].data.splitlines()]
         rows = [json.loads(line) for line in lines]
         return [(int(row["_commit_version"]), int(row["id"])) for row in rows if "id" in row]
 
@@ -122,7 +123,7 @@ async def kill_at(nth: int, table: Growing, there: Files) -> Write | None:
 
 
 @pytest.mark.parametrize("kind", [Files, Table])
-@pytest.mark.parametrize("nth", range(1, VERSIONS + 1))
+@pytest.mark.parametrize("nth", range(1, VERSIONS + 2))
 async def test_the_next_instance_goes_on(table: Growing, kind: type[Files], nth: int) -> None:
     there = kind()
     late = await kill_at(nth, table, there)
@@ -154,6 +155,26 @@ async def test_a_rival_that_goes_on_stops_an_instance_that_has_committed_nothing
     assert there.rows() == table.rows()
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_the_next_instance_may_not_have_another_format(table: Growing, nth: int) -> None:
+    """Names of two formats do not exclude each other, and the first file is not there yet."""
+    there = Files()
+    late = await kill_at(nth, table, there)
+    assert late is not None
+    waiting = [late]
+
+    async def arrive(_write: Write) -> None:
+        if waiting:
+            await waiting.pop()()
+
+    store = SharedStore(there.store, arrive)
+    with pytest.raises(SinkRejected, match="is of another format: jsonl"):
+        await deliver(table, FilesSink("files", StoreFolders("files", store), "parquet"))
+    assert not any(name.endswith(".parquet") for name in there.store.objects)
+    await deliver(table, there.sink(there.store))
+    assert there.rows() == table.rows()
+
+
 async def test_an_instance_that_has_committed_is_stopped(table: Growing) -> None:
     there = Files()
     writes = 0
@@ -161,11 +182,11 @@ async def test_an_instance_that_has_committed_is_stopped(table: Growing) -> None
     async def be_late(_write: Write) -> None:
         nonlocal writes
         writes += 1
-        if writes == 2:
-            await deliver(table, there.sink(there.store), until="2")
+        if writes == 3:  # after the format and the first file
+            await deliver(table, there.sink(there.store), until="3")
 
     with pytest.raises(SinkFenced):
         await deliver(table, there.sink(SharedStore(there.store, be_late)))
-    assert writes == 2
+    assert writes == 3
     await deliver(table, there.sink(there.store))
     assert there.rows() == table.rows()
