@@ -30,7 +30,12 @@ _RIGHTS: Final = {
     "abfss": "Grant the role Storage Blob Data Contributor on the container.",
 }
 # A refusal for want of rights, as the servers of S3 and of Google, and those of Azure, name it.
-_DENIALS: Final = ("AccessDenied", "AuthorizationPermissionMismatch")
+_DENIALS: Final = (
+    "AccessDenied",
+    "AuthorizationFailure",
+    "AuthorizationPermissionMismatch",
+    "InsufficientAccountPermissions",
+)
 
 
 class StoreTarget:

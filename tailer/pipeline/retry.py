@@ -25,7 +25,7 @@ __all__ = ["Retries", "revival_pause_s"]
 
 _log = logging.getLogger(__name__)
 _RETRIED: Final = (Retry.TIMED, Retry.ASK)
-_LATE_REQUEST_S: Final = 60.0
+_LATE_REQUEST_S: Final = 600.0  # the first transaction may take minutes, and finds only then what has arrived
 _REVIVE_FIRST_S: Final = 60.0
 _REVIVE_LAST_S: Final = 1800.0
 
