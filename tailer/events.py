@@ -7,6 +7,11 @@ is the same in every run.
 
 Control events come between rows: `SchemaChange` before rows with other columns, `Gap` in place of changes that were
 lost, if the operator chose to continue.
+
+Variants are structs of the type `VARIANT`. No Arrow extension type is used, because kernels, DuckDB and Spark do not
+take them, and no metadata of a field, because kernels and files drop it. The type alone identifies a Variant wherever
+it is nested: no table format gives a column of `large_binary`, so a struct that a table itself declares with fields
+`metadata` and `value` has another type.
 """
 
 from collections.abc import Sequence
@@ -25,12 +30,17 @@ __all__ = [
     "METADATA_FIELDS",
     "ROW_COMMIT_VERSION",
     "ROW_ID",
+    "VARIANT",
     "ChangeBatch",
     "ChangeType",
     "ControlEvent",
     "Gap",
     "SchemaChange",
+    "has_variant",
+    "is_struct",
+    "is_variant",
     "joined_rows",
+    "type_text",
 ]
 
 CHANGE_TYPE: Final = "_change_type"
@@ -45,6 +55,30 @@ METADATA_FIELDS: Final[tuple[pa.Field, ...]] = (
     pa.field(COMMIT_VERSION, pa.int64()),
     pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")),
 )
+
+# A Variant as Parquet encodes it, not shredded: `tailer.variant` decodes it.
+# The fields are null only where the Variant is.
+VARIANT: Final = pa.struct([pa.field("metadata", pa.large_binary()), pa.field("value", pa.large_binary())])
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are Variants."""
+    return bool(kind.equals(VARIANT))
+
+
+def is_struct(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are structs with fields of the table, not Variants."""
+    return bool(pa.types.is_struct(kind)) and not is_variant(kind)
+
+
+def has_variant(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are or contain Variants."""
+    return is_variant(kind) or any(has_variant(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def type_text(kind: pa.DataType) -> str:
+    """Return the name of a type in messages."""
+    return str(kind).replace(str(VARIANT), "variant")
 
 
 class ChangeType(StrEnum):

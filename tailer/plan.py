@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from tailer.errors import ConfigError, UnsupportedFeature, did_you_mean
-from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, is_struct
 
 __all__ = [
     "END",
@@ -338,7 +338,7 @@ def output_schema(schema: pa.Schema) -> pa.Schema:
 
 def _bare(kind: pa.DataType) -> pa.DataType:
     """Remove metadata from a type on every level."""
-    if pa.types.is_struct(kind):
+    if is_struct(kind):
         return pa.struct([pa.field(field.name, _bare(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(pa.field(kind.value_field.name, _bare(kind.value_type)))

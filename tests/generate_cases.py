@@ -23,7 +23,9 @@ from tests.support.spark.table import Table
 
 __all__ = ["CASES", "main"]
 
-CASES: Final = tuple(Path(__file__).parent / "property" / name for name in ("test_cases.py", "test_more_cases.py"))
+CASES: Final = tuple(
+    Path(__file__).parent / "property" / f"test_{name}.py" for name in ("cases", "more_cases", "variant_cases")
+)
 # Modules imported here are imported before pytest rewrites their asserts.
 UNWATCHED: Final = ("-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "--timeout=0")
 DAY_S: Final = 86_400

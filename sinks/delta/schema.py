@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.typed import Misfit, fits, unite
+from tailer.events import type_text
 
 __all__ = [
     "Differences",
@@ -107,7 +108,7 @@ def rows_schema(schema: pa.Schema) -> pa.Schema:
 
 def unwritable(schema: pa.Schema) -> list[str]:
     """Return the columns of a `rows_schema` that have no exact type in Delta or Parquet, each with its type."""
-    return [f"{column.name} ({column.type})" for column in schema if not _has_delta_type(column.type)]
+    return [f"{column.name} ({type_text(column.type)})" for column in schema if not _has_delta_type(column.type)]
 
 
 def partition_problems(schema: pa.Schema, columns: Iterable[str]) -> list[str]:

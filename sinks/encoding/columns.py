@@ -32,6 +32,8 @@ from sinks.encoding.values import (
     string_text,
     timestamp_text,
 )
+from tailer.events import is_variant
+from tailer.variant import InvalidVariant, json_texts
 from tailer.variant.text import US_PER_DAY
 
 __all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "Writer", "whole", "writer_for"]
@@ -220,6 +222,17 @@ def _dictionaries(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     return write
 
 
+def _variants(_: pa.DataType, decimal: DecimalForm) -> Writer:
+    def write(column: pa.Array) -> Texts:
+        try:
+            texts = json_texts(column, quote_decimals=decimal == "string")
+        except InvalidVariant as error:
+            raise NoText(f"holds a Variant that is not sound: {error}") from error
+        return _closed(pa.array(texts, TEXT))
+
+    return write
+
+
 def _structs(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     writers: dict[str, Writer] = {}
     for field in kind:
@@ -245,8 +258,9 @@ def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
         return Texts(pa.repeat(EMPTY, len(column)), "{", "}")
     parts: list[pa.Array | str] = []
     literal = "{"
-    for index, (name, write) in enumerate(writers.items()):
-        values = column.field(index)
+    # In a null struct a field may have any bytes: `flatten` makes it null.
+    fields = column.flatten() if column.null_count else [column.field(index) for index in range(len(writers))]
+    for (name, write), values in zip(writers.items(), fields, strict=True):
         same = _is_constant(values)
         try:
             texts = write(values.slice(0, 1) if same else values)
@@ -338,6 +352,7 @@ _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
 _MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, DecimalForm], Writer]], ...]] = (
     (pa.types.is_dictionary, _dictionaries),
     (is_list, _lists),
+    (is_variant, _variants),
     (pa.types.is_struct, _structs),
     (pa.types.is_map, _maps),
 )

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, Gap
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, Gap, is_struct
 
 __all__ = ["GAP", "Misfit", "conform", "fits", "gap_row", "unite"]
 
@@ -113,7 +113,7 @@ def _unite_types(first: pa.DataType, second: pa.DataType, path: str) -> pa.DataT
         return first
     if fits(first, second):
         return second
-    if pa.types.is_struct(first) and pa.types.is_struct(second):
+    if is_struct(first) and is_struct(second):
         return pa.struct(_unite_fields(list(first), list(second), f"{path}."))
     if pa.types.is_list(first) and pa.types.is_list(second):
         return pa.list_(_unite_field(first.value_field, second.value_field, f"{path}."))

@@ -21,6 +21,7 @@ list             an array
 struct           an object
 map              an object where keys are strings, otherwise an array of {"key": ..., "value": ...}
 dictionary       the form of its value
+Variant          the JSON of its value, as `tailer.variant` writes it
 ===============  ===========================================================================================
 
 Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000 to 9999 carry a sign
@@ -35,6 +36,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from tailer.events import is_variant
+from tailer.variant import Variant
 from tailer.variant.text import day_text, double_text, moment_text, single_text
 
 __all__ = [
@@ -67,7 +70,7 @@ def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
 
 
 def value_text(value: pa.Scalar) -> str:
-    """Return the JSON text of `value`. Raises `TypeError` for an unknown type."""
+    """Return the JSON text of `value`. Raises `TypeError` for an unknown type, and `InvalidVariant`."""
     if not value.is_valid:
         return "null"
     for applies, text in _RULES:
@@ -117,6 +120,10 @@ def _members(members: Iterable[tuple[str, pa.Scalar]]) -> str:
 
 def _struct(value: pa.Scalar) -> str:
     return _members((field.name, value[index]) for index, field in enumerate(value.type))
+
+
+def _variant(value: pa.Scalar) -> str:
+    return Variant(value["metadata"].as_py(), value["value"].as_py()).to_json()
 
 
 def _list(value: pa.Scalar) -> str:
@@ -179,6 +186,7 @@ _RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar], s
     (pa.types.is_date32, _quoted(date_text)),
     (is_timestamp, _quoted(_moment)),
     (is_list, _list),
+    (is_variant, _variant),
     (pa.types.is_struct, _struct),
     (pa.types.is_map, _map),
 )

@@ -26,10 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.changelog.comparable_values import comparable
 from tailer.changelog.spill.directory import scratch_folder
-from tailer.errors import ScratchUnavailable
+from tailer.errors import DataCorrupt, ScratchUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tailer.variant import InvalidVariant
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,8 +46,6 @@ _MANY_ROWS: Final = 200_000
 _LEADING_COLUMNS: Final = ("row", "deleted")
 # An address is the number of a source times this, plus the position of a row.
 _MAX_ROWS: Final = 2**40
-_BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-_NAN: Final = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
 
 _TABLES: Final = {
     "rows": "address BIGINT, deleted BOOLEAN, fingerprint UHUGEINT",
@@ -362,36 +362,13 @@ class _SourceRows:
             for column in columns:
                 wanted = pc.and_(wanted, column.is_valid())
         deleted = pc.is_in(types, value_set=_DELETED_VALUES)
-        arrays = [batch.row_index, deleted, *map(_comparable, columns)]
+        try:
+            arrays = [batch.row_index, deleted, *map(comparable, columns)]
+        except InvalidVariant as error:
+            file = f"the file of task {batch.task}"
+            raise DataCorrupt(batch.table_id, batch.version, file, f"a Variant is not sound: {error}") from error
         rows = pa.RecordBatch.from_arrays(arrays, [*_LEADING_COLUMNS, *(f"c{index}" for index in range(len(columns)))])
         return rows if wanted.true_count == len(batch) else rows.filter(wanted)
 
 
 _DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])
-
-
-def _comparable(values: pa.Array) -> pa.Array:
-    """Convert `values` to types that DuckDB accepts and whose sort keys are equal only for equal values.
-
-    Floating point numbers become their bits. Maps become lists of their entries, as a map may have duplicate keys.
-    """
-    kind = values.type
-    if values.offset and pa.types.is_nested(kind):
-        values = values.take(pa.array(range(len(values))))  # nested values of a slice may begin at any offset
-    if not _needs_conversion(kind):
-        return values
-    if pa.types.is_floating(kind):
-        return pc.if_else(pc.is_nan(values), pa.scalar(_NAN[kind], _BITS[kind]), values.view(_BITS[kind]))
-    if pa.types.is_struct(kind):
-        children = [_comparable(child) for child in values.flatten()]
-        names = [f"f{index}" for index in range(len(children))]
-        return pa.StructArray.from_arrays(children, names, mask=values.is_null())
-    parts = values.values
-    if pa.types.is_map(kind):
-        parts = pa.StructArray.from_arrays([values.keys, values.items], ["k", "v"])
-    return pa.ListArray.from_arrays(values.offsets, _comparable(parts), mask=values.is_null())
-
-
-def _needs_conversion(kind: pa.DataType) -> bool:
-    children = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(pa.types.is_floating(kind) or pa.types.is_map(kind)) or any(map(_needs_conversion, children))

@@ -57,7 +57,8 @@ _ASK_CATALOG: Final = "Follow it with a pipeline that has a table [pipelines.NAM
 _MAPPING: Final = "columnMapping"
 _BY_CATALOG: Final = "a catalog ratifies its commits; the files alone may miss some"
 _WIDENING: Final = "old files hold narrower types; their values are cast up"
-_VARIANT: Final = "lake-tailer does not decode variant values"
+_VARIANT: Final = "change rows hold Variants as they are encoded"
+_SHREDDED: Final = "shredded Variants are put together again, file by file"
 _GEOSPATIAL: Final = "lake-tailer does not decode geometry and geography values"
 _ICEBERG_LIMITS: Final = "it restricts writers to what an Iceberg reader can read"
 _CHECKED_ON_WRITE: Final = "writers check or compute values before writing; files hold the result"
@@ -82,10 +83,10 @@ FEATURES: Final = (
     _reader("vacuumProtocolCheck", Answer.SUPPORTED, "a reader need only know it"),
     _reader("typeWidening", Answer.SUPPORTED, _WIDENING),
     _reader("typeWidening-preview", Answer.SUPPORTED, _WIDENING),
-    _reader("variantType", Answer.REFUSED, _VARIANT),
-    _reader("variantType-preview", Answer.REFUSED, _VARIANT),
-    _reader("variantShredding", Answer.REFUSED, _VARIANT),
-    _reader("variantShredding-preview", Answer.REFUSED, _VARIANT),
+    _reader("variantType", Answer.SUPPORTED, _VARIANT),
+    _reader("variantType-preview", Answer.SUPPORTED, _VARIANT),
+    _reader("variantShredding", Answer.SUPPORTED, _SHREDDED),
+    _reader("variantShredding-preview", Answer.SUPPORTED, _SHREDDED),
     _reader(_CATALOG, Answer.REFUSED, f"{_BY_CATALOG}; configure the pipeline's catalog"),
     _reader("catalogOwned-preview", Answer.REFUSED, f"{_BY_CATALOG}; this preview of catalogManaged has other rules"),
     _reader("geospatial", Answer.REFUSED, _GEOSPATIAL),
@@ -125,7 +126,6 @@ READER_FEATURES: Final = frozenset(name for name, feature in _READER.items() if 
 # A table may have a column type without the feature that announces it.
 _REFUSED_TYPES: Final = {
     **{row.name: row.why for row in FEATURES if row.scope is Scope.TYPE and row.answer is Answer.REFUSED},
-    "variant": _VARIANT,
     "geometry": _GEOSPATIAL,
     "geography": _GEOSPATIAL,
 }

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tailer.delta.features import type_refusal
 from tailer.errors import LogCorrupt, UnsupportedFeature
-from tailer.events import METADATA_FIELDS
+from tailer.events import METADATA_FIELDS, VARIANT
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, widens
 
 __all__ = ["arrow_schema"]
@@ -34,6 +34,7 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "timestamp_ntz": pa.timestamp("us"),
     "void": pa.null(),
     "null": pa.null(),
+    "variant": VARIANT,
 }
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _RESERVED_NAMES: Final = frozenset(field.name for field in METADATA_FIELDS)

@@ -66,6 +66,11 @@ class Int96:
         leaves = {index: column.path for index, column in columns if column.physical_type == "INT96"}
         return cls(file, source, footer, leaves, **options) if leaves else None
 
+    def is_in_variant(self, column: str) -> bool:
+        """Return whether a column may have some in shredded Variants, where Parquet does not allow them."""
+        paths = (path for path in self._leaves.values() if path.startswith(f"{column}."))
+        return any("typed_value" in path.split(".") for path in paths)
+
     def reader(self, group: int, columns: Iterable[str]) -> pq.ParquetFile:
         """Return the file, opened so that `decoded` gets all values of `columns` in a row group right.
 

@@ -4,6 +4,8 @@ A file may be older than the table's schema: columns it lacks are null, and valu
 every level of nesting (PROTOCOL.md, "Type Widening"). `_reads_as` knows the types of a file that can be read as a type
 of the table; any other type stops the task (invariant 5).
 
+Variants are shredded in each file as its writer liked, and put together again here.
+
 Row ids come from the file, or from the log where the file has none (PROTOCOL.md, "Row Tracking").
 """
 
@@ -16,11 +18,13 @@ import pyarrow.compute as pc
 
 from tailer.delta.partition_values import partition_scalar
 from tailer.errors import DataCorrupt
-from tailer.events import CHANGE_TYPE, ROW_ID
+from tailer.events import CHANGE_TYPE, ROW_ID, VARIANT, has_variant, is_variant
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.int96 import Int96
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.schema.columns import FIELD_ID, physical_name, widens
+from tailer.variant import InvalidVariant, unshred
+from tailer.variant.nested import Change, Changes, changed
 
 __all__ = ["Projection"]
 
@@ -92,7 +96,26 @@ class Projection:
         if found is None or pa.types.is_null(field.type):
             return _constant(pa.scalar(None, bare))
         self.columns.append(found.name)
-        return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
+        if not has_variant(field.type):
+            return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
+        return self._with_variants(field, found, bare)
+
+    def _with_variants(self, field: pa.Field, found: pa.Field, bare: pa.DataType) -> _Column:
+        if self._int96 is not None and self._int96.is_in_variant(found.name):
+            raise self._corrupt(f"column {field.name} has Variants that are shredded to timestamps of 96 bits")
+        changes = _variants(field.type, found.type, field.name, self._corrupt)
+        none = changed(pa.array([], found.type), changes)
+        cast = _cast(found.name, _as_in_file(field.type, none.type, field.name, self._corrupt), bare)
+
+        def column(rows: _Rows) -> pa.Array:
+            try:
+                values = changed(rows.columns[found.name], changes)
+            except InvalidVariant as error:
+                reason = f"column {field.name}, in the rows from {rows.position} on: {error}"
+                raise self._corrupt(reason) from error
+            return cast(_Rows(rows.position, rows.count, {found.name: values}))
+
+        return column
 
     def _tracked(self, field: pa.Field, there: "_Fields") -> _Column:
         """Return a row tracking column: from the file if it has a value for the row, else from the log."""
@@ -179,6 +202,8 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
 
     Raises unless values of `found` read as `wanted`, on every level.
     """
+    if is_variant(wanted) and is_variant(found):
+        return wanted
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
         there = _Fields(found, corrupt)
         fields = []
@@ -198,6 +223,34 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
     if not _reads_as(found, wanted):
         raise corrupt(f"column {path} is {found} in the file, {wanted} in the table")
     return wanted
+
+
+def _variants(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Corrupt) -> Changes | Change:
+    """Return what turns values of `found` into Variants wherever `wanted` has Variants, on every level."""
+    if is_variant(wanted) and not pa.types.is_null(found):
+        try:
+            unshred(pa.array([], found))
+        except InvalidVariant as error:
+            raise corrupt(f"column {path}: {error}") from error
+        return lambda column: unshred(column).cast(VARIANT)
+    children: list[tuple[int, pa.DataType, pa.DataType, str]] = []
+    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
+        there, names = _Fields(found, corrupt), [field.name for field in found]
+        matches = ((field, there.find(field)) for field in wanted)
+        children = [
+            (names.index(match.name), field.type, match.type, field.name)
+            for field, match in matches
+            if match is not None
+        ]
+    elif pa.types.is_list(wanted) and _is_list(found):
+        children = [(0, wanted.value_type, found.value_type, "element")]
+    elif pa.types.is_map(wanted) and pa.types.is_map(found):
+        children = [(0, wanted.key_type, found.key_type, "key"), (1, wanted.item_type, found.item_type, "value")]
+    return {
+        index: _variants(kind, other, f"{path}.{name}", corrupt)
+        for index, kind, other, name in children
+        if has_variant(kind)
+    }
 
 
 def _is_list(kind: pa.DataType) -> bool:

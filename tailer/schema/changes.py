@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 
 import pyarrow as pa
 
+from tailer.events import is_struct, type_text
 from tailer.schema.columns import column_id, widens
 from tailer.schema.identity import identified
 
@@ -34,7 +35,7 @@ def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Ite
     for key, field in new.items():
         name = above + field.name
         if key not in old:
-            yield f"column {name} {field.type} was added"
+            yield f"column {name} {type_text(field.type)} was added"
             continue
         if old[key].name != field.name:
             yield f"column {above}{old[key].name} was renamed to {name}"
@@ -48,7 +49,7 @@ def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator
     if before.nullable != after.nullable:
         yield f"column {name} may be null now" if after.nullable else f"column {name} may not be null any more"
     old, new = before.type, after.type
-    if pa.types.is_struct(old) and pa.types.is_struct(new):
+    if is_struct(old) and is_struct(new):
         yield from _differences(old, new, f"{name}.")
     elif pa.types.is_list(old) and pa.types.is_list(new):
         yield from _field_differences(old.value_field, new.value_field, f"{name}.element")
@@ -57,7 +58,7 @@ def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator
         yield from _field_differences(old.item_field, new.item_field, f"{name}.value")
     elif not old.equals(new):
         how = "was widened" if widens(old, new) else "changed its type"
-        yield f"column {name} {how} from {old} to {new}"
+        yield f"column {name} {how} from {type_text(old)} to {type_text(new)}"
 
 
 def _unmoved(before: Sequence[str], after: Sequence[str]) -> set[str]:

@@ -10,6 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from tailer.events import is_struct, is_variant
+
 __all__ = [
     "COLUMN_ID",
     "FIELD_ID",
@@ -70,7 +72,7 @@ def restates(before: pa.DataType, after: pa.DataType) -> bool:
 
     This holds on every level of nesting. For schemas, pass a struct of the fields.
     """
-    if pa.types.is_struct(before) and pa.types.is_struct(after):
+    if is_struct(before) and is_struct(after):
         pairs = _by_identity(before, after)
         return all(old is None or restates(old.type, field.type) for old, field in pairs)
     if pa.types.is_list(before) and pa.types.is_list(after):
@@ -119,7 +121,7 @@ def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
 
 
 def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(before) and pa.types.is_struct(after):
+    if is_struct(before) and is_struct(after):
         return pa.struct([_restated(old, field) for old, field in _by_identity(before, after)])
     if pa.types.is_list(before) and pa.types.is_list(after):
         return pa.list_(after.value_field.with_type(_restated_type(before.value_type, after.value_type)))
@@ -132,7 +134,8 @@ def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
 def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") -> dict[tuple[str, ...], str]:
     """Map the identity path of every field, on all levels, to its name in messages."""
     found: dict[tuple[str, ...], str] = {}
-    for field in (kind.field(index) for index in range(kind.num_fields)):
+    fields = () if is_variant(kind) else (kind.field(index) for index in range(kind.num_fields))
+    for field in fields:
         if not is_absent(field):
             path, name = (*above, column_id(field)), f"{shown}.{field.name}".lstrip(".")
             found |= {path: name, **_columns(field.type, path, name)}

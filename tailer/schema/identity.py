@@ -11,6 +11,7 @@ from itertools import count
 
 import pyarrow as pa
 
+from tailer.events import is_struct
 from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name
 
 __all__ = ["identified", "is_mapped", "united"]
@@ -79,7 +80,7 @@ class _Identities:
         return found.with_type(self._type(found.type, path)).with_metadata(metadata | {COLUMN_ID: identity})
 
     def _type(self, kind: pa.DataType, path: _Path) -> pa.DataType:
-        if pa.types.is_struct(kind):
+        if is_struct(kind):
             return pa.struct(self.of(kind, path))
         if pa.types.is_list(kind):
             return pa.list_(kind.value_field.with_type(self._type(kind.value_type, (*path, "element"))))
@@ -91,7 +92,7 @@ class _Identities:
 
 def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[bytes, None]]]:
     """Yield the identities of all fields of an identified type, by paths of logical names."""
-    if pa.types.is_struct(kind):
+    if is_struct(kind):
         for each in kind:
             path = (*above, each.name)
             if COLUMN_ID in (each.metadata or {}):
@@ -110,7 +111,7 @@ def _plain(schema: pa.Schema) -> pa.DataType:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
+    if is_struct(kind):
         return pa.struct([pa.field(each.name, _plain_type(each.type)) for each in kind])
     if pa.types.is_list(kind):
         return pa.list_(_plain_type(kind.value_type))
@@ -120,7 +121,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(older) and pa.types.is_struct(newer):
+    if is_struct(older) and is_struct(newer):
         known = {column_id(each): each for each in newer if not is_absent(each)}
         fields: list[pa.Field] = []
         for each in older:

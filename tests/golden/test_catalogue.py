@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from tests.generate_cases import CASES
 from tests.support.tables.golden import golden
 
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -21,9 +22,9 @@ def section(title: str) -> str:
 
 def test_every_case_that_no_table_covers_has_one_test() -> None:
     named = re.findall(r"^\| [^|]+ \| `(test_\w+)` \|$", section("Cases no public table covers"), re.MULTILINE)
-    sources = [(TESTS / "property" / name).read_text() for name in ("test_cases.py", "test_more_cases.py")]
+    sources = [module.read_text() for module in CASES]
     defined = re.findall(r"^def (test_\w+)", "".join(sources), re.MULTILINE)
-    assert len(named) == 21
+    assert len(named) == 25
     assert [defined.count(name) for name in named] == [1] * len(named)
 
 

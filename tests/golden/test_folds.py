@@ -143,6 +143,11 @@ def test_types_widened_at_every_depth(spark: SparkSession) -> None:
     assert [len(version.table) for version in versions] == [1, 0, 1]
 
 
+def test_variants_on_every_level(spark: SparkSession) -> None:
+    """Variants of a preview of the feature, in structs, arrays and maps."""
+    assert Table(spark, golden_delta("unshredded-variant")).check(feed_from=None, by_spark=True)
+
+
 def test_rename_between_versions_keeps_rows() -> None:
     """Version 3 of this table renames `id` to `newid`; no row changes, and later ones have the new name."""
     path = golden_delta("table_with_partitioning_mapping")

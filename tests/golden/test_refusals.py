@@ -21,7 +21,6 @@ REFUSED: Final[dict[str, tuple[int, type[TailerError], dict[str, object]]]] = {
     ),
     "catalog-owned-preview": (0, UnsupportedFeature, {"feature": "reader feature catalogManaged", "version": 0}),
     "versions-not-contiguous": (0, LogCorrupt, {"version": 0, "line": 3}),
-    "unshredded-variant": (0, UnsupportedFeature, {"feature": "reader feature variantType-preview", "version": 0}),
     "canonicalized-paths-special-a": (0, LogCorrupt, {"version": 0, "line": 2}),
     "data-reader-absolute-paths-escaped-chars": (0, LogCorrupt, {"version": 0}),
     "crc-malformed": (0, NotATable, {}),
@@ -41,7 +40,6 @@ NO_SNAPSHOT: Final = (
     "simple_table_features",
     "catalog-owned-preview",
     "versions-not-contiguous",
-    "unshredded-variant",
 )
 
 

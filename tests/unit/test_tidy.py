@@ -86,7 +86,7 @@ SINKS: Final = (
     ("sinks.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (
         "sinks.encoding sinks.encoding.*",
-        "sinks.encoding.* tailer.errors tailer.events tailer.plan tailer.variant.text",
+        "sinks.encoding.* tailer.errors tailer.events tailer.plan tailer.variant tailer.variant.text",
         "fastavro pyarrow",
     ),
     ("sinks.delta.table", f"sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from sinks.encoding.columns import NoText
 from sinks.encoding.values import is_binary, is_float, is_list, is_string, is_timestamp
+from tailer.events import is_variant
 
 __all__ = ["Snapshot", "Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
 
@@ -217,6 +218,8 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
         return _schema(kind.value_type, optional)
     if is_list(kind):
         return {"type": "array", "items": _schema(kind.value_type, kind.value_field.nullable), "optional": optional}
+    if is_variant(kind):
+        raise NoText("has Variants, which are of any type, and Kafka Connect's schemas have no such type")
     if pa.types.is_struct(kind):
         return _struct(map(_column, kind), optional)
     if pa.types.is_map(kind):

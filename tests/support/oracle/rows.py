@@ -2,7 +2,8 @@
 
 Rows are compared as multisets of plain Python values, so batches, order and memory layout do not matter. A row omits
 its null columns, as in Spark's own JSON form: a row read with an older schema then equals the same row read with a
-newer one. Types are compared separately, by name.
+newer one. Types are compared separately, by name. Variants are compared by their decoded values: ours decoded by
+`tailer.variant`, Spark's by PySpark.
 
 The universal oracle is the fold (invariant 8): the rows of version v are those of v-1 without deleted rows and
 preimages, plus inserted rows and postimages. It needs no second change reader. Deleted rows have the columns of version
@@ -21,9 +22,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import VariantVal
 
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, is_variant
+from tailer.variant import Variant
 
 __all__ = [
     "COME",
@@ -33,6 +36,7 @@ __all__ = [
     "Rows",
     "arrow_type",
     "assert_same",
+    "collected",
     "delta_rs_snapshot",
     "difference",
     "fold",
@@ -56,7 +60,15 @@ COME: Final = ("insert", "update_postimage")
 def spark_snapshot(spark: SparkSession, path: Path, version: int) -> Rows:
     """Return all rows of `version` as Spark reads them."""
     frame = spark.read.format("delta").option("versionAsOf", version).load(str(path))
-    return rows_of(frame.toArrow())
+    return rows_of(collected(frame))
+
+
+def collected(frame: DataFrame) -> pa.Table:
+    """Return the rows of a frame. PySpark cannot return null Variants itself: it casts them to the type they have."""
+    try:
+        return frame.toArrow()
+    except pa.ArrowInvalid:
+        return pa.Table.from_batches(frame._collect_as_arrow())  # type: ignore[operator]
 
 
 def delta_rs_snapshot(path: Path, version: int) -> Rows:
@@ -70,7 +82,7 @@ def spark_feed(spark: SparkSession, path: Path, first: int = 0, last: int | None
     reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
     if last is not None:
         reader = reader.option("endingVersion", last)
-    table = reader.load(str(path)).toArrow()
+    table = collected(reader.load(str(path)))
     versions = pc.unique(table.column(COMMIT_VERSION)).to_pylist()
     return {version: table.filter(pc.equal(table.column(COMMIT_VERSION), version)) for version in sorted(versions)}
 
@@ -99,6 +111,10 @@ def _values(array: pa.Array) -> list[Hashable]:
     kind = array.type
     if isinstance(array, pa.ChunkedArray):
         return [value for chunk in array.chunks for value in _values(chunk)]
+    if is_variant(kind):
+        return [None if one is None else _decoded(Variant(**one).to_python()) for one in _plain(array)]
+    if _is_spark_variant(kind):
+        return [None if one is None else _decoded(VariantVal(**one).toPython()) for one in _plain(array)]
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         rows = zip(*(_values(child) for child in array.flatten()), strict=True)
@@ -115,6 +131,26 @@ def _values(array: pa.Array) -> list[Hashable]:
         # NaN equals itself, -0.0 only itself.
         return [None if value is None else repr(value) for value in _plain(array)]
     return _plain(array)
+
+
+def _is_spark_variant(kind: pa.DataType) -> bool:
+    """Return whether Spark gave Variants as this type: it marks one of the two fields."""
+    return pa.types.is_struct(kind) and any("variant" in _texts(field.metadata) for field in kind)
+
+
+def _texts(metadata: Mapping[bytes, bytes] | None) -> set[str]:
+    return {key.decode() for key in metadata or {}}
+
+
+def _decoded(value: Any) -> Hashable:
+    """Return a value of a Variant with its type, as far as rewriting a file keeps it: numbers are one type."""
+    if isinstance(value, dict):
+        return ("object", tuple(sorted((name, _decoded(item)) for name, item in value.items())))
+    if isinstance(value, list):
+        return ("array", tuple(_decoded(item) for item in value))
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return ("number", Decimal(value))
+    return (type(value).__name__, repr(value) if isinstance(value, float) else value)
 
 
 def _validity(array: pa.Array) -> list[bool]:
@@ -163,6 +199,8 @@ def gone_and_come(before: Rows, changes: Iterable[pa.Table], where: str) -> tupl
 
 def type_name(kind: pa.DataType) -> str:
     """Return the name of the type in Delta's schema, for any Arrow layout."""
+    if is_variant(kind) or _is_spark_variant(kind):
+        return "variant"
     if pa.types.is_struct(kind):
         return "struct<" + ",".join(f"{field.name}:{type_name(field.type)}" for field in kind) + ">"
     if pa.types.is_map(kind):

@@ -13,7 +13,7 @@ from tests.support.histories.random_history import latest_version
 from tests.support.histories.schema_evolution import Answer
 from tests.support.oracle.column_identity import Schema
 from tests.support.oracle.recorded import RecordedTable, judge
-from tests.support.oracle.rows import spark_feed
+from tests.support.oracle.rows import collected, spark_feed
 
 __all__ = ["Table", "kinds", "schemas_in"]
 
@@ -102,7 +102,7 @@ class Table:
     def _rows(self, version: int) -> pa.Table:
         """Return all rows of a version as Spark reads them."""
         reader = self.spark.read.format("delta").option("versionAsOf", version)
-        return reader.load(str(self.path)).toArrow()
+        return collected(reader.load(str(self.path)))
 
     def _with_another_reader(self, version: int, schema: pa.Schema) -> pa.Table:
         """Return the same rows, read by delta-rs in a hundredth of the time, or by Spark if delta-rs cannot."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tailer.delta.partition_values import partition_scalar
 from tailer.delta.schema import arrow_schema
 from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
+from tailer.events import VARIANT
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, dropped_column, physical_name, restates, widens
 from tests.support.tables.log_files import schema_string
 
@@ -49,13 +50,15 @@ def read(text: str, mode: str = "none") -> pa.Schema:
         (LIST, pa.list_(pa.int64())),
         (MAP, pa.map_(pa.string(), pa.float64())),
         (STRUCT, pa.struct([("x", pa.date32())])),
+        ("variant", VARIANT),
+        ({"type": "array", "elementType": "variant", "containsNull": True}, pa.list_(VARIANT)),
     ],
 )
 def test_types(delta: Any, arrow: pa.DataType) -> None:
     assert read(schema_string(c=delta)).field("c").type == arrow
 
 
-@pytest.mark.parametrize("kind", ["variant", "interval day", "geometry", "varchar(3)", "", {"type": "udt"}])
+@pytest.mark.parametrize("kind", ["variants", "interval day", "geometry", "varchar(3)", "", {"type": "udt"}])
 def test_unknown_types(kind: Any) -> None:
     with pytest.raises(UnsupportedFeature, match="column type"):
         read(schema_string(c={"type": "array", "elementType": kind, "containsNull": True}))

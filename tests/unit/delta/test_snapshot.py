@@ -37,7 +37,7 @@ def begin(*actions: dict[str, Any]) -> Snapshot:
         (3, [], None),
         (3, sorted(READER_FEATURES), None),
         (3, ["deletionVectors", "teleport"], "reader feature teleport"),
-        (3, ["variantType-preview"], "reader feature variantType-preview"),
+        (3, ["geospatial"], "reader feature geospatial"),
         (2, ["teleport"], None),
         (0, None, "reader version 0"),
         (4, ["deletionVectors", "teleport"], "reader version 4 and reader features teleport"),
@@ -72,7 +72,7 @@ def test_a_table_without_its_first_actions(missing: str) -> None:
 @pytest.mark.parametrize(
     ("action", "error"),
     [
-        (metadata(schema_string(a="variant")), UnsupportedFeature),
+        (metadata(schema_string(a="geometry")), UnsupportedFeature),
         (metadata("no schema"), LogCorrupt),
         (metadata(**{"delta.columnMapping.mode": "colour"}), LogCorrupt),
         ({"metaData": metadata()["metaData"] | {"format": {"provider": "orc"}}}, LogCorrupt),

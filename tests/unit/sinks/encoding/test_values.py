@@ -11,7 +11,7 @@ from sinks.encoding import FlatEncoder, event_line, event_values, row_texts, sli
 from sinks.encoding.values import value_text
 from sinks.testing import DELTA_TYPES
 from tailer.errors import SinkRejected
-from tailer.events import Gap, SchemaChange
+from tailer.events import VARIANT, Gap, SchemaChange
 
 DAY = 86_400_000_000
 
@@ -285,3 +285,27 @@ def test_a_path_that_is_no_text_does_not_stop_an_event() -> None:
     gap = Gap("t", 1, 1, 0, b"part-\xff is gone".decode(errors="surrogateescape"), snapshot=True)
     assert json.loads(event_line(gap))["reason"] == gap.reason
     assert event_line(gap).count(b"\n") == 1
+
+
+EMPTY = b"\1\0\0"  # the metadata of a value without names
+OBJECT = {"metadata": b"\1\1\0\1a", "value": b"\2\1\0\0\6\x20\2\x96\0\0\0"}  # {"a": 1.50}, a decimal
+
+
+def test_variants_are_json_values() -> None:
+    rows = [OBJECT, None, {"metadata": EMPTY, "value": b"\0"}, {"metadata": EMPTY, "value": b'\x05"'}]
+    assert values(pa.array(rows, VARIANT)) == ['{"a":"1.50"}', "null", "null", r'"\""']
+    assert values(pa.array([rows], pa.list_(VARIANT))) == [r'[{"a":"1.50"},null,null,"\""]']
+    assert values(pa.array([{"x": rows[0]}, None], pa.struct([("x", VARIANT)]))) == ['{"x":{"a":"1.50"}}', "null"]
+    assert values(pa.array([[("k", rows[0])]], pa.map_(pa.string(), VARIANT))) == ['{"k":{"a":"1.50"}}']
+
+
+def test_decimals_of_variants_as_numbers() -> None:
+    rows = pa.record_batch({"v": pa.array([OBJECT], VARIANT)})
+    assert FlatEncoder("out", rows.schema, "number").rows(rows).to_pylist() == [b'{"v":{"a":1.50}}']
+
+
+def test_a_broken_variant_is_named() -> None:
+    broken = {"v": {"metadata": EMPTY, "value": b"\xfc"}}
+    rows = pa.record_batch({"s": pa.array([broken], pa.struct([("v", VARIANT)]))})
+    with pytest.raises(SinkRejected, match=r"column s\.v holds a Variant that is not sound: row 0: "):
+        FlatEncoder("out", rows.schema).rows(rows)

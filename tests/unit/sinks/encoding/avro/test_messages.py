@@ -24,7 +24,7 @@ from sinks.encoding.messages import Encoder, Messages
 from sinks.testing import change_batch
 from sinks.testing.rows import DELTA_TYPES
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
 
 KINDS = ["insert", "delete", "update_preimage", "update_postimage"]
@@ -184,6 +184,7 @@ def test_signs_of_nothing_and_of_no_number() -> None:
             [["a", None], ["a"]],
         ),
         (pa.array([2**32 - 1, 0], pa.uint32()), [2**32 - 1, 0]),
+        (pa.array([{"metadata": b"m", "value": b"v"}, None], VARIANT), [{"metadata": b"m", "value": b"v"}, None]),
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )

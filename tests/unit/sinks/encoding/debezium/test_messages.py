@@ -19,7 +19,7 @@ from sinks.encoding.debezium.schema import envelope_schema, key_schema
 from sinks.encoding.messages import Messages
 from sinks.encoding.values import row_texts
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, Row, changes, histories, people, updates
 
@@ -300,6 +300,11 @@ def test_columns_without_a_json_form_or_schema_and_missing_ones_are_refused() ->
     assert len(encoded(encoder(batch, []), batch)) == 1
     with pytest.raises(SinkRejected, match=r"column v.n has type uint64, which Kafka Connect's schemas do not have"):
         encoder(batch, [], embed_schemas=True)
+    batch = changes([INSERT], {"v": pa.array([{"metadata": b"\1\0\0", "value": b"\0"}], VARIANT)})
+    assert len(encoded(encoder(batch, []), batch)) == 1
+    with pytest.raises(SinkRejected, match="column v has Variants, which are of any type"):
+        encoder(batch, [], embed_schemas=True)
+    batch = changes([INSERT], {"v": pa.array([{"n": 1}], pa.struct([("n", pa.uint64())]))})
     with pytest.raises(SinkRejected, match="no column b, which is part of the key") as caught:
         encoder(batch, ["v", "b"])
     assert caught.value.remedy == "Choose key columns that the table has, and a new topic."
