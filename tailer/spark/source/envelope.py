@@ -17,12 +17,13 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from tailer.errors import UnsupportedFeature
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, SchemaChange
 from tailer.spark.source.encodings import RowTexts, row_encoding
+from tailer.spark.source.spark_types import spark_schema
 
 __all__ = ["ENVELOPE", "EnvelopeRows"]
 
@@ -69,7 +70,7 @@ class EnvelopeRows:
 
     def change(self, event: SchemaChange) -> pa.RecordBatch:
         """Make the row that announces a change of columns."""
-        columns = from_arrow_schema(pa.schema([field for field in event.after if field.name not in _METADATA]))
+        columns = spark_schema(pa.schema([field for field in event.after if field.name not in _METADATA]))
         shown = [{"name": field.name, "type": field.dataType.jsonValue()} for field in columns]
         text = json.dumps({"changes": event.changes, "columns": shown}, ensure_ascii=False, separators=(",", ":"))
         values = {

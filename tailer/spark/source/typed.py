@@ -16,14 +16,15 @@ from functools import lru_cache
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tailer.errors import SchemaChanged
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, is_struct
 from tailer.plan import ChangePlan, output_schema
 from tailer.schema.columns import dropped_column, physical_name, restated, restates, widens
 from tailer.schema.identity import is_mapped
+from tailer.spark.source.spark_types import spark_column, spark_schema
 
 __all__ = ["ReadSchemaLeft", "TypedRows", "typed_schema"]
 
@@ -44,7 +45,7 @@ def typed_schema(columns: pa.Schema) -> StructType:
 
     `columns`: as in `tailer.plan.ChangeTask.schema`. All are nullable, on every level except keys of maps.
     """
-    return from_arrow_schema(pa.schema([field.with_nullable(True) for field in output_schema(columns)]))
+    return spark_schema(pa.schema([field.with_nullable(True) for field in output_schema(columns)]))
 
 
 class TypedRows:
@@ -90,7 +91,7 @@ class TypedRows:
 
         Shares memory with the batch where types agree; elsewhere values are cast without loss.
         """
-        pairs = zip(batch.rows.columns, self._schema.types, strict=True)
+        pairs = zip(map(spark_column, batch.rows.columns), self._schema.types, strict=True)
         columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -139,7 +140,7 @@ def _spark_arrow(columns: pa.Schema) -> pa.Schema:
 
 def _by_identity(kind: pa.DataType | None) -> Mapping[str, pa.Field]:
     """Map the fields of a struct by their identity over time; empty if it is not a struct."""
-    return {physical_name(field): field for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
+    return {physical_name(field): field for field in kind} if kind is not None and is_struct(kind) else {}
 
 
 def _columns_away(read: pa.StructType, before: pa.DataType | None, after: pa.StructType, above: str) -> Iterator[str]:
@@ -162,7 +163,7 @@ def _columns_away(read: pa.StructType, before: pa.DataType | None, after: pa.Str
 
 
 def _types_away(read: pa.DataType, before: pa.DataType | None, after: pa.DataType, name: str) -> Iterator[str]:
-    if pa.types.is_struct(read) and pa.types.is_struct(after):
+    if is_struct(read) and is_struct(after):
         yield from _columns_away(read, before, after, f"{name}.")
     elif pa.types.is_list(read) and pa.types.is_list(after):
         element = before.value_type if before is not None and pa.types.is_list(before) else None
