@@ -21,8 +21,7 @@ from botocore.exceptions import NoCredentialsError
 from tailer.stores.port import in_thread
 from tailer.stores.s3.http_sessions import CountingSession
 from tailer.stores.s3.options import S3Options
-from tailer.stores.s3.sessions import client_arguments, credentials_name, role_request
-from tailer.stores.s3.traffic import count_traffic
+from tailer.stores.s3.sessions import client_arguments, credentials_name, prepare, role_request
 
 __all__ = ["LoopClient", "loop_client", "loop_session"]
 
@@ -115,7 +114,7 @@ async def _open(options: S3Options, held: dict[S3Options, _Held]) -> AsyncGenera
 def loop_session(options: S3Options, region: str) -> Any:
     """Make aiobotocore's session, whose requests are counted; `region`: where a role is assumed."""
     session = AioSession(profile=options.profile)
-    count_traffic(session, options)
+    prepare(session, options)
     if options.role_arn is not None:
         resolver = session.get_component("credential_provider")
         create_client = partial(session.create_client, region_name=region)

@@ -1,5 +1,6 @@
 """Settings of S3 clients from options and the environment; no server."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from botocore.exceptions import ProfileNotFound
 
 from tailer.errors import ConfigError
 from tailer.stores.s3.options import S3Options
-from tailer.stores.s3.sessions import client_arguments, credentials_name, sync_session
+from tailer.stores.s3.sessions import client_arguments, credentials_name, parse_time, sync_session
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_requests_are_bounded_and_named() -> None:
     assert (config.retries["total_max_attempts"], config.retries["mode"]) == (3, "standard")
     assert config.connect_timeout <= config.read_timeout <= 60
     assert config.max_pool_connections == 64
-    assert "lake-tailer" in config.user_agent_extra
+    assert "lake-tailer" in config.user_agent
     assert config.signature_version is None
     assert client_arguments(S3Options(anonymous=True), Config)["config"].signature_version is UNSIGNED
 
@@ -112,3 +113,24 @@ def test_an_endpoint_is_an_address_alone(endpoint: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         S3Options(endpoint=endpoint)
     assert "hush" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("text", "second"),
+    [
+        ("2026-11-23T06:33:12.000Z", 12),  # in a listing
+        ("2026-11-23T06:33:12Z", 12),
+        ("Mon, 23 Nov 2026 06:33:13 GMT", 13),  # in a header
+        ("Monday, 23-Nov-26 06:33:14 GMT", 14),
+        ("1795415595", 15),  # seconds since 1970
+        (1795415596, 16),
+    ],
+)
+def test_times_of_answers(text: str | int, second: int) -> None:
+    assert parse_time(text) == datetime(2026, 11, 23, 6, 33, second, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-99-23T06:33:12Z"])
+def test_a_text_that_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="Invalid timestamp"):
+        parse_time(text)
