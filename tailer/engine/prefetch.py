@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from anyio import Event, lowlevel
+from anyio import CancelScope, Event, lowlevel
 
 from tailer.engine.background import background
 from tailer.engine.port import Engine
@@ -31,6 +31,7 @@ class PrefetchedBatches:
         self._ended = False
         self._error: Exception | None = None
         self._changed = Event()
+        self._scope = CancelScope()
 
     async def take(self) -> list[ChangeBatch]:
         """Return all batches that are there, at least one; none at the end. May be cancelled and called again."""
@@ -44,20 +45,25 @@ class PrefetchedBatches:
         return found
 
     async def drive(self, engine: Engine, plan: ChangePlan, after: Position | None) -> None:
-        """Run the engine, and pass on its batches and its error."""
-        try:
-            async with engine.run(plan, after) as batches:
-                async for batch in batches:
-                    self._items.append(batch)
-                    self._bytes += batch.size_bytes
-                    if len(self._items) == 1:
-                        self._notify()
-                    while self._bytes >= AHEAD_BYTES or len(self._items) >= _AHEAD_BATCHES:
-                        await self._changed.wait()
-        except Exception as error:  # noqa: BLE001 - raised by `take`
-            self._error = error
-        self._ended = True
-        self._notify()
+        """Run the engine until `stop`, and pass on its batches and its error."""
+        with self._scope:
+            try:
+                async with engine.run(plan, after) as batches:
+                    async for batch in batches:
+                        self._items.append(batch)
+                        self._bytes += batch.size_bytes
+                        if len(self._items) == 1:
+                            self._notify()
+                        while self._bytes >= AHEAD_BYTES or len(self._items) >= _AHEAD_BATCHES:
+                            await self._changed.wait()
+            except Exception as error:  # noqa: BLE001 - raised by `take`
+                self._error = error
+            self._ended = True
+            self._notify()
+
+    def stop(self) -> None:
+        """End `drive`, in whichever task it runs."""
+        self._scope.cancel()
 
     def _notify(self) -> None:
         """Wake whichever side is waiting."""

@@ -16,6 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from tailer.engine.background import background
+from tailer.engine.look_ahead import LookAhead
 from tailer.engine.port import Engine
 from tailer.errors import ChangeError, ConfigError, LogError, SinkRejected, StorageError, TailerError
 from tailer.events import Gap
@@ -83,6 +85,7 @@ class RowDelivery:
         self.name: Final = name
         self.table: Final = table
         self.sink: Final = sink
+        self.engine: Final = engine
         self.policy: Final = policy
         notes = retries.is_stopping, retries.status.note_step
         self.versions: Final = VersionWriter(name, table, engine, policy, sink.splits_snapshots, *notes)
@@ -96,8 +99,9 @@ class RowDelivery:
         resume = None if progress is None else ResumePoint.following(progress.position)
         self._retries.status.note_resume(None if progress is None else progress.position)
         made = self.table.confirm, self._retries.note_commit
-        async with SinkWriter(self.name, self.sink, progress, self._limits, *made) as writer:
-            yield RowSession(self, writer, resume)
+        async with background() as group, SinkWriter(self.name, self.sink, progress, self._limits, *made) as writer:
+            ahead = LookAhead(self.table, self.engine, self.policy.shape, group)
+            yield RowSession(self, writer, resume, ahead)
 
     def narrow(self) -> bool:
         """Give each version a transaction of its own from now on. Return False if that is so already."""
@@ -110,13 +114,14 @@ class RowDelivery:
 class RowSession:
     """A session of `delivery`. It delivers one version at a time, which `writer` joins into transactions."""
 
-    def __init__(self, delivery: RowDelivery, writer: SinkWriter, resume: ResumePoint | None) -> None:
+    def __init__(self, delivery: RowDelivery, writer: SinkWriter, resume: ResumePoint | None, ahead: LookAhead) -> None:
         self.sink = delivery.sink
         self.resume = resume
         self._delivery = delivery
         self._versions = delivery.versions
         self._shape = delivery.policy.shape
         self._writer = writer
+        self._ahead = ahead
 
     @property
     def table_id(self) -> str | None:
@@ -139,18 +144,20 @@ class RowSession:
 
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
         """See `Session.begin`."""
+        self._ahead.begin(last)
         if schema is not None:
             self._writer.schema = schema
 
     async def plan(self) -> VersionRange | None:
         """See `Session.plan`."""
-        plan = await self._delivery.table.next_plan()
+        plan = await self._ahead.next_plan()
         return None if plan is None else VersionRange.of([plan])
 
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
         """See `Session.deliver`."""
-        for plan in versions.plans:
-            await self._versions.version(self._writer, self._shape(plan), after)
+        for each in versions.plans:
+            plan, ahead = await self._ahead.take(each)
+            await self._versions.version(self._writer, plan, after, ahead)
 
     async def commit(self) -> None:
         """See `Session.commit`."""

@@ -109,13 +109,19 @@ class SinkWriter:
 
     @asynccontextmanager
     async def batches(
-        self, engine: Engine, plan: ChangePlan, after: Position | None
+        self, engine: Engine, plan: ChangePlan, after: Position | None, ahead: PrefetchedBatches | None = None
     ) -> AsyncIterator[AsyncIterator[Sequence[ChangeBatch]]]:
         """Run `plan` on `engine` from `after` on. Batches that are there at the same time come together.
 
-        If rows are slow to come, the open transaction is committed.
+        If rows are slow to come, the open transaction is committed. `ahead`: the batches, if the plan runs already.
         """
-        if self._limits.max_quiet_s is None and len(plan.tasks) < _MANY_TASKS:
+        if ahead is not None:
+            try:
+                async with aclosing(self._patiently(ahead)) as patient:
+                    yield patient
+            finally:
+                ahead.stop()
+        elif self._limits.max_quiet_s is None and len(plan.tasks) < _MANY_TASKS:
             async with engine.run(plan, after) as batches, aclosing(_one_by_one(batches)) as single:
                 yield single
         else:

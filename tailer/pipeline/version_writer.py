@@ -6,6 +6,7 @@ from contextlib import aclosing
 import pyarrow as pa
 
 from tailer.engine.port import Engine
+from tailer.engine.prefetch import PrefetchedBatches
 from tailer.errors import SchemaChanged
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.pipeline.row_ids import RowIdReport
@@ -42,14 +43,19 @@ class VersionWriter:
         self._note_step = note_step
         self._row_ids = RowIdReport(name) if policy.row_ids else None
 
-    async def version(self, writer: SinkWriter, plan: ChangePlan, after: Position | None) -> None:
-        """Deliver the rows after `after` of a version, whose plan is already shaped, and close the version."""
+    async def version(
+        self, writer: SinkWriter, plan: ChangePlan, after: Position | None, ahead: PrefetchedBatches | None
+    ) -> None:
+        """Deliver the rows after `after` of a version, whose plan is already shaped, and close the version.
+
+        `ahead`: its rows, if they are being read already.
+        """
         if after is not None and after.version == plan.version:
             begun = [task for task in plan.tasks if task.index <= after.task % TASKS]
             if any(task.schema is plan.schema for task in begun):
                 writer.schema = plan.schema  # announced with rows that were delivered already
         self.check_schema(writer.schema, plan)
-        await self._rows(writer, plan, after)
+        await self._rows(writer, plan, after, ahead=ahead)
         await writer.close_version(plan)
 
     async def snapshot(self, writer: SinkWriter, version: int, after: Position | None) -> bool:
@@ -79,11 +85,18 @@ class VersionWriter:
                 if changes := describe_changes(before, schema):
                     raise SchemaChanged(plan.table, plan.version, "; ".join(changes))
 
-    async def _rows(self, writer: SinkWriter, plan: ChangePlan, after: Position | None, may_stop: bool = False) -> bool:
+    async def _rows(
+        self,
+        writer: SinkWriter,
+        plan: ChangePlan,
+        after: Position | None,
+        may_stop: bool = False,
+        ahead: PrefetchedBatches | None = None,
+    ) -> bool:
         """Deliver the rows of the plan after `after`. Return False if it was stopped before the end (`may_stop`)."""
         if self._row_ids is not None:
             self._row_ids.note(plan)
-        async with writer.batches(self._engine, plan, after) as batches:
+        async with writer.batches(self._engine, plan, after, ahead) as batches:
             async for some in batches:
                 self._note_step()
                 if may_stop and self._is_stopping():

@@ -1,0 +1,187 @@
+"""Look-ahead: the next version begins while the current one is delivered, and all else stays as it is."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, cast
+
+import anyio
+import pyarrow as pa
+import pytest
+
+import tailer.engine.look_ahead
+from tailer.engine.background import background
+from tailer.engine.look_ahead import LookAhead
+from tailer.engine.prefetch import PrefetchedBatches
+from tailer.errors import FileVacuumed, LogCorrupt
+from tailer.events import ChangeBatch
+from tailer.plan import ChangePlan, ChangeTask, Position, Regime, TaskKind
+from tailer.table_log import TableLog
+from tests.support.streams import APP, Destination, Growing, become, pipeline
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA: Final = pa.schema([("id", pa.int64())])
+BIG: Final = 2**20
+
+
+def plan(version: int, size: int = BIG) -> ChangePlan:
+    task = ChangeTask("t", "id", version, 0, 0, TaskKind.INSERT, f"{version}.parquet", size, SCHEMA)
+    return ChangePlan("t", "id", version, 0, None, Regime.FILES, SCHEMA, (task,))
+
+
+class Log:
+    """A table with `plans`, which are given out one by one; an error is raised in its place."""
+
+    def __init__(self, *plans: ChangePlan | Exception) -> None:
+        self.plans = list(plans)
+        self.asked = 0
+
+    async def next_plan(self) -> ChangePlan | None:
+        self.asked += 1
+        found = self.plans.pop(0) if self.plans else None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Engine:
+    """An engine that yields one row for each version, and knows which versions it runs."""
+
+    key: Final = ()
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.running: list[int] = []
+
+    @asynccontextmanager
+    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        self.began.append(plan.version)
+        self.running.append(plan.version)
+        try:
+            yield self._rows(plan)
+        finally:
+            self.running.remove(plan.version)
+
+    async def _rows(self, plan: ChangePlan) -> AsyncIterator[ChangeBatch]:
+        rows = pa.record_batch({"id": pa.array([plan.version])})
+        yield ChangeBatch("id", plan.version, 0, rows, pa.array([0]))
+        await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def looking(log: Log, engine: Engine, last: int | None = None) -> AsyncIterator[LookAhead]:
+    async with background() as group:
+        ahead = LookAhead(cast(TableLog, log), engine, lambda plan: plan, group)
+        ahead.begin(last)
+        yield ahead
+
+
+async def turn(ahead: LookAhead) -> PrefetchedBatches | None:
+    """Take the next version; return its rows, if they are being read."""
+    found = await ahead.next_plan()
+    assert found is not None
+    shaped, rows = await ahead.take(found)
+    assert shaped == found
+    return rows
+
+
+async def test_it_begins_with_the_next_version_of_a_backlog() -> None:
+    log, engine = Log(*map(plan, range(4))), Engine()
+    async with looking(log, engine) as ahead:
+        assert await turn(ahead) is None
+        assert log.asked == 1, "a single version may be all there is"
+        assert await turn(ahead) is None
+        assert log.asked == 3
+        await become(lambda: engine.began == [2])
+        rows = await turn(ahead)
+        assert rows is not None
+        assert [batch.version for batch in await rows.take()] == [2]
+        rows.stop()
+        await become(lambda: engine.running == [3])
+    assert engine.running == [], "nothing runs after the session"
+
+
+async def test_after_a_wait_one_version_is_asked_for() -> None:
+    log, engine = Log(plan(0), plan(1)), Engine()
+    async with looking(log, engine) as ahead:
+        await turn(ahead)
+        await turn(ahead)
+        assert await ahead.next_plan() is None
+        asked = log.asked
+        log.plans = [plan(2), plan(3)]
+        assert await turn(ahead) is None
+        assert log.asked == asked + 1
+
+
+async def test_small_versions_are_not_worth_it() -> None:
+    log, engine = Log(*(plan(version, 1000) for version in range(4))), Engine()
+    async with looking(log, engine) as ahead:
+        for asked in range(1, 5):
+            assert await turn(ahead) is None
+            assert log.asked == asked
+
+
+async def test_nothing_is_planned_after_the_last_version() -> None:
+    log, engine = Log(*map(plan, range(4))), Engine()
+    async with looking(log, engine, last=2) as ahead:
+        for _ in range(3):
+            await turn(ahead)
+        assert log.asked == 3
+        assert [each.version for each in log.plans if isinstance(each, ChangePlan)] == [3]
+
+
+async def test_an_error_waits_for_its_turn() -> None:
+    lost = LogCorrupt("t", "00000000000000000002.json", "not JSON", 2)
+    log, engine = Log(plan(0), plan(1), lost), Engine()
+    async with looking(log, engine) as ahead:
+        await turn(ahead)
+        assert await turn(ahead) is None
+        with pytest.raises(LogCorrupt) as found:
+            await ahead.next_plan()
+        assert found.value is lost
+
+
+async def test_a_seek_forgets_what_is_ahead() -> None:
+    log, engine = Log(*map(plan, range(4))), Engine()
+    async with looking(log, engine) as ahead:
+        await turn(ahead)
+        await turn(ahead)
+        await become(lambda: engine.running == [2])
+        ahead.begin(None)
+        await become(lambda: engine.running == [])
+        log.plans = [plan(7)]
+        assert await turn(ahead) is None
+
+
+@pytest.fixture
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let versions of any size be worth it."""
+    monkeypatch.setattr(tailer.engine.look_ahead, "_WORTH_BYTES", 0)
+
+
+@pytest.mark.usefixtures("_eager")
+async def test_a_lost_file_stops_at_its_version(tmp_path: Path) -> None:
+    """A file that is gone when it is due, or earlier: the versions before are delivered and committed."""
+    table, there = Growing(tmp_path / "t"), Destination()
+    for version in range(5):
+        table.insert([version])
+    (table.path / "3-0.parquet").unlink()
+    with pytest.raises(FileVacuumed) as found:
+        await pipeline(table, there.sink(), until="latest").run()
+    assert found.value.version == 3
+    assert there.delivered(APP) == table.rows(last=2)
+
+
+@pytest.mark.usefixtures("_eager")
+@pytest.mark.parametrize("max_versions", [1, 3])
+async def test_a_stop_leaves_no_version_out(tmp_path: Path, max_versions: int) -> None:
+    """Whenever it is stopped, the next run goes on after what was committed, whatever was read ahead."""
+    table, there = Growing(tmp_path / "t"), Destination()
+    for version in range(12):
+        table.insert([version, 100 + version])
+    while (position := there.position(APP)) is None or position.version < table.version:
+        running = pipeline(table, there.sink(), until="latest", max_versions=max_versions)
+        there.then = running.stop
+        await running.run()
+    assert there.delivered(APP) == table.rows()
