@@ -1,6 +1,15 @@
 """Lance: from the manifests of a dataset to its versions.
 
 version_names   the manifests in a `_versions` folder, in both naming schemes
+protobuf        the wire format of all metadata
+manifest        one version: schema, fragments, feature flags, transaction
+fragment        data files, deletion file and row ids of one fragment
+transaction     the operation that made a version
+deletions       the deleted offsets of a fragment
+row_ids         the stable ids of a fragment's rows
+row_versions    the versions in which a fragment's rows were created and last updated
+features        reader feature flags, supported and refused
+schema          fields of a manifest as an Arrow schema
 """
 
 __all__: list[str] = []

@@ -60,7 +60,7 @@ LAYERS: Final = (
     Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),
     Layer("delta", "anyio httpx2 msgspec pyarrow pyroaring"),
-    Layer("lance"),
+    Layer("lance", "pyarrow pyroaring"),
     Layer("read", "pyarrow pyroaring"),
     Layer("engine", "anyio pyarrow"),
     Layer("changelog", "anyio duckdb pyarrow pyroaring"),

@@ -1,0 +1,202 @@
+"""Protocol Buffers' wire format: from the bytes of one message to its values by field number.
+
+Lance's metadata needs about fifteen small messages. Generated classes would add a dependency and a build step to the
+core, would accept values that do not fit their type, and would tie the messages that can be read to one release of the
+definitions. This reader is a hundred lines, and each message's own module lists the fields that it uses, with their
+numbers.
+
+Reading is strict where a wrong answer would be possible: a truncated or overlong value, a wrong wire type, a number
+that does not fit, or text that is not UTF-8 raises `InvalidMessage`. Fields that nobody asks for are skipped. Time and
+memory are linear in the size of the message; a nested message is only decoded when it is asked for, so that no input
+causes recursion.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+__all__ = ["InvalidMessage", "Message"]
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIDTHS: Final = {_FIXED64: 8, _FIXED32: 4}
+_VARINT_BYTES: Final = 10
+_LARGEST: Final = 2**64 - 1
+
+_Value: TypeAlias = int | bytes
+
+
+class InvalidMessage(ValueError):
+    """Bytes that are not a message of Lance's format. The caller names the file."""
+
+
+class Message:
+    """Values of one message by field number (https://protobuf.dev/programming-guides/encoding/).
+
+    Each method asks for one field by its type in the definition. A missing field has the default of proto3, or None
+    where the method's name starts with `optional`. If a singular field occurs repeatedly, the last one counts.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, data: bytes) -> None:
+        values: dict[int, list[_Value]] = {}
+        for field, value in _fields(data):
+            values.setdefault(field, []).append(value)
+        self._values = values
+
+    def has(self, field: int) -> bool:
+        """Return whether the field is there."""
+        return field in self._values
+
+    def optional_number(self, field: int, bits: int = 64) -> int | None:
+        """Return an unsigned number of up to `bits` bits; None if it is missing."""
+        if field not in self._values:
+            return None
+        return _unsigned(field, self._values[field][-1], bits)
+
+    def number(self, field: int, bits: int = 64) -> int:
+        """Return an unsigned number of up to `bits` bits, or a member of an enum."""
+        return self.optional_number(field, bits) or 0
+
+    def signed(self, field: int, bits: int = 32) -> int:
+        """Return a number of type `int32` or `int64`."""
+        return _signed(field, self._values[field][-1], bits) if field in self._values else 0
+
+    def flag(self, field: int) -> bool:
+        """Return a number of type `bool`."""
+        return self.number(field, 1) == 1
+
+    def all_signed(self, field: int) -> tuple[int, ...]:
+        """Return all numbers of a repeated field of type `int32`, packed or not."""
+        values = self._values.get(field, ())
+        numbers = (each for value in values for each in (_packed(value) if isinstance(value, bytes) else (value,)))
+        return tuple(_signed(field, each, 32) for each in numbers)
+
+    def optional_data(self, field: int) -> bytes | None:
+        """Return bytes; None if the field is missing."""
+        return _bytes(field, self._values[field][-1]) if field in self._values else None
+
+    def data(self, field: int) -> bytes:
+        """Return bytes."""
+        return self.optional_data(field) or b""
+
+    def all_data(self, field: int) -> tuple[bytes, ...]:
+        """Return the bytes of all elements of a repeated field."""
+        return tuple(_bytes(field, each) for each in self._values.get(field, ()))
+
+    def optional_text(self, field: int) -> str | None:
+        """Return text; None if the field is missing."""
+        data = self.optional_data(field)
+        return None if data is None else _text(field, data)
+
+    def text(self, field: int) -> str:
+        """Return text."""
+        return _text(field, self.data(field))
+
+    def optional_message(self, field: int) -> "Message | None":
+        """Return a nested message; None if it is missing. Repeated occurrences are merged, as the format demands."""
+        if field not in self._values:
+            return None
+        return Message(b"".join(self.all_data(field)))
+
+    def messages(self, field: int) -> "Iterator[Message]":
+        """Yield the nested messages of a repeated field."""
+        return (Message(each) for each in self.all_data(field))
+
+    def data_by_key(self, field: int) -> dict[str, bytes]:
+        """Return a map from text to bytes."""
+        return {entry.text(1): entry.data(2) for entry in self.messages(field)}
+
+    def text_by_key(self, field: int) -> dict[str, str]:
+        """Return a map from text to text."""
+        return {entry.text(1): entry.text(2) for entry in self.messages(field)}
+
+    def one_of(self, *fields: int) -> int | None:
+        """Return the field of a `oneof` that is there. More than one is refused: nothing says which one counts."""
+        found = [field for field in fields if field in self._values]
+        if len(found) > 1:
+            raise InvalidMessage(f"fields {found[0]} and {found[1]} exclude each other")
+        return found[0] if found else None
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
+    """Yield field number and value of each field, in order."""
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        field, wire_type = key >> 3, key & 7
+        if not 0 < field < 2**29:
+            raise InvalidMessage(f"{field} is not the number of a field")
+        if wire_type == _VARINT:
+            value, at = _varint(data, at)
+            yield field, value
+            continue
+        if wire_type == _BYTES:
+            size, at = _varint(data, at)
+        elif wire_type in _WIDTHS:
+            size = _WIDTHS[wire_type]
+        else:
+            raise InvalidMessage(f"field {field} has the wire type {wire_type}, which is not in use")
+        if size > end - at:
+            raise InvalidMessage(f"field {field} has {size} bytes, {size - end + at} more than there are")
+        yield field, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the variable-length number at a place, and the place after it."""
+    try:
+        value = data[at]
+        if value < 128:
+            return value, at + 1
+        value &= 127
+        for shift in range(7, 7 * _VARINT_BYTES, 7):
+            at += 1
+            byte = data[at]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                break
+        else:
+            raise InvalidMessage(f"a number has more than {_VARINT_BYTES} bytes")
+    except IndexError:
+        raise InvalidMessage("the message ends within a number") from None
+    if value > _LARGEST:
+        raise InvalidMessage("a number has more than 64 bits")
+    return value, at + 1
+
+
+def _packed(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        yield value
+
+
+def _unsigned(field: int, value: _Value, bits: int) -> int:
+    if isinstance(value, bytes):
+        raise InvalidMessage(f"field {field} holds bytes, not a number")
+    if value >> bits:
+        raise InvalidMessage(f"field {field} holds {value}, which does not fit into {bits} bits")
+    return value
+
+
+def _signed(field: int, value: _Value, bits: int) -> int:
+    """Return a number that was written as 64 bits, in two's complement."""
+    number = _unsigned(field, value, 64)
+    if number >> 63:
+        number -= 2**64
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise InvalidMessage(f"field {field} holds {number}, which does not fit into {bits} bits")
+    return number
+
+
+def _bytes(field: int, value: _Value) -> bytes:
+    if isinstance(value, int):
+        raise InvalidMessage(f"field {field} holds a number, not bytes")
+    return value
+
+
+def _text(field: int, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidMessage(f"field {field} holds text that is not UTF-8") from None
