@@ -27,7 +27,7 @@ FUNCTION_LINES: Final = 70
 FUNCTION_LINES_P90: Final = 30
 
 VAGUE_WORDS: Final = frozenset(["manager", "helper", "util", "common", "base", "handler", "processor", "info"])
-TERMS_OF_THE_FORMATS: Final = frozenset(["CommitInfo"])
+TERMS_OF_THE_FORMATS: Final = frozenset(["BasePath", "CommitInfo"])
 UNFINISHED: Final = re.compile(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b")
 REGISTRY: Final = re.compile(
     r"pypi\.org|pythonhosted\.org|repo1?\.maven|npmjs\.(?:org|com)|golang\.org|crates\.io|deb\.debian\.org"

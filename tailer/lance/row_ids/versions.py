@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from tailer.lance.protobuf import InvalidMessage, Message
-from tailer.lance.segments import MOST_ROWS, parse_segment
+from tailer.lance.row_ids.segments import MOST_ROWS, parse_segment
 
 __all__ = ["RowVersions", "parse_row_versions"]
 

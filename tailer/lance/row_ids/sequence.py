@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
 from tailer.lance.protobuf import InvalidMessage, Message
-from tailer.lance.segments import MOST_ROWS, Segment, numbers_of, parse_segment, set_of
+from tailer.lance.row_ids.segments import MOST_ROWS, Segment, numbers_of, parse_segment, set_of
 
 __all__ = ["RowIds", "parse_row_ids"]
 
