@@ -98,6 +98,16 @@ class Manifest:
         """Time of the commit in milliseconds since 1970, rounded down."""
         return self.timestamp_ns // 1_000_000
 
+    def fragments_by_id(self, table: str) -> dict[int, Fragment]:
+        """Return the fragments by id. Raises `LogCorrupt` if two have the same: their rows have the same addresses."""
+        found = {each.id: each for each in self.fragments}
+        if len(found) < len(self.fragments):
+            repeated = next(
+                each.id for at, each in enumerate(self.fragments) if found[each.id] is not self.fragments[at]
+            )
+            raise LogCorrupt(table, "_versions", f"two fragments have the id {repeated}", self.version)
+        return found
+
 
 def first_byte_needed(data: bytes, uri: str, start: int) -> int:
     """Return the first byte of the file that `parse_manifest` needs, given its bytes from `start` to the end.

@@ -1,0 +1,45 @@
+"""Lance's metadata files by hand: messages in the wire format, manifests around them, and damaged copies of both."""
+
+import struct
+from pathlib import Path
+from typing import Final
+
+__all__ = ["field", "manifest_file", "message_of", "reflagged", "varint"]
+
+FOOTER: Final = struct.Struct("<qHH4s")
+
+
+def varint(number: int) -> bytes:
+    """Encode an unsigned number."""
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    """Encode a field: a number, bytes, text or an encoded message."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value % 2**64)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def manifest_file(message: bytes, before: bytes = b"") -> bytes:
+    """Return a manifest file with the message after some other sections."""
+    return before + struct.pack("<I", len(message)) + message + FOOTER.pack(len(before), 0, 2, b"LANC")
+
+
+def message_of(file: bytes) -> bytes:
+    """Return the message of a manifest file."""
+    position = FOOTER.unpack(file[-FOOTER.size :])[0]
+    return file[position + 4 : -FOOTER.size]
+
+
+def reflagged(path: Path, *, reader: int | None = None, writer: int | None = None) -> None:
+    """Set the feature flags of the manifest at a path. A later field wins."""
+    file = path.read_bytes()
+    flags = [field(number, value) for number, value in ((9, reader), (10, writer)) if value is not None]
+    position = FOOTER.unpack(file[-FOOTER.size :])[0]
+    path.write_bytes(manifest_file(message_of(file) + b"".join(flags), file[:position]))

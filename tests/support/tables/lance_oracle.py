@@ -1,0 +1,198 @@
+"""Lance's own library as the oracle of our reading of its metadata: each version of a dataset, compared in full.
+
+pylance reads the same files independently. It reports fragments as JSON, the rows that are left with their addresses,
+ids and versions, and the schema as Arrow types.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import lance
+import pyarrow as pa
+from pyroaring import BitMap
+
+from tailer.lance.deletions import read_deletions
+from tailer.lance.features import refuse_unknown, uses_stable_row_ids
+from tailer.lance.fragment import DataFile, DeletionFile, ExternalFile, Fragment
+from tailer.lance.manifest import Manifest, parse_manifest
+from tailer.lance.row_ids import parse_row_ids, parse_row_versions
+from tailer.lance.schema import EXTENSION, FIELD_ID, arrow_schema
+from tailer.lance.transaction import OPERATIONS, parse_transaction
+from tailer.lance.version_names import manifests
+
+__all__ = ["compare", "read_manifests"]
+
+_ALL_BINARY: Final = "all_binary"
+_FILE_TYPES: Final = {"arrow": "array", "bin": "bitmap"}
+_BLOB: Final = "lance.blob.v2"
+
+
+def read_manifests(dataset: Path) -> Iterator[Manifest]:
+    """Read the manifests of all versions of a dataset, oldest first."""
+    folder = dataset / "_versions"
+    for version, name in manifests(str(dataset), [path.name for path in folder.iterdir()]).items():
+        manifest = parse_manifest((folder / name).read_bytes(), str(folder / name))
+        assert manifest.version == version
+        yield manifest
+
+
+def compare(dataset: Path) -> list[Manifest]:
+    """Compare all versions of a dataset with what pylance says of them; return their manifests."""
+    found = list(read_manifests(dataset))
+    listed = {each["version"]: each["timestamp"] for each in lance.dataset(dataset).versions()}
+    assert [each.version for each in found] == sorted(listed)
+    for manifest in found:
+        refuse_unknown(manifest, str(dataset))
+        opened = lance.dataset(dataset, version=manifest.version)
+        assert opened.version == manifest.version
+        _compare_times(manifest.timestamp_ns, listed[manifest.version])  # type: ignore[arg-type]
+        _compare_tables(manifest, opened)
+        _compare_operation(dataset, manifest, opened)
+        for ours, fragment in zip(manifest.fragments, opened.get_fragments(), strict=True):
+            assert _json(ours) == fragment.metadata.to_json()
+            _compare_rows(dataset, manifest, ours, fragment)
+    return found
+
+
+def _compare_times(timestamp_ns: int, shown: datetime) -> None:
+    """Compare with a time of pylance: local time without a zone, from a floating-point number of seconds."""
+    seconds, rest = divmod(timestamp_ns, 1_000_000_000)
+    local = datetime.fromtimestamp(seconds, UTC).astimezone().replace(tzinfo=None, microsecond=rest // 1000)
+    assert abs(local - shown) <= timedelta(microseconds=1)
+
+
+def _compare_tables(manifest: Manifest, opened: lance.LanceDataset) -> None:
+    schema = arrow_schema(manifest, opened.uri)
+    assert schema.remove_metadata() == pa.schema([_as_stored(each) for each in opened.schema])
+    assert schema.metadata == opened.schema.metadata or not (schema.metadata or opened.schema.metadata)
+    for field, theirs in zip(schema, opened.schema, strict=True):
+        own = {key: value for key, value in field.metadata.items() if key not in (FIELD_ID, EXTENSION)}
+        assert own == (theirs.metadata or {}) or isinstance(theirs.type, pa.BaseExtensionType)
+    assert _ids(schema) == _their_ids(opened.lance_schema.fields())
+    assert manifest.config == opened.config()
+    assert manifest.table_metadata == opened.metadata
+    assert manifest.data_format in ("", opened.data_storage_version)
+    assert uses_stable_row_ids(manifest) == opened.has_stable_row_ids
+    paths = {each.id: (each.name, each.is_dataset_root, each.path) for each in manifest.base_paths.values()}
+    assert paths == {key: (each.name, each.is_dataset_root, each.path) for key, each in opened.base_paths().items()}
+
+
+def _as_stored(field: pa.Field) -> pa.Field:
+    """Return the field without metadata, and with extension types as they are stored, blobs as bytes."""
+    return pa.field(field.name, _stored_type(field.type), field.nullable)
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.large_binary() if kind.extension_name == _BLOB else _stored_type(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([_as_stored(each) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_as_stored(kind.key_field), _as_stored(kind.item_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_as_stored(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_as_stored(kind.value_field))
+    return pa.list_(_as_stored(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _ids(fields: Any) -> list[Any]:
+    """Return names and ids of fields as a tree, to the depth of structs."""
+    return [(each.name, int(each.metadata[FIELD_ID])) for each in fields]
+
+
+def _their_ids(fields: Any) -> list[Any]:
+    return [(each.name(), each.id()) for each in fields]
+
+
+def _compare_operation(dataset: Path, manifest: Manifest, opened: lance.LanceDataset) -> None:
+    """Compare the transaction, from the manifest and from its file, with what pylance makes of it."""
+    try:
+        theirs = opened.read_transaction(manifest.version)
+    except (TypeError, ValueError, OSError):  # pylance cannot show every operation
+        theirs = None
+    name = manifest.transaction_file
+    file = dataset / "_transactions" / name
+    encoded = [manifest.transaction, file.read_bytes() if name and file.exists() else None]
+    for ours in (parse_transaction(each) for each in encoded if each is not None):
+        assert name in ("", f"{ours.read_version}-{ours.uuid}.txn")
+        assert ours.operation in OPERATIONS.values()
+        if theirs is not None:
+            assert (ours.uuid, ours.read_version) == (theirs.uuid, theirs.read_version)
+            shown = type(theirs.operation).__name__
+            assert shown in (ours.operation, "BaseOperation")
+
+
+def _json(fragment: Fragment) -> dict[str, Any]:
+    """Return the fragment as pylance's JSON."""
+    return {
+        "id": fragment.id,
+        "files": [_file_json(each) for each in fragment.files],
+        "overlays": [],
+        "physical_rows": fragment.physical_rows,
+        "deletion_file": None if fragment.deletion is None else _deletion_json(fragment.deletion),
+        "row_id_meta": _sequence_json("Inline", fragment.row_ids),
+        "created_at_version_meta": _sequence_json("inline", fragment.created),
+        "last_updated_at_version_meta": _sequence_json("inline", fragment.last_updated),
+    }
+
+
+def _file_json(file: DataFile) -> dict[str, Any]:
+    return {
+        "fields": list(file.field_ids),
+        "column_indices": list(file.column_indices),
+        "file_major_version": file.major_version,
+        "file_minor_version": file.minor_version,
+        "file_size_bytes": file.size_bytes,
+        "base_id": file.base_id,
+        "path": file.path,
+    }
+
+
+def _deletion_json(deletion: DeletionFile) -> dict[str, Any]:
+    return {
+        "read_version": deletion.read_version,
+        "id": deletion.id,
+        "file_type": _FILE_TYPES[deletion.kind],
+        "num_deleted_rows": deletion.num_deleted_rows,
+        "base_id": deletion.base_id,
+    }
+
+
+def _sequence_json(name: str, sequence: bytes | ExternalFile | None) -> dict[str, list[int]] | None:
+    assert not isinstance(sequence, ExternalFile)
+    return None if sequence is None else {name: list(sequence)}
+
+
+def _compare_rows(dataset: Path, manifest: Manifest, ours: Fragment, theirs: lance.LanceFragment) -> None:
+    """Compare the live rows of a fragment: their offsets, and with stable row ids their ids and versions."""
+    is_stable = uses_stable_row_ids(manifest)
+    versions = ["_row_last_updated_at_version", "_row_created_at_version"] if is_stable else []
+    rows = theirs.scanner(columns=versions, with_row_id=True, with_row_address=True).to_table()
+    live = BitMap(range(theirs.physical_rows)) - _deleted(dataset, manifest, ours)
+    assert rows["_rowaddr"].to_pylist() == [(ours.id << 32) + offset for offset in live]
+    if not is_stable:
+        return
+    assert isinstance(ours.row_ids, bytes)
+    ids = parse_row_ids(ours.row_ids)
+    assert len(ids) == theirs.physical_rows
+    assert rows["_rowid"].to_pylist() == ids.at(live).to_pylist()
+    assert ids.live(BitMap(range(len(ids))) - live) == ids.set_at(live)
+    assert ids.offsets_of(ids.set_at(live)) == live
+    for name, encoded in zip(versions, (ours.last_updated, ours.created), strict=True):
+        assert isinstance(encoded, bytes)
+        parsed, shown = parse_row_versions(encoded), rows[name].to_pylist()
+        assert len(parsed) == len(ids)
+        for version in set(shown):
+            at = [offset for offset, each in zip(live, shown, strict=True) if each == version]
+            assert list(parsed.offsets_with(version) & live) == at
+
+
+def _deleted(dataset: Path, manifest: Manifest, fragment: Fragment) -> BitMap:
+    deletion = fragment.deletion
+    if deletion is None:
+        return BitMap()
+    root = dataset if deletion.base_id is None else Path(manifest.base_paths[deletion.base_id].path)
+    return read_deletions(deletion.kind, (root / deletion.path(fragment.id)).read_bytes())
