@@ -100,12 +100,11 @@ class Manifest:
 
     def fragments_by_id(self, table: str) -> dict[int, Fragment]:
         """Return the fragments by id. Raises `LogCorrupt` if two have the same: their rows have the same addresses."""
-        found = {each.id: each for each in self.fragments}
-        if len(found) < len(self.fragments):
-            repeated = next(
-                each.id for at, each in enumerate(self.fragments) if found[each.id] is not self.fragments[at]
-            )
-            raise LogCorrupt(table, "_versions", f"two fragments have the id {repeated}", self.version)
+        found: dict[int, Fragment] = {}
+        for each in self.fragments:
+            if each.id in found:
+                raise LogCorrupt(table, "_versions", f"two fragments have the id {each.id}", self.version)
+            found[each.id] = each
         return found
 
 

@@ -47,6 +47,10 @@ class Message:
         """Return whether the field is there."""
         return field in self._values
 
+    def fields(self) -> list[int]:
+        """Return the numbers of the fields that are there."""
+        return list(self._values)
+
     def optional_number(self, field: int, bits: int = 64) -> int | None:
         """Return an unsigned number of up to `bits` bits; None if it is missing."""
         if field not in self._values:

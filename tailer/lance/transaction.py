@@ -28,6 +28,7 @@ OPERATIONS: Final = {
     113: "Clone",
     114: "UpdateBases",
 }
+_FIRST_OPERATION: Final = min(OPERATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +46,5 @@ def parse_transaction(data: bytes) -> Transaction:
     Several operations in one transaction count as unknown.
     """
     message = Message(data)
-    found = [name for field, name in OPERATIONS.items() if message.has(field)]
-    return Transaction(message.number(1), message.text(2), found[0] if len(found) == 1 else None)
+    found = [field for field in message.fields() if field >= _FIRST_OPERATION]
+    return Transaction(message.number(1), message.text(2), OPERATIONS.get(found[0]) if len(found) == 1 else None)
