@@ -119,7 +119,7 @@ def first_byte_needed(data: bytes, uri: str, start: int) -> int:
         if position < start:
             return position
         offset = _transaction_offset(_manifest_message(data, position - start))
-        return position if offset is None else offset
+        return position if offset is None else min(offset, position)
 
 
 def parse_manifest(data: bytes, uri: str, *, start: int = 0) -> Manifest:

@@ -47,7 +47,6 @@ _PLAIN: Final = {
     "time64:us": pa.time64("us"),
     "time64:ns": pa.time64("ns"),
     "blob": pa.large_binary(),
-    "json": pa.string(),
     "lance.bfloat16": pa.binary(2),
 }
 _PARAMETERS: Final[Sequence[tuple[re.Pattern[str], Callable[..., pa.DataType]]]] = (
@@ -113,6 +112,8 @@ def _arrow_field(field: Field, nested: Sequence[pa.Field], manifest: Manifest, t
 def _arrow_type(logical: str, nested: Sequence[pa.Field]) -> pa.DataType:
     if logical == "struct":
         return pa.struct(nested)
+    if logical == "json" and not nested:
+        return pa.string()
     fixed_size = _FIXED_SIZE_LIST.fullmatch(logical)
     if not nested and logical not in _LISTS:
         return _scalar_type(logical)
@@ -129,13 +130,25 @@ def _arrow_type(logical: str, nested: Sequence[pa.Field]) -> pa.DataType:
 
 def _scalar_type(logical: str) -> pa.DataType:
     """Return a type without fields of its own: the elements of its lists have the name `item` and may be null."""
+    sizes: list[int] = []
+    while match := _FIXED_SIZE_LIST.fullmatch(logical):
+        logical, size = match.groups()
+        sizes.append(int(size))
+        if len(sizes) > _MOST_LEVELS:
+            raise ValueError(f"it has more than {_MOST_LEVELS} levels")
+    found = _element_type(logical)
+    for size in reversed(sizes):
+        found = pa.list_(found, size)
+    return found
+
+
+def _element_type(logical: str) -> pa.DataType:
     if logical in _PLAIN:
         return _PLAIN[logical]
     for pattern, build in _PARAMETERS:
         if match := pattern.fullmatch(logical):
             return build(*match.groups())
-    if match := _DICTIONARY.fullmatch(logical):
-        return pa.dictionary(_PLAIN[match[2]], _scalar_type(match[1]))
-    if match := _FIXED_SIZE_LIST.fullmatch(logical):
-        return pa.list_(_scalar_type(match[1]), int(match[2]))
-    raise ValueError("lake-tailer does not know it")
+    match = _DICTIONARY.fullmatch(logical)
+    if match is None or match[1] not in _PLAIN:
+        raise ValueError("lake-tailer does not know it")
+    return pa.dictionary(_PLAIN[match[2]], _PLAIN[match[1]])
