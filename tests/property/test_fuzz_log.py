@@ -37,6 +37,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import LogCorrupt, TailerError
 from tailer.plan import DeletionVectorRef
 from tailer.stores.memory import MemoryStore
+from tests.support.tables.damaged import broken
 from tests.support.tables.golden import golden_delta
 from tests.support.tables.log_files import (
     add,
@@ -92,28 +93,6 @@ def outcome(work: Callable[[], T]) -> T | None:
     assert str(error)
     assert isinstance(error.hint, str)
     return None
-
-
-@st.composite
-def broken(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    """One of some files, damaged in up to four places."""
-    data = bytearray(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(1, 4))):
-        # The ends of a file describe the rest of it, so they are damaged more often.
-        at = draw(st.integers(0, len(data)) | st.integers(0, min(60, len(data))))
-        at = draw(st.sampled_from([at, len(data) - at]))
-        match draw(st.integers(0, 4)):
-            case 0:
-                data[at : at + 1] = draw(st.sampled_from([b"\0", b"\x01", b"\x7f", b"\x80", b"\xff"]))
-            case 1:
-                data[at : at + draw(st.integers(1, 8))] = draw(st.binary(min_size=1, max_size=8))
-            case 2:
-                del data[at : at + draw(st.integers(1, 40))]
-            case 3:
-                data[at:at] = draw(st.binary(min_size=1, max_size=8))
-            case 4:
-                del data[at:]
-    return bytes(data)
 
 
 def parse(data: bytes) -> Commit | None:
