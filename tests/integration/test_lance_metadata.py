@@ -1,5 +1,6 @@
 """Metadata of Lance datasets that pylance writes: every version of each history is what pylance says it is."""
 
+import random
 from datetime import timedelta
 from pathlib import Path
 
@@ -102,3 +103,47 @@ def test_versions_that_are_left_after_a_cleanup(tmp_path: Path) -> None:
     dataset.tags.create("kept", 2)
     dataset.cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
     assert [each.version for each in compare(tmp_path)] == [2, 4]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_histories(tmp_path: Path, seed: int) -> None:
+    choose = random.Random(seed)
+    dataset = lance.write_dataset(
+        rows(0, 2000), tmp_path, max_rows_per_file=choose.choice([100, 700, 5000]), enable_stable_row_ids=seed % 4 != 0
+    )
+    for end in range(2100, 3600, 100):
+        first = choose.randrange(end)
+        some = (
+            f"key >= {first} and key < {first + choose.choice([3, 90, 1500])} and key % {choose.choice([1, 2, 9])} = 0"
+        )
+        match choose.choice(["append", "delete", "delete", "update", "merge", "compact", "restore", "add"]):
+            case "append":
+                lance.write_dataset(rows(end, end + choose.randrange(1, 100)), dataset, mode="append")
+            case "delete":
+                dataset.delete(some)
+            case "update":
+                dataset.update({"text": f"'{end}'"}, where=some)
+            case "merge":
+                merge = dataset.merge_insert("key").when_matched_update_all().when_not_matched_insert_all()
+                merge.execute(rows(end - 50, end + 50).slice(choose.randrange(50)))
+            case "compact":
+                dataset.optimize.compact_files(target_rows_per_fragment=choose.choice([50, 1000, 10_000]))
+            case "restore":
+                earlier = lance.dataset(tmp_path, version=choose.randint(1, dataset.latest_version))
+                earlier.restore()  # type: ignore[no-untyped-call]
+            case "add" if "more" not in dataset.schema.names:
+                dataset.add_columns({"more": "key + 1"})
+                dataset.drop_columns(["more"])
+        dataset = lance.dataset(tmp_path)
+    compare(tmp_path)
+
+
+def test_many_scattered_row_ids(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(rows(0, 60_000), tmp_path, enable_stable_row_ids=True)
+    dataset.update({"text": "'moved'"}, where="key * 7919 % 1000 < 300")
+    dataset.delete("key * 104729 % 1000 < 20")
+    dataset.optimize.compact_files()
+    keys = random.Random(1).sample(range(60_000), 20_000)
+    merge = dataset.merge_insert("key").when_matched_update_all()
+    merge.execute(pa.table({"key": pa.array(keys, pa.int64()), "text": ["merged"] * len(keys)}))
+    compare(tmp_path)
