@@ -18,7 +18,7 @@ from tailer.lance.features import refuse_unknown, uses_stable_row_ids
 from tailer.lance.fragment import DataFile, DeletionFile, ExternalFile, Fragment
 from tailer.lance.manifest import Manifest, parse_manifest
 from tailer.lance.row_ids import parse_row_ids, parse_row_versions
-from tailer.lance.schema import EXTENSION, FIELD_ID, arrow_schema
+from tailer.lance.schema import EXTENSION, FIELD_ID, arrow_schema, field_id
 from tailer.lance.transaction import OPERATIONS, parse_transaction
 from tailer.lance.version_names import manifests
 
@@ -70,7 +70,9 @@ def _compare_tables(manifest: Manifest, opened: lance.LanceDataset) -> None:
     for field, theirs in zip(schema, opened.schema, strict=True):
         own = {key: value for key, value in field.metadata.items() if key not in (FIELD_ID, EXTENSION)}
         assert own == (theirs.metadata or {}) or isinstance(theirs.type, pa.BaseExtensionType)
-    assert _ids(schema) == _their_ids(opened.lance_schema.fields())
+    columns = [(each.name, each.id, each.key_position) for each in manifest.fields if each.parent_id == -1]
+    assert columns == [_their_column(each) for each in opened.lance_schema.fields()]
+    assert [(each.name, field_id(each)) for each in schema] == [(name, number) for name, number, _ in columns]
     assert manifest.config == opened.config()
     assert manifest.table_metadata == opened.metadata
     assert manifest.data_format in ("", opened.data_storage_version)
@@ -98,13 +100,10 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_as_stored(kind.value_field)) if pa.types.is_list(kind) else kind
 
 
-def _ids(fields: Any) -> list[Any]:
-    """Return names and ids of fields as a tree, to the depth of structs."""
-    return [(each.name, int(each.metadata[FIELD_ID])) for each in fields]
-
-
-def _their_ids(fields: Any) -> list[Any]:
-    return [(each.name(), each.id()) for each in fields]
+def _their_column(field: Any) -> tuple[str, int, int | None]:
+    """Return name and id of a column, and its place in the unenforced primary key."""
+    in_key = 0 if field.is_unenforced_primary_key() else None
+    return field.name(), field.id(), field.unenforced_primary_key_position() or in_key
 
 
 def _compare_operation(dataset: Path, manifest: Manifest, opened: lance.LanceDataset) -> None:
