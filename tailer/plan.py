@@ -32,6 +32,7 @@ __all__ = [
     "ChangePlan",
     "ChangeTask",
     "DeletionVectorRef",
+    "FragmentRef",
     "Position",
     "Refinement",
     "Regime",
@@ -151,6 +152,22 @@ class RowTracking:
 
 
 @dataclass(frozen=True, slots=True)
+class FragmentRef:
+    """Rows of one fragment of a Lance dataset, as of version `version` of the dataset.
+
+    `number`: the fragment's id. `rows`: its physical rows, deleted ones included. `chosen`: the offsets of the rows
+    meant, as a Roaring bitmap of 32 bits in base64; None: all that are not deleted at that version. `columns`: the
+    field id of each physical column name that is not the field id itself.
+    """
+
+    version: int
+    number: int
+    rows: int
+    chosen: str | None = None
+    columns: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Refinement:
     """Result of comparing a version's rows, for the rows of one task (`tailer.changelog.carryovers`).
 
@@ -173,6 +190,7 @@ class ChangeTask:
     `include` (None: all) that are not in `exclude` (None: none); for change files both are None. `tracking`: None for
     change files, whose rows have no ids, and where the table does not track rows. `refinement`: None where rows were
     not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
+    `fragment`: where the rows are, if `uri` is a Lance dataset and not a Parquet file.
     """
 
     table: str
@@ -190,6 +208,7 @@ class ChangeTask:
     tracking: RowTracking | None = None
     refinement: Refinement | None = None
     compared: pa.Schema | None = None
+    fragment: FragmentRef | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as JSON-ready values."""
@@ -209,6 +228,7 @@ class ChangeTask:
             "tracking": asdict(self.tracking) if self.tracking is not None else None,
             "refinement": asdict(self.refinement) if self.refinement is not None else None,
             "compared": _schema_to_text(self.compared) if self.compared is not None else None,
+            **({} if self.fragment is None else {"fragment": asdict(self.fragment)}),
         }
 
     @classmethod
@@ -226,6 +246,7 @@ class ChangeTask:
                 "tracking": RowTracking(**value["tracking"]) if value["tracking"] is not None else None,
                 "refinement": _refinement(value["refinement"]),
                 "compared": _schema_from_text(compared) if compared is not None else None,
+                "fragment": _fragment(value.get("fragment")),
             }
         )
 
@@ -237,6 +258,7 @@ class ChangePlan:
     `schema` is the table's at that version, with metadata as in `ChangeTask.schema`; deletes may have the earlier one.
     `operation` is the writer's name for it. `feed`: whether writers had to write change files at that version; without
     these, each unchanged row of a rewritten file is a delete and an insert. A snapshot may have several plans.
+    `paired`: whether a deleted and an inserted row with one row id are always the images of an update.
     """
 
     table: str
@@ -248,6 +270,7 @@ class ChangePlan:
     schema: pa.Schema
     tasks: tuple[ChangeTask, ...]
     feed: bool = False
+    paired: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -300,6 +323,7 @@ class ChangePlan:
                 "schema": _schema_to_text(self.schema),
                 "tasks": [task.to_dict() for task in self.tasks],
                 "feed": self.feed,
+                **({"paired": True} if self.paired else {}),
             }
         )
 
@@ -357,6 +381,10 @@ def _schema_from_text(text: str) -> pa.Schema:
 
 def _vector(value: dict[str, Any] | None) -> DeletionVectorRef | None:
     return DeletionVectorRef(**value) if value else None
+
+
+def _fragment(value: dict[str, Any] | None) -> FragmentRef | None:
+    return FragmentRef(**{**value, "columns": tuple(map(tuple, value["columns"]))}) if value else None
 
 
 def _refinement(value: dict[str, Any] | None) -> Refinement | None:

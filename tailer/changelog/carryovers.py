@@ -8,7 +8,8 @@ plan's tasks, so that executing them yields only the rows that changed:
    of a row that is deleted twice and inserted once, one delete is left. With row tracking (PROTOCOL.md, "Row
    Tracking"), rows with equal row id and row commit version are matched first, which reads only these two columns. The
    other rows are compared by all delivered columns. Only versions without a change feed have carry-overs, because the
-   feed lists exactly the changes.
+   feed lists exactly the changes. Where row ids alone pair rows (`ChangePlan.paired`), they do so first, whatever the
+   rules: equal images of such an update are a row that only moved, and are carry-overs.
 2. *Updates* (`compute_updates`): a deleted and an inserted row with the same identity become `update_preimage` and
    `update_postimage`. Rows have the same identity if their `key` columns are equal and none of these is null; of the
    remaining rows, if their row ids are equal. Where several rows of a version have one key, the n-th deleted row is
@@ -39,10 +40,10 @@ from pyroaring import BitMap64
 from tailer.changelog.compared_columns import ComparedColumns
 from tailer.changelog.partition_groups import by_partition
 from tailer.changelog.row_index import RowIndex
-from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.rules import Carryovers, PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.errors import ConfigError, did_you_mean
+from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
 from tailer.read.data_files import DataFiles
@@ -50,7 +51,7 @@ from tailer.read.execute import execute
 from tailer.read.row_bitmaps import Bitmaps
 from tailer.schema.columns import dropped_column
 
-__all__ = ["ChangelogCounts", "check_key", "concerns", "independent_parts", "lacks_identity", "refine", "refine_range"]
+__all__ = ["ChangelogCounts", "concerns", "independent_parts", "lacks_identity", "refine", "refine_range"]
 
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
 _IMAGES: Final = (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
@@ -71,19 +72,6 @@ class ChangelogCounts:
     unchanged: int = 0
 
 
-def check_key(plan: ChangePlan, rules: PairingRules) -> None:
-    """Raise `ConfigError` where the rows of `plan` lack a column of the key."""
-    for column in rules.key:
-        if plan.schema.get_field_index(column) < 0:
-            known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
-            change = (
-                "If a version renames it, deliver the versions before, then change the key: progress is kept. If a "
-                "later version adds it, start there."
-            )
-            remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
-            raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
-
-
 def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     """Return whether `refine` may change the plan."""
     if plan.regime is Regime.CDC:
@@ -91,7 +79,7 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     kinds = {task.kind for task in plan.tasks}
     if plan.regime is not Regime.FILES or len(kinds) < 2:
         return False
-    return _has_carryovers(plan, rules) or _pairs(plan, rules)
+    return plan.paired or _has_carryovers(plan, rules) or _pairs(plan, rules)
 
 
 def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
@@ -134,10 +122,16 @@ def refine(
     columns = ComparedColumns.of([plan])
     comparison = _Comparison(plan.tasks, columns, row_index, bitmaps, files)
     row_index.begin()
-    carryovers = comparison.cancel() if _has_carryovers(plan, rules) else 0
-    updates = ambiguous = 0
+    carryovers = updates = ambiguous = 0
+    if plan.paired:
+        updates, ambiguous = comparison.pair_by_id()
+        carryovers = comparison.skip_unchanged() if _has_carryovers(plan, rules) else 0
+        updates -= carryovers // 2
+    if _has_carryovers(plan, rules):
+        carryovers += comparison.cancel(by_id=not plan.paired)
     if rules.compute_updates:
-        updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys)
+        more = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys)
+        updates, ambiguous = updates + more[0], ambiguous + more[1]
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
     if comparison.has_pairs:
         comparison.join(preimages)
@@ -229,18 +223,24 @@ class _Comparison:
         """Return whether any updates were found."""
         return bool(self._preimages)
 
-    def cancel(self) -> int:
-        """Drop carry-overs and return how many rows were dropped."""
+    def pair_by_id(self) -> tuple[int, int]:
+        """Pair updates by row id alone; return counts of updates and ambiguous rows."""
+        comparable = set(self._columns.comparable())
+        found = self._pair([index for index in self._tracked() if index in comparable], _ROW_ID, _PLAIN)
+        return found.updates, found.ambiguous
+
+    def cancel(self, by_id: bool = True) -> int:
+        """Drop carry-overs and return how many rows were dropped. `by_id`: whether equal row ids may prove them."""
         # An equal row id does not prove equal values if the deleted row had fewer columns.
         every = self._columns.every
-        tracked = [index for index in self._tracked() if self._columns.compared(index) is every]
+        tracked = [index for index in self._tracked() if by_id and self._columns.compared(index) is every]
         dropped = 0
         if self._has_both(tracked):
             positions = self._index_rows(tracked, _IDS, _PLAIN, nulls_differ=True)
             dropped += self._drop(positions, self._row_index.unmatched_singles())
         candidates = self._in_mixed_partitions(self._columns.comparable())
         if self._has_both(candidates):
-            positions = self._index_rows(candidates, every, _PLAIN)
+            positions = self._index_rows(candidates, every, _PLAIN, unpaired=True)
             dropped += self._drop(positions, self._row_index.unmatched())
         return dropped
 

@@ -10,8 +10,8 @@ from tailer.variant import compare_keys
 
 __all__ = ["comparable"]
 
-_BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-_NAN: Final = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
+_BITS: Final = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+_NAN: Final = {pa.float16(): 0x7E00, pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
 
 
 def comparable(values: pa.Array) -> pa.Array:
@@ -23,23 +23,31 @@ def comparable(values: pa.Array) -> pa.Array:
     kind = values.type
     if is_variant(kind):
         return compare_keys(values)
+    if pa.types.is_dictionary(kind):
+        return comparable(values.dictionary_decode())
     if values.offset and pa.types.is_nested(kind):
         values = values.take(pa.array(range(len(values))))  # nested values of a slice may begin at any offset
     if not _needs_conversion(kind):
         return values
     if pa.types.is_floating(kind):
-        return pc.if_else(pc.is_nan(values), pa.scalar(_NAN[kind], _BITS[kind]), values.view(_BITS[kind]))
+        is_nan = pc.is_nan(values.cast(pa.float32()) if pa.types.is_float16(kind) else values)
+        return pc.if_else(is_nan, pa.scalar(_NAN[kind], _BITS[kind]), values.view(_BITS[kind]))
     if pa.types.is_struct(kind):
         children = [comparable(child) for child in values.flatten()]
         names = [f"f{index}" for index in range(len(children))]
         return pa.StructArray.from_arrays(children, names, mask=values.is_null())
+    if pa.types.is_fixed_size_list(kind):
+        offsets = pa.array([kind.list_size * index for index in range(len(values) + 1)], pa.int32())
+        return pa.ListArray.from_arrays(offsets, comparable(values.values), mask=values.is_null())
     parts = values.values
     if pa.types.is_map(kind):
         parts = pa.StructArray.from_arrays([values.keys, values.items], ["k", "v"])
-    return pa.ListArray.from_arrays(values.offsets, comparable(parts), mask=values.is_null())
+    made = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return made.from_arrays(values.offsets, comparable(parts), mask=values.is_null())
 
 
 def _needs_conversion(kind: pa.DataType) -> bool:
     children = (kind.field(index).type for index in range(kind.num_fields))
-    converted = pa.types.is_floating(kind) or pa.types.is_map(kind) or is_variant(kind)
+    tests = pa.types.is_floating, pa.types.is_map, pa.types.is_dictionary, is_variant
+    converted = any(test(kind) for test in tests)
     return bool(converted) or any(map(_needs_conversion, children))

@@ -15,9 +15,9 @@ the plans.
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from tailer.changelog.carryovers import ChangelogCounts, check_key, refine_range
+from tailer.changelog.carryovers import ChangelogCounts, refine_range
 from tailer.changelog.comparison import compare
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch

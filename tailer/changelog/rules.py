@@ -6,7 +6,10 @@ Every field is part of task numbers, which are persisted: read `tailer.changelog
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Carryovers", "PairingRules"]
+from tailer.errors import ConfigError, did_you_mean
+from tailer.plan import ChangePlan
+
+__all__ = ["Carryovers", "PairingRules", "check_key"]
 
 
 class Carryovers(StrEnum):
@@ -30,3 +33,16 @@ class PairingRules:
     key: tuple[str, ...] = ()
     skip_unchanged: bool = False
     null_keys: bool = False
+
+
+def check_key(plan: ChangePlan, rules: PairingRules) -> None:
+    """Raise `ConfigError` where the rows of `plan` lack a column of the key."""
+    for column in rules.key:
+        if plan.schema.get_field_index(column) < 0:
+            known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
+            change = (
+                "If a version renames it, deliver the versions before, then change the key: progress is kept. If a "
+                "later version adds it, start there."
+            )
+            remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
+            raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)

@@ -9,9 +9,10 @@ plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in whi
     1 to 2**28              format 1: a Python `repr`, spelled out in `_old_text`. Read, no longer given to new versions
     2**28 + 1 to 2**29      format 2: JSON of the columns, and of those rules that are not `_USUAL`
 
-A new rule must get an entry in `_USUAL`: the value with which versions were read before there was such a rule. Numbers
-of pipelines without it then stay what they are. A format 3 would begin at 2**29 + 1 and must end before 2**30, where
-snapshots begin (`tailer.plan.SNAPSHOT_TASKS`).
+`paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`). A new rule must get an entry in
+`_USUAL`: the value with which versions were read before there was such a rule. Numbers of pipelines without it then
+stay what they are. A format 3 would begin at 2**29 + 1 and must end before 2**30, where snapshots begin
+(`tailer.plan.SNAPSHOT_TASKS`).
 """
 
 import json
@@ -88,6 +89,7 @@ def _reading(plan: ChangePlan, rules: PairingRules) -> int:
         "null_keys": rules.null_keys,
     }
     chosen = {name: value for name, value in values.items() if value != _USUAL[name]}
+    chosen |= {"paired": True} if plan.paired else {}
     text = {"columns": plan.schema.names, "rules": chosen}
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS

@@ -26,11 +26,14 @@ class LogError(TailerError):
 
 @dataclass(eq=False)
 class NotATable(LogError):
-    """The location has no log."""
+    """The location has no log. `expected`: the format of which it was taken to be."""
 
     reason: str = "no commit in _delta_log"
-    sentence: ClassVar[str] = "{table}: not a Delta table: {reason}"
-    next_step: ClassVar[str] = "Check the path: it must be the folder that contains _delta_log."
+    expected: str = "a Delta table"
+    sentence: ClassVar[str] = "{table}: not {expected}: {reason}"
+    next_step: ClassVar[str] = (
+        "Check the path: it must be the folder that contains _delta_log, or _versions for a Lance dataset."
+    )
 
 
 @dataclass(eq=False)

@@ -10,9 +10,9 @@ from typing import Final
 
 from tailer.errors import LogCorrupt
 
-__all__ = ["manifests"]
+__all__ = ["LARGEST", "manifests"]
 
-_LARGEST: Final = 2**64 - 1
+LARGEST: Final = 2**64 - 1
 _DETACHED: Final = 2**63  # versions from here on belong to no history
 _MANIFEST: Final = re.compile(r"([0-9]+)\.manifest")
 _V2_DIGITS: Final = 20
@@ -31,7 +31,7 @@ def manifests(table: str, names: Iterable[str]) -> dict[int, str]:
         if (match := _MANIFEST.fullmatch(name)) is None:
             continue
         is_v2 = len(match[1]) == _V2_DIGITS
-        version = _LARGEST - int(match[1]) if is_v2 else int(match[1])
+        version = LARGEST - int(match[1]) if is_v2 else int(match[1])
         if not 0 < version < _DETACHED or (not is_v2 and name.startswith("0")):
             raise LogCorrupt(table, f"_versions/{name}", "not the number of a version")
         first.setdefault(is_v2, name)

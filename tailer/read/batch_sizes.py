@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.read.dictionary import Dictionary
-from tailer.read.footer import Chunk, Footer
+from tailer.read.parquet.dictionary import Dictionary
+from tailer.read.parquet.footer import Chunk, Footer
 
 __all__ = ["BATCH_BYTES", "MAX_ROWS", "BatchSizes", "ValueSizes"]
 

@@ -11,7 +11,7 @@ times with Arrow's whole row groups, and 6 times with a megabyte at a time by Ar
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -66,16 +66,22 @@ class Files(Protocol):
         """Return up to `length` bytes from `offset` on; fewer only where the file ends there. Raises as `open`."""
         ...
 
+    def login(self, uri: str) -> Mapping[str, str]:
+        """Return the settings with which a library that opens files by itself reaches `uri`, with keys in them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
     """Opens files. Survives pickle if `ranges` does.
 
-    `ranges`: makes what reads the object at a location. None: there are only local files.
+    `ranges`: makes what reads the object at a location. None: there are only local files. `logins`: makes what
+    `Files.login` returns.
     """
 
     ranges: Callable[[str], ObjectRanges] | None = None
     limits: Limits = LIMITS
+    logins: Callable[[str], Mapping[str, str]] | None = None
 
     def is_local(self, uri: str) -> bool:
         """Return whether a file is one of this machine."""
@@ -103,6 +109,10 @@ class DataFiles:
             data: bytes = file.read(min(length, size - offset))
             return data
 
+    def login(self, uri: str) -> Mapping[str, str]:
+        """See `Files.login`."""
+        return {} if self.logins is None or uri.startswith("/") else self.logins(uri)
+
     def in_turn(self, files: Iterable[tuple[str, int]]) -> "FilesInTurn":
         """Open files that are read one after the other.
 
@@ -129,6 +139,10 @@ class FilesInTurn:
     def read(self, uri: str, offset: int, length: int) -> bytes:
         """See `Files.read`."""
         return self._files.read(uri, offset, length)
+
+    def login(self, uri: str) -> Mapping[str, str]:
+        """See `Files.login`."""
+        return self._files.login(uri)
 
     def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
         """See `Files.open`. A file that is not the next one is opened by itself."""

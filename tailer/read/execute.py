@@ -38,9 +38,10 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, Files
-from tailer.read.footer import Footer
-from tailer.read.int96 import Int96
+from tailer.read.fragments import execute_fragment, rows_in_part
 from tailer.read.layout import layout_of
+from tailer.read.parquet.footer import Footer
+from tailer.read.parquet.int96 import Int96
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span
 from tailer.read.row_group_ranges import RowGroupRanges
@@ -70,6 +71,10 @@ def execute(
     `UnsupportedFeature` for values in the calendar of old Spark.
     """
     _check_locations(task, files)
+    if task.fragment is not None:
+        rows = rows_in_part(task.fragment, task.size_bytes, first_byte, end_byte)
+        yield from execute_fragment(task, task.fragment, _common(rows, range(after_row + 1, through_row + 1)), files)
+        return
     needed = needed_bytes(task, after_row, through_row, first_byte, end_byte)
     with (
         _translated(task, task.uri),
@@ -113,12 +118,15 @@ def needed_bytes(
 ) -> int:
     """Return the size of the task's file if `execute` reads all its rows; 0 if it does not, or may not have to."""
     is_all = after_row == -1 and through_row == END and first_byte == 0 and end_byte == END
-    return max(task.size_bytes, 0) if is_all and task.include is None and task.kind not in _CDC else 0
+    whole = is_all and task.include is None and task.fragment is None and task.kind not in _CDC
+    return max(task.size_bytes, 0) if whole else 0
 
 
 def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:
     """Return the number of rows of each row group of the task's file. Raises as `execute` does."""
     _check_locations(task, files)
+    if task.fragment is not None:
+        return [task.fragment.rows]
     with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
         return _counts(task, file)
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from tailer.plan import ChangeTask
 from tailer.read.batch_sizes import MAX_ROWS, ValueSizes
-from tailer.read.int96 import Int96
 from tailer.read.legacy_datetimes import OldCalendar
+from tailer.read.parquet.int96 import Int96
 from tailer.read.projection import Projection
 
 __all__ = ["Layout", "layout_of"]

@@ -20,8 +20,8 @@ from tailer.delta.partition_values import partition_scalar
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ROW_ID, VARIANT, has_variant, is_variant
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
-from tailer.read.int96 import Int96
 from tailer.read.legacy_datetimes import OldCalendar
+from tailer.read.parquet.int96 import Int96
 from tailer.schema.columns import FIELD_ID, physical_name, widens
 from tailer.variant import InvalidVariant, unshred
 from tailer.variant.nested import Change, Changes, changed

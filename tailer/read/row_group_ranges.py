@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.events import CHANGE_TYPE
-from tailer.read.footer import Footer
+from tailer.read.parquet.footer import Footer
 from tailer.stores.pieces import Range
 from tailer.stores.read_ahead import ReadAhead
 

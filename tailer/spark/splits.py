@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from tailer.changelog.carryovers import check_key, concerns, independent_parts, refine, refine_range
+from tailer.changelog.carryovers import concerns, independent_parts, refine, refine_range
 from tailer.changelog.row_index_pool import borrowed_index
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
+from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
@@ -123,7 +124,13 @@ def read_split(split: Split) -> Iterator[ChangeBatch]:
 
 
 def file_slices(plan: ChangePlan, after: Position | None = None, through: Position | None = None) -> list[FileSlice]:
-    """Return the plan's rows after `after` and up to `through` (None: all), one slice for each task that has any."""
+    """Return the plan's rows after `after` and up to `through` (None: all), one slice for each task that has any.
+
+    Raises `ConfigError` for a plan of a Lance dataset.
+    """
+    if any(task.fragment is not None for task in plan.tasks):
+        reason = f"{plan.table} is a Lance dataset, which executors cannot read"
+        raise ConfigError("engine", reason, 'Set engine = "local", or read it with tailer.changes.')
     found = [FileSlice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
     if through is None or through >= Position.end(plan.version):
         return found

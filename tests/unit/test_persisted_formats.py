@@ -29,6 +29,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
+from tailer.lance.table import dataset_id
 from tailer.pipeline.policy import Policy
 from tailer.plan import (
     END,
@@ -55,6 +56,11 @@ from tailer.start import Start
 from tailer.stores.local import LocalStore
 
 # App ids.
+
+
+def test_ids_of_lance_datasets() -> None:
+    assert dataset_id("/data/my.lance") == "bb89fdf7-35ff-52a5-bb53-21554f43f304"
+    assert dataset_id("s3://lake/my.lance") == "332a8b90-4f7f-50f2-9a65-e676ac57f0b5"
 
 
 def test_app_ids() -> None:
@@ -366,6 +372,11 @@ def test_task_numbers(columns: list[str], rules: PairingRules, old: int, new: in
     goes_on = renumbered(plan, rules, inside)
     assert numbers(goes_on) == [old * 2**32, old * 2**32 + 1]
     check_reading(goes_on, inside)
+
+
+def test_task_numbers_where_row_ids_alone_pair_rows() -> None:
+    plan = replace(planned(["id", "v"]), paired=True)
+    assert numbers(renumbered(plan, PairingRules())) == [413522752 * 2**32, 413522752 * 2**32 + 1]
 
 
 @pytest.mark.parametrize("number", [4, 5])

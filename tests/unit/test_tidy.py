@@ -61,7 +61,7 @@ LAYERS: Final = (
     Layer("table_log sink", "pyarrow"),
     Layer("delta", "anyio httpx2 msgspec pyarrow pyroaring"),
     Layer("lance", "pyarrow pyroaring"),
-    Layer("read", "pyarrow pyroaring"),
+    Layer("read", "lance pyarrow pyroaring"),
     Layer("engine", "anyio pyarrow"),
     Layer("changelog", "anyio duckdb pyarrow pyroaring"),
     Layer("progress", "msgspec pyarrow"),

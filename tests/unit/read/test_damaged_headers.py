@@ -12,7 +12,7 @@ import pytest
 from tailer.errors import DataCorrupt
 from tailer.read.batch_sizes import BATCH_BYTES
 from tailer.read.execute import execute
-from tailer.read.thrift import I32, LIST, STRUCT, behind, list_size, number, places, zigzag
+from tailer.read.parquet.thrift import I32, LIST, STRUCT, behind, list_size, number, places, zigzag
 from tests.support.tables.log_files import parquet, task
 
 RAW, KIND = pa.binary(12), pa.timestamp("us", "UTC")
@@ -160,7 +160,7 @@ def test_each_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: 
     assert NEAR in found
     corrupt = f"corrupt: {path}"
     assert corrupt in found
-    monkeypatch.setattr("tailer.read.int96.Int96._is_near", lambda *_: False)
+    monkeypatch.setattr("tailer.read.parquet.int96.Int96._is_near", lambda *_: False)
     for each, rows in zip(damaged, found, strict=True):
         path.write_bytes(each)
         exact = outcome(path)

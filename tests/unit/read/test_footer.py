@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.read.dictionary import Dictionary
-from tailer.read.footer import Footer
+from tailer.read.parquet.dictionary import Dictionary
+from tailer.read.parquet.footer import Footer
 from tests.support.tables.log_files import parquet
 
 ROWS = 1000

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.read.dictionary import Dictionary
-from tailer.read.footer import Chunk, Footer
-from tailer.read.thrift import I32, LIST, STRUCT, behind, fields, list_size
+from tailer.read.parquet.dictionary import Dictionary
+from tailer.read.parquet.footer import Chunk, Footer
+from tailer.read.parquet.thrift import I32, LIST, STRUCT, behind, fields, list_size
 
 __all__ = ["Int96"]
 

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.read.footer import REFERRING, Chunk
-from tailer.read.thrift import I32, STRUCT, places, signed, zigzag
+from tailer.read.parquet.footer import REFERRING, Chunk
+from tailer.read.parquet.thrift import I32, STRUCT, places, signed, zigzag
 
 __all__ = ["Dictionary"]
 

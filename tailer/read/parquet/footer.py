@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from tailer.read.thrift import I32, I64, LIST, STRUCT, behind, fields, list_size, places, signed
+from tailer.read.parquet.thrift import I32, I64, LIST, STRUCT, behind, fields, list_size, places, signed
 
 __all__ = ["REFERRING", "Chunk", "Footer"]
 
@@ -43,7 +43,7 @@ class Chunk:
 
     @classmethod
     def at(cls, data: bytes, found: dict[int, int]) -> Self:
-        """Return the chunk with values at these places. Raises as the functions of `tailer.read.thrift` do."""
+        """Return the chunk with values at these places. Raises as the functions of `tailer.read.parquet.thrift` do."""
         text_bytes = None
         if _SIZES in found:
             sizes = places(data, found[_SIZES])[0]

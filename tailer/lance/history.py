@@ -1,0 +1,186 @@
+"""The versions of a dataset in a store: listed, read, and found by time. All I/O of the format is here."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyroaring import BitMap
+
+from tailer.errors import (
+    ChangesUnavailable,
+    ConfigError,
+    FileOutsideTable,
+    LogCorrupt,
+    NotATable,
+    ObjectNotFound,
+    VersionGone,
+)
+from tailer.lance.changes import Deletions, Version, deletion_files
+from tailer.lance.columns import ColumnNames
+from tailer.lance.deletions import read_deletions
+from tailer.lance.features import refuse_unknown, uses_stable_row_ids
+from tailer.lance.fragment import DeletionFile, Fragment
+from tailer.lance.manifest import Manifest, parse_manifest
+from tailer.lance.protobuf import InvalidMessage
+from tailer.lance.schema import arrow_schema
+from tailer.lance.transaction import parse_transaction
+from tailer.lance.version_names import LARGEST, manifests
+from tailer.stores.location import is_readable, lies_in, parse_location
+from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject
+
+__all__ = ["VERSIONS", "Found", "History"]
+
+VERSIONS: Final = "_versions"
+_NOWHERE: Final = Path("/")  # base paths are absolute
+_KEPT_DELETIONS: Final = 256  # bitmaps of the last versions: a fragment that loses rows often loses more
+
+# What a bitmap was read from: the folder of the dataset or of a base path, and the file below it.
+_DeletionPath = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A manifest, and the file it was read from."""
+
+    meta: ObjectMeta
+    manifest: Manifest
+
+
+class History:
+    """The versions of the dataset at the root of `store`. `table_id`: its id in plans.
+
+    `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        table_id: str,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+    ) -> None:
+        self._store = store
+        self._table_id = table_id
+        self._open_store = open_store
+        self._allowed_roots = allowed_roots
+        self._padded = True  # whether names of manifests count down from the largest number
+        self._bitmaps: OrderedDict[_DeletionPath, BitMap] = OrderedDict()
+
+    @property
+    def uri(self) -> str:
+        """The dataset's location."""
+        return self._store.uri
+
+    async def listed(self) -> Mapping[int, str]:
+        """Return the name of each version's manifest, in ascending order. Raises `NotATable` where there is none."""
+        objects = await self._store.list(VERSIONS)
+        found = manifests(self.uri, (each.name.rpartition("/")[2] for each in objects))
+        if not found:
+            raise NotATable(self.uri, "no manifest in _versions", "a Lance dataset")
+        version, name = next(iter(found.items()))
+        self._padded = name != f"{version}.manifest"
+        return found
+
+    def name(self, version: int) -> str:
+        """Return the name of a version's manifest, in the scheme of the last listing."""
+        return f"{VERSIONS}/{LARGEST - version:020d}.manifest" if self._padded else f"{VERSIONS}/{version}.manifest"
+
+    async def read(self, version: int) -> Found | None:
+        """Read a version's manifest; None where it is missing. Raises `LogCorrupt`, `UnsupportedFeature`."""
+        uri = f"{self.uri}/{self.name(version)}"
+
+        def decode(stored: StoredObject) -> Found:
+            manifest = parse_manifest(stored.data, uri)
+            if manifest.version != version:
+                raise LogCorrupt(self.uri, self.name(version), f"it is of version {manifest.version}", version)
+            refuse_unknown(manifest, self.uri)
+            return Found(stored.meta, manifest)
+
+        try:
+            return await self._store.read(self.name(version), decode)
+        except ObjectNotFound:
+            return None
+
+    async def existing(self, version: int) -> Found:
+        """Read the manifest of a version that a listing showed. Raises `VersionGone` where it is gone since."""
+        found = await self.read(version)
+        if found is None:
+            raise await self.gone(version)
+        return found
+
+    async def gone(self, version: int) -> VersionGone:
+        """Build the error for a missing version, with those that there are."""
+        found = list(await self.listed())
+        return VersionGone(self.uri, version, found[0], found[-1])
+
+    def version(self, manifest: Manifest, before: Version | None, operation: str | None) -> Version:
+        """Return a version with its schema. `before`: the one that `operation` changed; None: not known."""
+        schema = arrow_schema(manifest, self.uri)
+        if before is None:
+            names = ColumnNames()
+        elif operation == "Overwrite":
+            names = before.names.after_overwrite(arrow_schema(before.manifest, self.uri), schema, manifest.version)
+        else:
+            names = before.names.extended(schema)
+        for base in manifest.base_paths.values():
+            self._root(base.path, manifest.version)
+        stable = uses_stable_row_ids(manifest)
+        fragments = manifest.fragments_by_id(self.uri)
+        return Version(self.uri, self._table_id, manifest, names.schema(schema), names, fragments, stable)
+
+    async def operation(self, manifest: Manifest) -> str | None:
+        """Return the operation that made a version; None where it is not known."""
+        try:
+            if manifest.transaction is not None:
+                return parse_transaction(manifest.transaction).operation
+            if manifest.transaction_file:
+                name = f"_transactions/{manifest.transaction_file}"
+                return await self._store.read(name, lambda stored: parse_transaction(stored.data).operation)
+        except (InvalidMessage, ObjectNotFound):
+            pass
+        return None
+
+    async def deletions(
+        self, before: Version | None, after: Version, operation: str | None
+    ) -> tuple[Deletions, Deletions]:
+        """Read the deletion files that a plan needs: of the version before, and of the one after."""
+        found: tuple[dict[int, BitMap], dict[int, BitMap]] = {}, {}
+        for version, fragment in deletion_files(before, after, operation):
+            assert fragment.deletion is not None, "deletion_files yields no other"
+            bitmap = await self._deleted(version, fragment, fragment.deletion, after.manifest.version)
+            found[version is after][fragment.id] = bitmap
+        return found
+
+    async def _deleted(self, version: Version, fragment: Fragment, file: DeletionFile, planned: int) -> BitMap:
+        manifest, path = version.manifest, file.path(fragment.id)
+        store = self._store
+        if file.base_id is not None:
+            base = manifest.base_paths.get(file.base_id)
+            if base is None:
+                reason = f"{path} is in the base path {file.base_id}, which it does not have"
+                raise LogCorrupt(self.uri, self.name(manifest.version), reason, planned)
+            store = self._open_store(self._root(base.path, planned))
+        key = store.uri, path
+        if key not in self._bitmaps:
+            try:
+                self._bitmaps[key] = await store.read(path, lambda stored: read_deletions(file.kind, stored.data))
+            except InvalidMessage as error:
+                raise LogCorrupt(self.uri, path, str(error), planned) from error
+            except ObjectNotFound as error:
+                raise ChangesUnavailable(self.uri, planned, f"its deletion file {path} is gone") from error
+            while len(self._bitmaps) > _KEPT_DELETIONS:
+                self._bitmaps.popitem(last=False)
+        self._bitmaps.move_to_end(key)
+        return self._bitmaps[key]
+
+    def _root(self, path: str, version: int) -> str:
+        """Return the location of a base path. Raises `FileOutsideTable` where it is not allowed."""
+        try:
+            location = parse_location(path, beside=_NOWHERE, where="base path")
+        except ConfigError as error:
+            raise FileOutsideTable(self.uri, version, path, is_readable(path)) from error
+        if not any(lies_in(location, root) for root in (self.uri, *self._allowed_roots)):
+            raise FileOutsideTable(self.uri, version, location, is_readable(location))
+        return location

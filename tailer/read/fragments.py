@@ -1,0 +1,272 @@
+"""Rows of Lance fragments: a task that names a fragment becomes change rows, as `tailer.read.execute.execute` says.
+
+pylance (extra `lance`) reads the rows; which of them changed was decided before, without it (`tailer.lance`). It is
+asked for one fragment of one version of the dataset, with the address of each row, so that a row's position is its
+offset in the fragment, whatever was deleted. Where few rows are wanted, it is asked for these alone.
+
+pylance names columns as the dataset does at that version. Tasks know them by the id of their field, which a rename does
+not change, so the columns get those ids as names before they are projected (`tailer.read.projection`).
+"""
+
+import base64
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap, BitMap64
+
+from tailer.delta import deletion_vector
+from tailer.errors import ConfigError, DataCorrupt, FileVacuumed, StorageUnavailable
+from tailer.errors.extras import how_to_install
+from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
+from tailer.read.data_files import Files
+from tailer.read.projection import Projection
+from tailer.read.row_bitmaps import positions_of, span
+
+if TYPE_CHECKING:
+    import lance
+    from lance.lance.schema import LanceField
+
+__all__ = ["execute_fragment", "rows_in_part"]
+
+_BATCH_BYTES: Final = 2**20
+_MAX_ROWS: Final = 8192
+_IO_BYTES: Final = 32 * 2**20  # read ahead of what is decoded, at most
+_CACHE_BYTES: Final = 16 * 2**20  # of file metadata, for all datasets
+_FEW: Final = 16  # of this many rows, one is few enough to be looked up by itself
+_ADDRESS: Final = "_rowaddr"
+_ROW_ID: Final = "_rowid"
+_OFFSETS: Final = 2**32  # of a fragment, in an address
+_LEGACY: Final = ("0.1", "legacy")  # versions of data files whose rows cannot be looked up by themselves
+_ROWS_ONLY: Final = (*_LEGACY, "2.0")  # and those whose batches have a number of rows, whatever their size
+_NOT_FOUND: Final = "not found"
+_STORE: Final = ("error performing", "timed out", "connection", "too many open files")
+
+
+def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files: Files) -> Iterator[ChangeBatch]:
+    """Yield the change rows of a task whose offset in its fragment is in `rows`, in ascending order.
+
+    Raises as `tailer.read.execute.execute`, and `ConfigError` where pylance is not installed.
+    """
+    wanted = _wanted(task, fragment, rows, files)
+    if wanted is not None and len(wanted) == 0:
+        return
+    updated = _loaded(task, None if task.refinement is None else task.refinement.updated, files)
+    with _translated(task):
+        dataset = _opened(task.uri, fragment.version, task.timestamp_ms, tuple(sorted(files.login(task.uri).items())))
+        scan = _Scan(task, fragment, dataset)
+        for found, offsets in scan.batches(wanted):
+            batch, positions = found, offsets
+            if wanted is not None:
+                ours = pc.is_in(positions, value_set=_within(wanted, positions))
+                batch, positions = batch.filter(ours), positions.filter(ours)
+            if batch.num_rows > 0:
+                columns = [*scan.projected(batch), *_metadata(task, positions, updated)]
+                changes = pa.RecordBatch.from_arrays(columns, schema=scan.schema)
+                yield ChangeBatch(task.table_id, task.version, task.index, changes, positions)
+
+
+def rows_in_part(fragment: FragmentRef, size_bytes: int, first_byte: int, end_byte: int) -> range:
+    """Return the offsets of the rows in a part of a fragment's bytes, where all rows are taken to be equally long."""
+
+    def row_at(byte: int) -> int:
+        return min(-(-byte * fragment.rows // max(size_bytes, 1)), fragment.rows)
+
+    return range(row_at(first_byte) if first_byte > 0 else 0, row_at(end_byte))
+
+
+def _wanted(task: ChangeTask, fragment: FragmentRef, rows: range, files: Files) -> BitMap64 | None:
+    """Return the offsets of the rows to deliver, those of deleted rows possibly among them; None: all rows."""
+    refinement = task.refinement
+    excluded = [task.exclude, None if refinement is None else refinement.dropped]
+    is_all = rows.start <= 0 and rows.stop >= fragment.rows
+    if is_all and fragment.chosen is None and task.include is None and not any(excluded):
+        return None
+    found = span(max(rows.start, 0), min(rows.stop, fragment.rows))
+    if fragment.chosen is not None:
+        found &= BitMap64(BitMap.deserialize(base64.b64decode(fragment.chosen)))
+    if (included := _loaded(task, task.include, files)) is not None:
+        found &= included
+    for each in excluded:
+        if (left_out := _loaded(task, each, files)) is not None:
+            found -= left_out
+    return found
+
+
+def _loaded(task: ChangeTask, ref: DeletionVectorRef | None, files: Files) -> BitMap64 | None:
+    return None if ref is None else deletion_vector.load(ref, task, files.read)
+
+
+def _within(wanted: BitMap64, positions: pa.Array) -> pa.Array:
+    """Return the wanted offsets between the first and the last of `positions`."""
+    if len(positions) == 0:
+        return pa.array([], pa.int64())
+    return positions_of(wanted & span(positions[0].as_py(), positions[-1].as_py() + 1))
+
+
+def _metadata(task: ChangeTask, positions: pa.Array, updated: BitMap64 | None) -> list[pa.Array]:
+    """Return the metadata columns of the rows at `positions`."""
+    is_delete = task.kind is TaskKind.DELETE
+    types = pa.repeat(pa.scalar((ChangeType.DELETE if is_delete else ChangeType.INSERT).value), len(positions))
+    if updated is not None:
+        image = ChangeType.UPDATE_PREIMAGE if is_delete else ChangeType.UPDATE_POSTIMAGE
+        types = pc.if_else(pc.is_in(positions, value_set=_within(updated, positions)), pa.scalar(image.value), types)
+    timestamp = pa.scalar(task.timestamp_ms * 1000, METADATA_FIELDS[-1].type)
+    version = pa.scalar(task.version, pa.int64())
+    return [types, pa.repeat(version, len(positions)), pa.repeat(timestamp, len(positions))]
+
+
+class _Scan:
+    """A scan of the columns that a task needs of its fragment."""
+
+    def __init__(self, task: ChangeTask, fragment: FragmentRef, dataset: "lance.LanceDataset") -> None:
+        self._task = task
+        self._ref = fragment
+        self._dataset = dataset
+        known = {number: name for name, number in fragment.columns}
+        own = dataset.schema
+        named = [_named(column, field, known) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
+        names = {renamed.name: column.name for column, renamed in zip(own, named, strict=True)}
+        tracked = any(ROW_TRACKING in (field.metadata or {}) for field in task.schema)
+        if tracked:
+            named.append(pa.field(_ROW_ID, pa.uint64()))
+        self._projection = Projection(task, pa.schema(named))
+        self._ids = tracked
+        self._types = {each.name: each.type for each in named}
+        wanted = self._projection.columns if any(self._projection.columns) else []
+        self._columns = {name: names[name] for name in wanted if name in names}
+        self.schema = self._projection.schema
+
+    def batches(self, wanted: BitMap64 | None) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """Yield batches, each with the offsets of its rows, among them all that are `wanted` (None: all)."""
+        fragment = self._dataset.get_fragment(self._ref.number)
+        if fragment is None:
+            raise DataCorrupt(self._task.table, self._task.version, self._task.uri, f"no fragment {self._ref.number}")
+        chosen, storage = None, self._dataset.data_storage_version
+        if wanted is not None and len(wanted) * _FEW < self._ref.rows and storage not in _LEGACY:
+            chosen = self._row_ids(fragment, wanted)
+        scanner = self._dataset.scanner(
+            columns=list(self._columns.values()),
+            fragments=[fragment],
+            with_row_address=True,
+            with_row_id=self._ids,
+            batch_size=_MAX_ROWS,
+            batch_size_bytes=None if storage in _ROWS_ONLY else _BATCH_BYTES,
+            batch_readahead=2,
+            io_buffer_size=_IO_BYTES,
+            blob_handling="all_binary",
+            scan_in_order=True,
+            row_addr_allowlist=chosen,
+        )
+        for batch in scanner.to_reader():
+            yield batch, _offsets(batch)
+
+    def projected(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Return the task's columns for the rows of a batch."""
+        columns = {name: batch[own] for name, own in self._columns.items()}
+        if self._ids:
+            columns[_ROW_ID] = batch[_ROW_ID]
+        renamed = [_relabelled(column, self._types[name]) for name, column in columns.items()]
+        if not renamed:  # a batch needs a column to have rows
+            renamed, columns = [batch[_ADDRESS]], {_ADDRESS: batch[_ADDRESS]}
+        return self._projection.apply(pa.RecordBatch.from_arrays(renamed, list(columns)), 0)
+
+    def _row_ids(self, fragment: "lance.LanceFragment", wanted: BitMap64) -> bytes:
+        """Return the ids of the rows at the offsets `wanted` as pylance takes them: stable ids, or else addresses."""
+        from lance.dataset import serialize_row_addrs  # noqa: PLC0415 - an extra
+
+        if not self._dataset.has_stable_row_ids:
+            first = self._ref.number * _OFFSETS
+            return serialize_row_addrs([first + offset for offset in wanted])
+        found: list[int] = []
+        for batch in fragment.scanner(columns=[], with_row_id=True, with_row_address=True).to_reader():
+            positions = _offsets(batch)
+            ours = pc.is_in(positions, value_set=_within(wanted, positions))
+            found += batch[_ROW_ID].filter(ours).to_pylist()
+        return serialize_row_addrs(found)
+
+
+def _offsets(batch: pa.RecordBatch) -> pa.Array:
+    return pc.bit_wise_and(batch[_ADDRESS].cast(pa.int64(), safe=False), pa.scalar(_OFFSETS - 1, pa.int64()))
+
+
+def _named(column: pa.Field, field: "LanceField", known: Mapping[int, str]) -> pa.Field:
+    """Name a column, and all fields within, by the ids of their fields."""
+    name = known.get(field.id(), str(field.id()))
+    return pa.field(name, _named_type(column.type, field, known), column.nullable)
+
+
+def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]) -> pa.DataType:
+    inner = field.children()
+    if pa.types.is_struct(kind):
+        return pa.struct([_named(each, child, known) for each, child in zip(kind, inner, strict=True)])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_named_type(kind.value_type, inner[0], known)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_named_type(kind.value_type, inner[0], known)))
+    if pa.types.is_map(kind):
+        key, value = inner[0].children()
+        item = kind.item_field.with_type(_named_type(kind.item_type, value, known))
+        return pa.map_(_named_type(kind.key_type, key, known), item)
+    return kind
+
+
+def _relabelled(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the same values with other names of nested fields."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column if column.type.equals(kind) else column.view(kind)
+
+
+@lru_cache(maxsize=8)
+def _opened(uri: str, version: int, _timestamp_ms: int, login: tuple[tuple[str, str], ...]) -> "lance.LanceDataset":
+    """Open a version of a dataset. `_timestamp_ms`: of the commit that is read; another dataset may take the place."""
+    # Its warnings, about indexes and the like, would go to standard error.
+    os.environ.setdefault("LANCE_LOG", "error")
+    try:
+        import lance  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(
+            "pylance", "is needed to read Lance datasets, and is not installed", how_to_install("lance")
+        ) from None
+    return lance.dataset(uri, version=version, storage_options=dict(login) or None, session=_session())
+
+
+@lru_cache(maxsize=1)
+def _session() -> Any:
+    import lance  # noqa: PLC0415 - an extra
+
+    return lance.Session(  # type: ignore[attr-defined]
+        index_cache_size_bytes=0, metadata_cache_size_bytes=_CACHE_BYTES
+    )
+
+
+@contextmanager
+def _translated(task: ChangeTask) -> Iterator[None]:
+    """Translate errors of pylance, which have no types of their own, into ours."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        text = str(error)
+        if _NOT_FOUND in text.lower():
+            raise FileVacuumed(task.table, task.version, _path_in(text, task.uri)) from error
+        if any(sign in text.lower() for sign in _STORE):
+            raise StorageUnavailable(task.uri, _first_line(text)) from error
+        raise DataCorrupt(task.table, task.version, task.uri, _first_line(text)) from error
+
+
+def _path_in(text: str, uri: str) -> str:
+    """Return the path that a text of pylance names as not found."""
+    found = re.search(r"[Nn]ot found: ([^,]+)", text)
+    return uri if found is None else f"{uri}/{found[1].rpartition(uri.rpartition('/')[2] + '/')[2]}"
+
+
+def _first_line(text: str) -> str:
+    """Return what pylance says, without the places in its own source."""
+    return re.sub(r", /\S+\.rs:\d+:\d+.*", "", text, flags=re.DOTALL)

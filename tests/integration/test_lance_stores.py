@@ -1,0 +1,38 @@
+"""Lance datasets in S3: the same changes as from a local disk, with the login of the store."""
+
+from pathlib import Path
+
+import lance
+import pytest
+
+import tailer
+from tests.support.daemon.commands import tailer as command
+from tests.support.s3.server import S3Server
+from tests.support.s3.tables import RemoteTable
+from tests.support.tables.lance_histories import LanceHistory, changes_of
+
+pytestmark = pytest.mark.stores
+
+
+def test_changes_from_s3(versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two histories, in a bucket that takes the login from the environment."""
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+    for seed in (3, 4):
+        history = LanceHistory(tmp_path / f"{seed}.lance", seed, stable=seed == 4)
+        history.grow(15)
+        remote = RemoteTable.copied(history.path, versitygw, versitygw.new_bucket())
+        assert changes_of(tailer.changes(remote.location)) == changes_of(tailer.changes(history.path))
+
+
+def test_wrong_keys_are_named_and_not_shown(
+    versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**versitygw.environment, "AWS_SECRET_ACCESS_KEY": "not+the+secret"}.items():
+        monkeypatch.setenv(name, value)
+    lance.write_dataset(LanceHistory(tmp_path / "a", 1, stable=False).open().to_table(), tmp_path / "t.lance")
+    remote = RemoteTable.copied(tmp_path / "t.lance", versitygw, versitygw.new_bucket())
+    done = command("tail", remote.location, "--from", "earliest", "--to", "latest")
+    assert done.returncode == 4
+    assert "SignatureDoesNotMatch" in done.stderr
+    assert "not+the+secret" not in done.stderr

@@ -1,0 +1,273 @@
+"""Lance datasets through the real commands and pipelines, beside pylance."""
+
+import json
+import random
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import lance
+import pyarrow as pa
+import pytest
+
+import tailer
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.tables import open_table
+from tailer.engine.local import LocalEngine
+from tailer.errors import (
+    ChangesUnavailable,
+    ConfigError,
+    FileOutsideTable,
+    FileVacuumed,
+    LogRewritten,
+    NotATable,
+    UnsupportedFeature,
+    VersionAhead,
+)
+from tailer.lance.table import dataset_id
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import Limits
+from tailer.plan import ChangePlan
+from tailer.read import fragments
+from tailer.spark.splits import file_slices
+from tailer.start import Start
+from tailer.stores.wakeup import TimerWake
+from tests.support.daemon.commands import tailer as command
+from tests.support.streams import Destination, become
+from tests.support.tables.lance_files import reflagged
+from tests.support.tables.lance_histories import LanceHistory
+
+
+def numbers(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "t": pa.array([f"t{each}" for each in ids])})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A dataset of three versions: an insert of 1, 2 and 3, a delete of 2, an insert of 4."""
+    lance.write_dataset(numbers(1, 2, 3), path := tmp_path / "orders")
+    lance.dataset(path).delete("id = 2")
+    lance.write_dataset(numbers(4), path, mode="append")
+    return path
+
+
+CHANGES = [(1, "insert", 1), (1, "insert", 2), (1, "insert", 3), (2, "delete", 2), (3, "insert", 4)]
+
+
+def read(path: Path, **options: object) -> list[tuple[int, str, int]]:
+    rows = (row for batch in tailer.changes(path, **options) for row in batch.to_pylist())  # type: ignore[arg-type]
+    return [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows]
+
+
+def manifest(path: Path, version: int) -> Path:
+    return path / "_versions" / f"{2**64 - 1 - version:020d}.manifest"
+
+
+def test_tail_prints_the_changes(path: Path) -> None:
+    done = command("tail", path, "--from", "earliest", "--to", "latest", "--format", "jsonl")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows] == CHANGES
+    assert rows[3] == {"id": 2, "t": "t2", **{key: rows[3][key] for key in rows[3] if key.startswith("_")}}
+    assert "changes of versions 1 to 3" in done.stderr
+
+
+def test_the_time_of_a_change_is_that_of_its_manifest(path: Path) -> None:
+    (batch,) = tailer.changes(path, start=2, end=2)
+    time: datetime = batch["_commit_timestamp"][0].as_py()
+    times: list[Any] = [each["timestamp"] for each in lance.dataset(path).versions() if each["version"] == 2]
+    assert abs(times[0].timestamp() - time.timestamp()) < 0.001
+    assert read(path, start=time) == CHANGES[3:]
+
+
+def test_a_snapshot_and_the_changes_after_it(path: Path) -> None:
+    assert read(path, start="snapshot") == [(3, "insert", 1), (3, "insert", 3), (3, "insert", 4)]
+    assert read(path, columns=["id"], start=3) == CHANGES[4:]
+
+
+def test_plan_names_fragments_and_needs_no_rows(path: Path) -> None:
+    done = command("plan", path, 2)
+    assert done.returncode == 0, done.stderr
+    assert '"fragment": {"version": 1, "number": 0, "rows": 3' in done.stdout
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(3))
+async def test_it_goes_on_after_any_transaction(tmp_path: Path, seed: int) -> None:
+    """Stopped after each transaction, whatever is open, it delivers what one run delivers."""
+    history, there, chance = LanceHistory(tmp_path / "t", 100 + seed, stable=seed > 0), Destination(), random.Random(1)
+    await anyio.to_thread.run_sync(history.grow, 12)
+    app_id = f"p/{dataset_id(str(history.path))}"
+    while (position := there.position(app_id)) is None or position.version < max(history.rows):
+        engine = ChangelogEngine(LocalEngine(), PairingRules())
+        log, limits = open_table(str(history.path)), Limits(max_rows=chance.randint(1, 20))
+        begin, end = Start.parse("earliest"), Start.parse("latest")
+        pipeline = row_pipeline("p", log, there.sink(), engine, TimerWake(), begin, end, limits=limits)
+        there.then = pipeline.stop
+        await pipeline.run()
+    wanted = await anyio.to_thread.run_sync(
+        lambda: [row for each in tailer.changes(history.path) for row in each.to_pylist()]
+    )
+    assert there.rows(app_id) == wanted
+
+
+def test_a_rewritten_column_gives_exact_pairs(path: Path) -> None:
+    """Rows without ids of their own are paired by their place in the fragment, equal ones are left out."""
+    dataset = lance.dataset(path)
+    values = pa.table({"id": pa.array([1, 3], pa.int64()), "t": ["t1", "new"]})
+    fragment = dataset.get_fragment(0)
+    assert fragment is not None
+    changed, fields = fragment.update_columns(values, left_on="id", right_on="id")
+    operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
+    lance.LanceDataset.commit(path, operation, read_version=3)
+    rows = [row for batch in tailer.changes(path, start=4) for row in batch.to_pylist()]
+    assert [(row["_change_type"], row["id"], row["t"]) for row in rows] == [
+        ("update_preimage", 3, "t3"),
+        ("update_postimage", 3, "new"),
+    ]
+
+
+def test_without_stable_ids_a_key_pairs_updates(path: Path) -> None:
+    lance.dataset(path).update({"t": "'new'"}, where="id = 3")
+    assert read(path, start=4) == [(4, "delete", 3), (4, "insert", 3)]
+    paired = read(path, start=4, compute_updates=True, key=["id"])
+    assert paired == [(4, "update_preimage", 3), (4, "update_postimage", 3)]
+
+
+def test_changes_before_a_cleanup_are_lost(path: Path) -> None:
+    """The version after a gap lacks the one before, and the next one can be read."""
+    lance.write_dataset(numbers(5), path, mode="append")
+    for version in (1, 2):
+        manifest(path, version).unlink()
+    assert read(path) == [(4, "insert", 5)]
+    with pytest.raises(ChangesUnavailable) as found:
+        read(path, start=3)
+    assert str(found.value) == f"{path}: version 3: version 2, from which it began, was cleaned up"
+
+
+def test_a_lost_file_is_named(path: Path) -> None:
+    (lost,) = [Path(file.path) for file in lance.dataset(path).get_fragments()[1].data_files()]
+    (path / "data" / lost).unlink()
+    with pytest.raises(FileVacuumed) as found:
+        read(path)
+    assert (found.value.version, found.value.path) == (3, f"{path}/data/{lost}")
+
+
+def test_a_lost_deletion_file_is_named(path: Path) -> None:
+    (lost,) = (path / "_deletions").iterdir()
+    lost.unlink()
+    with pytest.raises(ChangesUnavailable, match=f"its deletion file _deletions/{lost.name} is gone"):
+        read(path)
+
+
+def test_versions_before_an_unknown_feature_are_delivered(path: Path) -> None:
+    reflagged(manifest(path, 3), reader=2**20)
+    seen: list[int] = []
+    with pytest.raises(UnsupportedFeature, match="version 3 needs the reader feature flag 1048576"):
+        seen.extend(batch["_commit_version"][0].as_py() for batch in tailer.changes(path))
+    assert seen == [1, 2]
+
+
+def test_a_place_without_versions_is_no_dataset(tmp_path: Path) -> None:
+    (tmp_path / "t" / "_versions").mkdir(parents=True)
+    with pytest.raises(NotATable) as found:
+        read(tmp_path / "t")
+    assert str(found.value) == f"{tmp_path}/t: not a Lance dataset: no manifest in _versions"
+
+
+def test_a_version_that_does_not_exist_yet(path: Path) -> None:
+    with pytest.raises(VersionAhead):
+        read(path, start=9)
+
+
+def test_a_clone_needs_its_origin_allowed(path: Path, tmp_path: Path) -> None:
+    """A shallow clone has its data files in another dataset."""
+    lance.dataset(path).shallow_clone(tmp_path / "clone", 3)
+    clone = tmp_path / "clone"
+    with pytest.raises(FileOutsideTable, match=str(path)):
+        read(clone, start="snapshot")
+    rows = sorted(each[2] for each in read(clone, start="snapshot", allowed_roots=[path]))
+    assert rows == [1, 3, 4]
+    lance.dataset(clone).delete("id = 3")
+    assert read(clone, start=lance.dataset(clone).version, allowed_roots=[path])[0][1:] == ("delete", 3)
+
+
+@pytest.mark.anyio
+async def test_every_version_of_a_busy_writer_comes_once(path: Path) -> None:
+    """A writer commits while the dataset is followed, and renames no version; another has the old names."""
+    there, app_id, wanted = Destination(), f"p/{dataset_id(str(path))}", list(range(4, 24))
+    log, limits = open_table(str(path)), Limits(poll_interval_s=0.005)
+    pipeline = row_pipeline("p", log, there.sink(), LocalEngine(), log.make_wake(), Start.parse("4"), limits=limits)
+    async with anyio.create_task_group() as group:
+        group.start_soon(pipeline.run)
+        for number in wanted:
+            await anyio.to_thread.run_sync(lance.write_dataset, numbers(number), path, None, "append")
+        await become(lambda: (at := there.position(app_id)) is not None and at.version >= 23)
+        pipeline.stop()
+    assert [(row["_commit_version"], row["id"]) for row in there.rows(app_id)] == [(each, each) for each in wanted]
+
+
+@pytest.mark.anyio
+async def test_manifests_may_be_renamed_meanwhile(tmp_path: Path) -> None:
+    lance.write_dataset(numbers(1), path := tmp_path / "t", enable_v2_manifest_paths=False)
+    log = open_table(str(path))
+    await log.seek(1)
+    assert (await log.next_plan()) is not None
+    lance.dataset(path).migrate_manifest_paths_v2()  # type: ignore[no-untyped-call]
+    lance.write_dataset(numbers(2), path, mode="append")
+    found = [await log.next_plan() for _ in range(32)]
+    assert [plan.version for plan in found if plan is not None] == [2]
+
+
+@pytest.mark.anyio
+async def test_another_dataset_in_its_place_is_noticed(path: Path) -> None:
+    log = open_table(str(path))
+    await log.seek(4)
+    text = manifest(path, 2).read_bytes()
+    lance.write_dataset(numbers(5), path, mode="append")
+    manifest(path, 3).write_bytes(text)
+    with pytest.raises(LogRewritten):
+        await log.next_plan()
+
+
+def test_every_type_is_carried(tmp_path: Path) -> None:
+    columns = {
+        "half": pa.array([[1.5, 2.5]], pa.list_(pa.float16(), 2)),
+        "vector": pa.array([[1.5, 2.5]], pa.list_(pa.float32(), 2)),
+        "large": pa.array([b"x" * 100], pa.large_binary()),
+        "long": pa.array(["x"], pa.large_string()),
+        "unsigned": pa.array([2**64 - 1], pa.uint64()),
+        "at": pa.array([1], pa.timestamp("ns")),
+        "span": pa.array([1], pa.duration("ms")),
+        "day": pa.array([1], pa.date32()),
+        "hour": pa.array([1], pa.time64("us")),
+        "price": pa.array([1], pa.int32()).cast(pa.decimal128(12, 2)),
+        "word": pa.array(["a"]).dictionary_encode(),
+    }
+    dataset = lance.write_dataset(pa.table(columns), tmp_path / "t")
+    (batch,) = tailer.changes(tmp_path / "t")
+    found = pa.Table.from_batches([batch]).select(list(columns))
+    assert found.schema.types == dataset.schema.types
+    assert found.equals(dataset.to_table())
+
+
+@pytest.mark.anyio
+async def test_a_plan_is_the_same_after_json_and_executors_refuse_it(path: Path) -> None:
+    log = open_table(str(path))
+    await log.seek(2)
+    plan = await log.next_plan()
+    assert plan is not None
+    assert ChangePlan.from_json(plan.to_json()) == plan
+    with pytest.raises(ConfigError, match="is a Lance dataset, which executors cannot read"):
+        file_slices(plan)
+
+
+def test_a_dataset_without_pylance_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lance", None)
+    fragments._opened.cache_clear()
+    with pytest.raises(ConfigError) as found:
+        read(path)
+    assert "lake-tailer[lance]" in found.value.hint
