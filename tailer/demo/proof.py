@@ -4,37 +4,14 @@ The delivered events must be those of Spark's own change feed, each as often. Th
 a postimage adds a row, a delete or a preimage removes one.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-__all__ = ["Verdict", "judge"]
+from tailer.demo.writer import CHANGE, EFFECTS, METADATA, Verdict
 
-CHANGE: Final = "_change_type"
-METADATA: Final = (CHANGE, "_commit_version", "_commit_timestamp")
-EFFECTS: Final = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Row counts: `missing`, `unexpected` against Spark's feed; `lacking`, `left_over` against the table."""
-
-    events: Mapping[str, int]
-    missing: int
-    unexpected: int
-    rows: int
-    lacking: int
-    left_over: int
-
-    @property
-    def proved(self) -> bool:
-        """Return whether every event was delivered once, and their fold is the table."""
-        wrong = self.missing or self.unexpected or self.lacking or self.left_over
-        return not wrong and self.events.keys() <= EFFECTS.keys()
+__all__ = ["judge"]
 
 
 def judge(spark: SparkSession, table: Path, copy: Path) -> Verdict:

@@ -1,8 +1,7 @@
-"""The writer of the demonstration: a shop whose orders are placed, paid, corrected and cancelled."""
+"""The shop in a Delta table, written by Spark."""
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,8 +9,10 @@ import anyio
 from pyspark.sql import SparkSession
 
 from tailer.config.tables import open_table
+from tailer.demo.proof import judge
+from tailer.demo.writer import Commit, Verdict
 
-__all__ = ["Commit", "Shop"]
+__all__ = ["Shop"]
 
 _ORDER: Final = """
     id,
@@ -22,17 +23,12 @@ _ORDER: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A commit: its version, its operation, and the number of rows it touched."""
-
-    version: int
-    operation: str
-    rows: int | None
-
-
 class Shop:
-    """A writer of the table at `path`, with change feed and deletion vectors, in `rounds` of commits."""
+    """See `Writer`: of the table at `path`, in `rounds` of commits."""
+
+    name = "Spark"
+    scene = "the table orders, with change feed and deletion vectors"
+    reference = "Spark's own feed"
 
     def __init__(self, spark: SparkSession, path: Path, rounds: int) -> None:
         self._spark = spark
@@ -73,6 +69,10 @@ class Shop:
                 moved = f"UPDATE {self._table} SET country = 'NL' WHERE id % 13 = {number}"
                 yield self._commit("update", moved)
         yield self._commit("optimize", f"OPTIMIZE {self._table}")
+
+    def judge(self, copy: Path) -> Verdict:
+        """See `Writer.judge`."""
+        return judge(self._spark, self._path, copy)
 
     def _insert(self, first: int, end: int) -> Commit:
         return self._commit("insert", f"INSERT INTO {self._table} SELECT {_ORDER} FROM range({first}, {end}, 1, 1)")

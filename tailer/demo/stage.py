@@ -17,14 +17,12 @@ from tailer.config.pipelines import Settings
 from tailer.config.settings import load
 from tailer.daemon.standing import survey
 from tailer.demo.follower import DaemonDied, Event, Follower
-from tailer.demo.proof import EFFECTS, Verdict, judge
-from tailer.demo.shop import Commit, Shop
-from tailer.demo.spark import local_spark
+from tailer.demo.writer import EFFECTS, Commit, Verdict, Writer
 
 __all__ = ["play"]
 
 ROUNDS: Final = 5
-ALONE: Final = 3  # commits that Spark makes while the daemon is dead
+ALONE: Final = 3  # commits that are made while the daemon is dead
 SHOWN_EACH: Final = 2
 CATCH_UP_S: Final = 60.0
 
@@ -54,8 +52,10 @@ SIGNS: Final = {
 }
 
 
-def play(console: Console, rounds: int = ROUNDS) -> bool:
+def play(console: Console, rounds: int = ROUNDS, *, of_lance: bool = False) -> bool:
     """Run the demonstration in `rounds` of five commits; return whether the comparison succeeded.
+
+    `of_lance`: follow a Lance dataset, and no Delta table.
 
     All its files are removed at the end.
 
@@ -69,11 +69,9 @@ def play(console: Console, rounds: int = ROUNDS) -> bool:
         config.write_text(CONFIG)
         settings = load(config)
         show.say("demo", f"in {folder}, which is removed at the end; Ctrl-C stops the demonstration")
-        with show.waiting("starting Spark"):
-            spark = stack.enter_context(local_spark(folder))
-        shop = Shop(spark, folder / "orders", rounds)
-        with show.waiting("creating the table orders, with change feed and deletion vectors"):
-            show.commit(shop.open())
+        shop = _lance_shop(folder, rounds) if of_lance else _spark_shop(folder, rounds, show, stack)
+        with show.waiting(f"creating {shop.scene}"):
+            show.commit(shop.open(), shop.name)
         follower = Follower(config, folder / "daemon.log", show.event)
         try:
             _trade(shop, stack.enter_context(follower), show)
@@ -83,23 +81,37 @@ def play(console: Console, rounds: int = ROUNDS) -> bool:
         except DaemonDied as death:
             show.say("demo", str(death), "red")
             return False
-        with show.waiting("comparing the events with Spark's change feed"):
-            verdict = judge(spark, folder / "orders", folder / "orders_changes")
+        with show.waiting(f"comparing the events with {shop.reference}"):
+            verdict = shop.judge(folder / "orders_changes")
         show.verdict(verdict, shop)
         return verdict.proved
 
 
-def _trade(shop: Shop, follower: Follower, show: "_Show") -> None:
+def _spark_shop(folder: Path, rounds: int, show: "_Show", stack: ExitStack) -> Writer:
+    from tailer.demo.shop import Shop  # noqa: PLC0415 - Spark is an extra
+    from tailer.demo.spark import local_spark  # noqa: PLC0415 - Spark is an extra
+
+    with show.waiting("starting Spark"):
+        return Shop(stack.enter_context(local_spark(folder)), folder / "orders", rounds)
+
+
+def _lance_shop(folder: Path, rounds: int) -> Writer:
+    from tailer.demo.lance_shop import LanceShop  # noqa: PLC0415 - pylance is an extra
+
+    return LanceShop(folder / "orders", rounds)
+
+
+def _trade(shop: Writer, follower: Follower, show: "_Show") -> None:
     """Make the commits while the daemon follows, is killed, and is started again."""
     show.say("tailer", "the daemon runs: orders -> a Delta table (exactly once), orders -> this screen")
     kill_at = shop.commits * 2 // 5
     for number, commit in enumerate(shop.trade(), start=1):
-        show.commit(commit)
+        show.commit(commit, shop.name)
         if number == kill_at:
             # At no moment in particular: the commit just made is being delivered, or is not.
             time.sleep(random.uniform(0, 0.3))
             follower.kill()
-            show.say("tailer", "kill -9; Spark goes on without it", "bold red")
+            show.say("tailer", f"kill -9; {shop.name} goes on without it", "bold red")
         elif number == kill_at + ALONE:
             pid = follower.start()
             show.say(
@@ -138,10 +150,10 @@ class _Show:
         self.say("demo", what)
         return self._console.status(what)
 
-    def commit(self, commit: Commit) -> None:
-        """Print a commit of Spark."""
+    def commit(self, commit: Commit, writer: str) -> None:
+        """Print a commit of the writer."""
         rows = "" if commit.rows is None else f" of {commit.rows} rows"
-        self.say("Spark", f"v{commit.version:<3} {commit.operation}{rows}", "cyan")
+        self.say(writer, f"v{commit.version:<3} {commit.operation}{rows}", "cyan")
 
     def event(self, event: Event) -> None:
         """Print an event, if it is one of the first of its version. Called from the thread that reads the daemon."""
@@ -155,14 +167,14 @@ class _Show:
         more = " ..." if self._shown[version] == SHOWN_EACH else ""
         self.say("tailer", f"v{version:<3} {sign:<2} {values}{more}", style)
 
-    def verdict(self, verdict: Verdict, shop: Shop) -> None:
+    def verdict(self, verdict: Verdict, shop: Writer) -> None:
         """Print the result."""
         commits = ", ".join(f"{count} {operation}" for operation, count in shop.operations.items())
         events = ", ".join(f"{verdict.events.get(kind, 0)} {kind}" for kind in EFFECTS)
         lines = (
-            ("commits by Spark", f"{shop.operations.total()} ({commits})"),
+            (f"commits by {shop.name}", f"{shop.operations.total()} ({commits})"),
             ("events delivered", f"{sum(verdict.events.values())} ({events}), with one kill -9"),
-            ("compared to Spark's own feed", f"{verdict.missing} missing, {verdict.unexpected} too many"),
+            (f"compared to {shop.reference}", f"{verdict.missing} missing, {verdict.unexpected} too many"),
             ("rows of the table", str(verdict.rows)),
             ("compared to the fold of the events", f"{verdict.lacking} missing, {verdict.left_over} too many"),
         )

@@ -10,9 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
+import tailer as tailer_api
+from tailer.demo.lance_shop import LanceShop
 from tailer.demo.proof import judge
 from tests.support.daemon.commands import tailer
 from tests.support.spark.session import delta_jars
@@ -55,6 +59,39 @@ def test_the_daemon_is_killed_and_spark_finds_every_change_once(tmp_path: Path) 
     assert any("started again" in line for line in lines)
     assert lines[-1] == "PROVED: every change was delivered, exactly once"
     assert left_behind(tmp_path) == []
+
+
+def test_a_lance_dataset_is_proved_without_spark(tmp_path: Path) -> None:
+    script = SHORT.replace("rounds=1", "rounds=1, of_lance=True")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    assert any("kill -9; Lance goes on without it" in line for line in lines)
+    assert lines[-1] == "PROVED: every change was delivered, exactly once"
+    assert left_behind(tmp_path) == []
+
+
+def test_the_proof_of_a_lance_dataset_can_fail(tmp_path: Path) -> None:
+    """A copy of the changes that is right, one that lacks a row, and one that has a row twice."""
+    shop = LanceShop(tmp_path / "orders", 1)
+    shop.open()
+    assert [commit.operation for commit in shop.trade()].count("merge") == 1
+    changes = tailer_api.changes(tmp_path / "orders").to_arrow()
+    lacking, doubled = changes.slice(1), pa.concat_tables([changes, changes.slice(0, 1)])
+    verdicts = []
+    for number, rows in enumerate((changes, lacking, doubled)):
+        write_deltalake(copy := tmp_path / str(number), rows)
+        verdicts.append(shop.judge(copy))
+    assert [verdict.proved for verdict in verdicts] == [True, False, False]
+    assert (verdicts[1].missing, verdicts[1].lacking) == (1, 1)
+    assert (verdicts[2].unexpected, verdicts[2].left_over) == (1, 1)
 
 
 @pytest.mark.spark

@@ -70,7 +70,7 @@ LAYERS: Final = (
     Layer("shards", "anyio pyarrow"),
     Layer("spark", "anyio duckdb grpc msgspec py4j pyarrow pyspark"),
     Layer("daemon api", "anyio httpx2 msgspec opentelemetry pandas polars prometheus_client pyarrow starlette uvicorn"),
-    Layer("demo", "anyio delta pyspark rich"),
+    Layer("demo", "anyio delta deltalake lance pyarrow pyspark rich"),
     Layer("cli", "anyio click msgspec pyarrow rich"),
     Layer("__main__", "click"),
 )
