@@ -27,7 +27,9 @@ from tailer.errors import (
     UnsupportedFeature,
     VersionAhead,
 )
+from tailer.events import Gap
 from tailer.lance.table import dataset_id
+from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.sink_writer import Limits
 from tailer.plan import ChangePlan
@@ -271,3 +273,31 @@ def test_a_dataset_without_pylance_says_what_to_install(path: Path, monkeypatch:
     with pytest.raises(ConfigError) as found:
         read(path)
     assert "lake-tailer[lance]" in found.value.hint
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("reaction", [OnDataLoss.SKIP, OnDataLoss.RESNAPSHOT])
+async def test_a_pipeline_gets_past_a_cleanup(path: Path, reaction: OnDataLoss) -> None:
+    """Versions 4 to 6 are cleaned up before they are delivered: a gap, then what can be read; or all rows anew."""
+    there, app_id, end = Destination(), f"p/{dataset_id(str(path))}", Start.parse("latest")
+
+    async def run() -> None:
+        log, policy = open_table(str(path)), Policy(on_data_loss=reaction)
+        start = Start.parse("earliest")
+        await row_pipeline("p", log, there.sink(), LocalEngine(), TimerWake(), start, end, policy).run()
+
+    await run()
+    for number in range(5, 10):
+        await anyio.to_thread.run_sync(lance.write_dataset, numbers(number), path, None, "append")
+    for version in range(1, 7):
+        manifest(path, version).unlink()
+    await run()
+    rows = [(row["_commit_version"], row["_change_type"], row["id"]) for row in there.rows(app_id)]
+    (gap,) = there.events(app_id)
+    assert isinstance(gap, Gap)
+    if reaction is OnDataLoss.SKIP:
+        assert (gap.first_version, gap.version, gap.snapshot) == (4, 7, False)
+        assert rows == [*CHANGES, (8, "insert", 9)]
+    else:
+        assert (gap.first_version, gap.version, gap.snapshot) == (4, 8, True)
+        assert rows == [*CHANGES, *((8, "insert", each) for each in (1, 3, 4, 5, 6, 7, 8, 9))]
