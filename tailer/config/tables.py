@@ -6,7 +6,7 @@ from pathlib import Path
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.log.listing import LOG
 from tailer.delta.table import DeltaTableLog
-from tailer.lance.history import VERSIONS
+from tailer.lance.history import SUFFIX, VERSIONS
 from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.stores.location import is_local
@@ -54,7 +54,7 @@ def open_table(
 
 def _is_lance(location: str) -> bool:
     if not is_local(location):
-        return location.endswith(".lance")
+        return location.endswith(SUFFIX)
     return Path(location, VERSIONS).is_dir() and not Path(location, LOG).exists()
 
 

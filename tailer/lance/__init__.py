@@ -1,5 +1,9 @@
-"""Lance: from the manifests of a dataset to its versions.
+"""Lance: from the manifests of a dataset to plans.
 
+table           the versions behind the `TableLog` port
+history         the versions in a store: listed, read, found by time
+changes         which rows of which fragments changed, from one version to the next
+columns         physical names of columns
 version_names   the manifests in a `_versions` folder, in both naming schemes
 protobuf        the wire format of all metadata
 manifest        one version: schema, fragments, feature flags, transaction

@@ -15,6 +15,7 @@ from tailer.errors import (
     LogCorrupt,
     NotATable,
     ObjectNotFound,
+    StorageUnavailable,
     VersionGone,
 )
 from tailer.lance.changes import Deletions, Version, deletion_files
@@ -28,11 +29,14 @@ from tailer.lance.schema import arrow_schema
 from tailer.lance.transaction import parse_transaction
 from tailer.lance.version_names import LARGEST, manifests
 from tailer.stores.location import is_readable, lies_in, parse_location
-from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject
+from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject, in_thread
+from tailer.stores.uploads import UploadStore
 
-__all__ = ["VERSIONS", "Found", "History"]
+__all__ = ["SUFFIX", "VERSIONS", "Found", "History", "has_manifests"]
 
 VERSIONS: Final = "_versions"
+SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
+_MANIFEST: Final = ".manifest"
 _NOWHERE: Final = Path("/")  # base paths are absolute
 _KEPT_DELETIONS: Final = 256  # bitmaps of the last versions: a fragment that loses rows often loses more
 
@@ -184,3 +188,18 @@ class History:
         if not any(lies_in(location, root) for root in (self.uri, *self._allowed_roots)):
             raise FileOutsideTable(self.uri, version, location, is_readable(location))
         return location
+
+
+async def has_manifests(store: ObjectStore, folder: str) -> bool:
+    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`."""
+    if isinstance(store, UploadStore):
+        return folder.endswith(SUFFIX) and any(
+            name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}")
+        )
+    path = Path(store.uri, folder, VERSIONS)
+    try:
+        return await in_thread(lambda: any(each.name.endswith(_MANIFEST) for each in path.iterdir()))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StorageUnavailable(str(path), error.strerror or str(error)) from error

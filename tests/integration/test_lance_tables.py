@@ -11,11 +11,14 @@ import anyio
 import lance
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import tailer
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import TablePattern
 from tailer.config.tables import open_table
+from tailer.daemon.fleet.discovery import find_tables
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ChangesUnavailable,
@@ -36,6 +39,7 @@ from tailer.plan import ChangePlan
 from tailer.read import fragments
 from tailer.spark.splits import file_slices
 from tailer.start import Start
+from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
 from tests.support.daemon.commands import tailer as command
 from tests.support.streams import Destination, become
@@ -301,3 +305,11 @@ async def test_a_pipeline_gets_past_a_cleanup(path: Path, reaction: OnDataLoss) 
     else:
         assert (gap.first_version, gap.version, gap.snapshot) == (4, 8, True)
         assert rows == [*CHANGES, *((8, "insert", each) for each in (1, 3, 4, 5, 6, 7, 8, 9))]
+
+
+@pytest.mark.anyio
+async def test_a_template_finds_datasets_beside_delta_tables(path: Path) -> None:
+    write_deltalake(path.parent / "items", numbers(1))
+    (path.parent / "empty" / "_versions").mkdir(parents=True)
+    found = await find_tables(TablePattern(str(path.parent), ("*",)), Stores())
+    assert (found.tables, found.faults) == ({("orders",), ("items",)}, [])

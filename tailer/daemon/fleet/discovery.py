@@ -1,4 +1,4 @@
-"""Find the tables of a template: folders that fit its pattern and hold the log of a Delta table.
+"""Find the tables of a template: folders that fit its pattern and hold a Delta table or a Lance dataset.
 
 One listing with a delimiter for each folder that the pattern goes through, and one request for each folder at its end,
 unless that is a table which is followed already. Logs are not read.
@@ -14,6 +14,7 @@ import anyio
 from tailer.config.pipelines import Settings, TablePattern
 from tailer.delta.folders import has_log
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
+from tailer.lance.history import has_manifests
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
 
@@ -108,7 +109,8 @@ class _Search:
             return
         try:
             async with self._requests:
-                if await has_log(store, "/".join(names)):
+                folder = "/".join(names)
+                if await has_log(store, folder) or await has_manifests(store, folder):
                     self.found.tables.add(names)
         except TailerError as error:
             self.found.faults.append(error)
