@@ -82,7 +82,8 @@ def plan_changes(
 
     `deleted`, `remains`: the deleted offsets before and after, of the fragments that `deletion_files` names.
     """
-    if operation in _QUIET:
+    # The first version of a clone has all rows, though a clone is an operation that changes none.
+    if before is not None and operation in _QUIET:
         return _plan(after, operation, Regime.NONE, [])
     old, new = {} if before is None else before.fragments, after.fragments
     tracked = before is not None and before.stable_ids and after.stable_ids

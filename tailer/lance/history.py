@@ -2,10 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from anyio import sleep
 from pyroaring import BitMap
 
 from tailer.errors import (
@@ -16,8 +18,10 @@ from tailer.errors import (
     NotATable,
     ObjectNotFound,
     StorageUnavailable,
+    UnsupportedFeature,
     VersionGone,
 )
+from tailer.events import METADATA_FIELDS
 from tailer.lance.changes import Deletions, Version, deletion_files
 from tailer.lance.columns import ColumnNames
 from tailer.lance.deletions import read_deletions
@@ -37,6 +41,9 @@ __all__ = ["SUFFIX", "VERSIONS", "Found", "History", "has_manifests"]
 VERSIONS: Final = "_versions"
 SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
 _MANIFEST: Final = ".manifest"
+_RESERVED_NAMES: Final = frozenset(field.name for field in METADATA_FIELDS)
+_LOOKS: Final = 5
+_RENAMING_S: Final = 0.5
 _NOWHERE: Final = Path("/")  # base paths are absolute
 _KEPT_DELETIONS: Final = 256  # bitmaps of the last versions: a fragment that loses rows often loses more
 
@@ -78,9 +85,22 @@ class History:
         return self._store.uri
 
     async def listed(self) -> Mapping[int, str]:
-        """Return the name of each version's manifest, in ascending order. Raises `NotATable` where there is none."""
+        """Return the name of each version's manifest, in ascending order. Raises `NotATable` where there is none.
+
+        While a writer renames all manifests, there are names of both schemes: that is waited for.
+        """
+        for _ in range(_LOOKS - 1):
+            with suppress(LogCorrupt):
+                return self._note(await self._list())
+            await sleep(_RENAMING_S)
+        return self._note(await self._list())
+
+    async def _list(self) -> Mapping[int, str]:
         objects = await self._store.list(VERSIONS)
-        found = manifests(self.uri, (each.name.rpartition("/")[2] for each in objects))
+        return manifests(self.uri, (each.name.rpartition("/")[2] for each in objects))
+
+    def _note(self, found: Mapping[int, str]) -> Mapping[int, str]:
+        """Note the scheme of the names."""
         if not found:
             raise NotATable(self.uri, "no manifest in _versions", "a Lance dataset")
         version, name = next(iter(found.items()))
@@ -122,6 +142,10 @@ class History:
     def version(self, manifest: Manifest, before: Version | None, operation: str | None) -> Version:
         """Return a version with its schema. `before`: the one that `operation` changed; None: not known."""
         schema = arrow_schema(manifest, self.uri)
+        for name in schema.names:
+            if name.lower() in _RESERVED_NAMES:
+                reason = "change rows have a metadata column of that name"
+                raise UnsupportedFeature(self.uri, f"column {name}", manifest.version, reason)
         if before is None:
             names = ColumnNames()
         elif operation == "Overwrite":

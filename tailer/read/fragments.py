@@ -40,6 +40,7 @@ _MAX_ROWS: Final = 8192
 _IO_BYTES: Final = 32 * 2**20  # read ahead of what is decoded, at most
 _CACHE_BYTES: Final = 16 * 2**20  # of file metadata, for all datasets
 _FEW: Final = 16  # of this many rows, one is few enough to be looked up by itself
+_BLOBS: Final = "all_binary"
 _ADDRESS: Final = "_rowaddr"
 _ROW_ID: Final = "_rowid"
 _OFFSETS: Final = 2**32  # of a fragment, in an address
@@ -130,7 +131,8 @@ class _Scan:
         self._ref = fragment
         self._dataset = dataset
         known = {number: name for name, number in fragment.columns}
-        own = dataset.schema
+        # A blob is read as binary, though the dataset has it as a struct with a place.
+        own = dataset.scanner(blob_handling=_BLOBS).projected_schema
         named = [_named(column, field, known) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
         names = {renamed.name: column.name for column, renamed in zip(own, named, strict=True)}
         tracked = any(ROW_TRACKING in (field.metadata or {}) for field in task.schema)
@@ -160,7 +162,7 @@ class _Scan:
             batch_size_bytes=None if storage in _ROWS_ONLY else _BATCH_BYTES,
             batch_readahead=2,
             io_buffer_size=_IO_BYTES,
-            blob_handling="all_binary",
+            blob_handling=_BLOBS,
             scan_in_order=True,
             row_addr_allowlist=chosen,
         )
@@ -204,6 +206,8 @@ def _named(column: pa.Field, field: "LanceField", known: Mapping[int, str]) -> p
 
 def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]) -> pa.DataType:
     inner = field.children()
+    if isinstance(kind, pa.BaseExtensionType):
+        return _named_type(kind.storage_type, field, known)
     if pa.types.is_struct(kind):
         return pa.struct([_named(each, child, known) for each, child in zip(kind, inner, strict=True)])
     if pa.types.is_list(kind):

@@ -217,6 +217,9 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
     if pa.types.is_list(wanted) and _is_list(found):
         element = _as_in_file(wanted.value_type, found.value_type, f"{path}.element", corrupt)
         return pa.list_(pa.field("element", element))
+    if pa.types.is_large_list(wanted) and pa.types.is_large_list(found):
+        element = _as_in_file(wanted.value_type, found.value_type, f"{path}.element", corrupt)
+        return pa.large_list(pa.field("element", element))
     if pa.types.is_map(wanted) and pa.types.is_map(found):
         key = _as_in_file(wanted.key_type, found.key_type, f"{path}.key", corrupt)
         return pa.map_(key, _as_in_file(wanted.item_type, found.item_type, f"{path}.value", corrupt))

@@ -25,6 +25,7 @@ from tailer.errors import (
     ConfigError,
     FileOutsideTable,
     FileVacuumed,
+    LogCorrupt,
     LogRewritten,
     NotATable,
     UnsupportedFeature,
@@ -252,12 +253,45 @@ def test_every_type_is_carried(tmp_path: Path) -> None:
         "hour": pa.array([1], pa.time64("us")),
         "price": pa.array([1], pa.int32()).cast(pa.decimal128(12, 2)),
         "word": pa.array(["a"]).dictionary_encode(),
+        "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+        "structs": pa.array([[{"x": 1}]], pa.large_list(pa.struct([("x", pa.int32())]))),
+        "pairs": pa.array([[{"x": 1}]], pa.list_(pa.struct([("x", pa.int32())]), 1)),
+        "nothing": pa.nulls(1),
     }
-    dataset = lance.write_dataset(pa.table(columns), tmp_path / "t")
+    dataset = lance.write_dataset(pa.table(columns), tmp_path / "t", data_storage_version="2.2")
     (batch,) = tailer.changes(tmp_path / "t")
     found = pa.Table.from_batches([batch]).select(list(columns))
     assert found.schema.types == dataset.schema.types
     assert found.equals(dataset.to_table())
+
+
+def test_extension_types_are_what_they_are_stored_as(tmp_path: Path) -> None:
+    """JSON is text, a UUID is bytes, and a blob is read whole."""
+    blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    values = [pa.array(['{"a":1}'], pa.json_(pa.string())), pa.array([b"0" * 16], pa.uuid())]
+    schema = pa.schema([("json", values[0].type), ("uuid", values[1].type), blob])
+    table = pa.table([*values, pa.array([b"xx"], pa.large_binary())], schema=schema)
+    lance.write_dataset(table, tmp_path / "t", data_storage_version="2.2")
+    (row,) = (row for batch in tailer.changes(tmp_path / "t") for row in batch.to_pylist())
+    assert (row["json"], row["uuid"], row["blob"]) == ('{"a":1}', b"0" * 16, b"xx")
+
+
+def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1], "_change_type": [1]}), tmp_path / "t")
+    with pytest.raises(UnsupportedFeature, match="column _change_type: change rows have a metadata column"):
+        read(tmp_path / "t")
+
+
+def test_a_clone_of_a_first_version_has_its_rows(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(numbers(1), tmp_path / "t")
+    dataset.shallow_clone(tmp_path / "clone", 1)
+    assert read(tmp_path / "clone", allowed_roots=[tmp_path / "t"]) == [(1, "insert", 1)]
+
+
+def test_names_of_both_schemes_are_refused_if_they_stay(path: Path) -> None:
+    (path / "_versions" / "1.manifest").write_bytes(manifest(path, 1).read_bytes())
+    with pytest.raises(LogCorrupt, match=r"_versions/1\.manifest: named by version"):
+        read(path)
 
 
 @pytest.mark.anyio

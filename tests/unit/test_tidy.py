@@ -60,7 +60,7 @@ LAYERS: Final = (
     Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),
     Layer("delta", "anyio httpx2 msgspec pyarrow pyroaring"),
-    Layer("lance", "pyarrow pyroaring"),
+    Layer("lance", "anyio pyarrow pyroaring"),
     Layer("read", "lance pyarrow pyroaring"),
     Layer("engine", "anyio pyarrow"),
     Layer("changelog", "anyio duckdb pyarrow pyroaring"),
