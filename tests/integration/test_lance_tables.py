@@ -11,9 +11,10 @@ import anyio
 import lance
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 import tailer
+from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import TablePattern
@@ -347,3 +348,29 @@ async def test_a_template_finds_datasets_beside_delta_tables(path: Path) -> None
     (path.parent / "empty" / "_versions").mkdir(parents=True)
     found = await find_tables(TablePattern(str(path.parent), ("*",)), Stores())
     assert (found.tables, found.faults) == ({("orders",), ("items",)}, [])
+
+
+@pytest.mark.anyio
+async def test_delta_has_the_values_of_types_that_it_lacks(tmp_path: Path) -> None:
+    """Vectors are arrays, at any depth and with nulls; every value is the same number or text."""
+    vectors = pa.array([[1.5, None], None, [-0.0, 2.5]], pa.list_(pa.float16(), 2))
+    table = pa.table(
+        {
+            "vector": vectors,
+            "inside": pa.StructArray.from_arrays([vectors.cast(pa.list_(pa.float32(), 2))], ["v"]),
+            "large": pa.array(["a", None, "b"], pa.large_string()),
+            "bytes": pa.array([b"a", None, b""], pa.large_binary()),
+            "unsigned": pa.array([2**64 - 1, None, 0], pa.uint64()),
+            "small": pa.array([255, None, 0], pa.uint8()),
+            "word": pa.array(["x", None, "x"]).dictionary_encode(),
+            "at": pa.array([1, None, -1], pa.timestamp("ms")),
+        }
+    )
+    await anyio.to_thread.run_sync(lance.write_dataset, table, tmp_path / "t")
+    log, sink = open_table(str(tmp_path / "t")), DeltaSink("delta", str(tmp_path / "copy"))
+    begin, end = Start.parse("earliest"), Start.parse("latest")
+    await row_pipeline("p", log, sink, LocalEngine(), TimerWake(), begin, end).run()
+    found = DeltaTable(tmp_path / "copy").to_pyarrow_table().select(table.schema.names)
+    assert found.to_pylist() == table.to_pylist()
+    assert found.schema.field("vector").type.value_type == pa.float32()
+    assert found.schema.field("unsigned").type == pa.decimal128(20, 0)
