@@ -38,7 +38,7 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, Files
-from tailer.read.fragments import execute_fragment, rows_in_part
+from tailer.read.fragments import count_rows, execute_fragment, rows_in_part
 from tailer.read.layout import layout_of
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import Int96
@@ -126,7 +126,7 @@ def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:
     """Return the number of rows of each row group of the task's file. Raises as `execute` does."""
     _check_locations(task, files)
     if task.fragment is not None:
-        return [task.fragment.rows]
+        return [count_rows(task, task.fragment, files)]
     with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
         return _counts(task, file)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import lance
     from lance.lance.schema import LanceField
 
-__all__ = ["execute_fragment", "rows_in_part"]
+__all__ = ["count_rows", "execute_fragment", "rows_in_part"]
 
 _BATCH_BYTES: Final = 2**20
 _MAX_ROWS: Final = 8192
@@ -60,8 +60,7 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
         return
     updated = _loaded(task, None if task.refinement is None else task.refinement.updated, files)
     with _translated(task):
-        dataset = _opened(task.uri, fragment.version, task.timestamp_ms, tuple(sorted(files.login(task.uri).items())))
-        scan = _Scan(task, fragment, dataset)
+        scan = _Scan(task, fragment, _dataset(task, fragment, files))
         for found, offsets in scan.batches(wanted):
             batch, positions = found, offsets
             if wanted is not None:
@@ -71,6 +70,17 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
                 columns = [*scan.projected(batch), *_metadata(task, positions, updated)]
                 changes = pa.RecordBatch.from_arrays(columns, schema=scan.schema)
                 yield ChangeBatch(task.table_id, task.version, task.index, changes, positions)
+
+
+def count_rows(task: ChangeTask, fragment: FragmentRef, files: Files) -> int:
+    """Return the number of physical rows of a task's fragment, and read one of them. Raises as `execute_fragment`."""
+    with _translated(task):
+        dataset = _dataset(task, fragment, files)
+        found = dataset.get_fragment(fragment.number)
+        if found is None:
+            raise _lacks(task, fragment)
+        found.scanner(limit=1, columns=dataset.schema.names[:1]).to_table()
+        return int(found.physical_rows)
 
 
 def rows_in_part(fragment: FragmentRef, size_bytes: int, first_byte: int, end_byte: int) -> range:
@@ -149,7 +159,7 @@ class _Scan:
         """Yield batches, each with the offsets of its rows, among them all that are `wanted` (None: all)."""
         fragment = self._dataset.get_fragment(self._ref.number)
         if fragment is None:
-            raise DataCorrupt(self._task.table, self._task.version, self._task.uri, f"no fragment {self._ref.number}")
+            raise _lacks(self._task, self._ref)
         chosen, storage = None, self._dataset.data_storage_version
         if wanted is not None and len(wanted) * _FEW < self._ref.rows and storage not in _LEGACY:
             chosen = self._row_ids(fragment, wanted)
@@ -226,6 +236,17 @@ def _relabelled(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return column if column.type.equals(kind) else column.view(kind)
+
+
+def _lacks(task: ChangeTask, fragment: FragmentRef) -> DataCorrupt:
+    reason = f"version {fragment.version} has no fragment {fragment.number}"
+    return DataCorrupt(task.table, task.version, task.uri, reason)
+
+
+def _dataset(task: ChangeTask, fragment: FragmentRef, files: Files) -> "lance.LanceDataset":
+    """Return the dataset as of the fragment's version."""
+    login = tuple(sorted(files.login(task.uri).items()))
+    return _opened(task.uri, fragment.version, task.timestamp_ms, login)
 
 
 @lru_cache(maxsize=8)
