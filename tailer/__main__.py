@@ -14,12 +14,13 @@ code  meaning
 If several pipelines ended with errors, the code is that of the most severe one: 1, then 3, 2, 4.
 """
 
+import atexit
 import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 from click.shell_completion import shell_complete
@@ -31,6 +32,7 @@ from tailer.errors import SinkError, TailerError
 __all__ = ["main"]
 
 GRAVITY: Final = (1, 3, 2, 4)
+_WITH_THREADS: Final = frozenset({"obstore", "lance"})
 COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 
 
@@ -49,7 +51,19 @@ def main() -> None:
         _say("hint", "Run it again with a writable output; what was printed may be incomplete.", "yellow")
         code = SinkError.exit_code
     flush_errors()
-    sys.exit(code)
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End the process.
+
+    Threads of obstore and pylance go on while the interpreter goes away, and sometimes abort the process over that. So
+    the work that is due at the end is done, and the interpreter is left alone.
+    """
+    if _WITH_THREADS.isdisjoint(sys.modules):
+        sys.exit(code)
+    atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing does; there is no public name
+    os._exit(code)
 
 
 def _run() -> int:
