@@ -46,7 +46,7 @@ _ROW_ID: Final = "_rowid"
 _OFFSETS: Final = 2**32  # of a fragment, in an address
 _LEGACY: Final = ("0.1", "legacy")  # versions of data files whose rows cannot be looked up by themselves
 _ROWS_ONLY: Final = (*_LEGACY, "2.0")  # and those whose batches have a number of rows, whatever their size
-_NOT_FOUND: Final = "not found"
+_NOT_FOUND: Final = re.compile(r"[Nn]ot found: ([^,]*/[^,]*)")
 _STORE: Final = ("error performing", "timed out", "connection", "too many open files")
 
 
@@ -279,17 +279,17 @@ def _translated(task: ChangeTask) -> Iterator[None]:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
         text = str(error)
-        if _NOT_FOUND in text.lower():
-            raise FileVacuumed(task.table, task.version, _path_in(text, task.uri)) from error
+        if (path := _missing(text, task.uri)) is not None:
+            raise FileVacuumed(task.table, task.version, path) from error
         if any(sign in text.lower() for sign in _STORE):
             raise StorageUnavailable(task.uri, _first_line(text)) from error
         raise DataCorrupt(task.table, task.version, task.uri, _first_line(text)) from error
 
 
-def _path_in(text: str, uri: str) -> str:
-    """Return the path that a text of pylance names as not found."""
-    found = re.search(r"[Nn]ot found: ([^,]+)", text)
-    return uri if found is None else f"{uri}/{found[1].rpartition(uri.rpartition('/')[2] + '/')[2]}"
+def _missing(text: str, uri: str) -> str | None:
+    """Return the path that a text of pylance names as not found, if any."""
+    found = _NOT_FOUND.search(text)
+    return None if found is None else f"{uri}/{found[1].rpartition(uri.rpartition('/')[2] + '/')[2]}"
 
 
 def _first_line(text: str) -> str:
