@@ -128,9 +128,7 @@ def file_slices(plan: ChangePlan, after: Position | None = None, through: Positi
 
     Raises `ConfigError` for a plan of a Lance dataset.
     """
-    if any(task.fragment is not None for task in plan.tasks):
-        reason = f"{plan.table} is a Lance dataset, which executors cannot read"
-        raise ConfigError("engine", reason, 'Set engine = "local", or read it with tailer.changes.')
+    _check_readable(plan)
     found = [FileSlice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
     if through is None or through >= Position.end(plan.version):
         return found
@@ -164,8 +162,10 @@ def diff_splits(
 
     See `tailer.changelog.carryovers.concerns`. The splits have similar sizes where possible.
 
-    Raises `ConfigError` if rows lack a column of the key, `DataCorrupt` for invalid partition values.
+    Raises `ConfigError` if rows lack a column of the key, or are in a Lance dataset; `DataCorrupt` for invalid
+    partition values.
     """
+    _check_readable(plan)
     check_key(plan, rules)
     parts = independent_parts(plan, rules)
     changed = [part for part in parts if concerns(part, rules)]
@@ -173,6 +173,12 @@ def diff_splits(
     groups = _grouped(changed, sizes, _split_bytes(sum(sizes), MAX_SPLIT_BYTES))
     alone = [each for part in parts if not concerns(part, rules) for each in file_slices(part)]
     return [DiffSplit(_united(group), rules, files) for group in groups], alone
+
+
+def _check_readable(plan: ChangePlan) -> None:
+    if any(task.fragment is not None for task in plan.tasks):
+        reason = f"{plan.table} is a Lance dataset, which executors cannot read"
+        raise ConfigError("engine", reason, 'Set engine = "local", or read it with tailer.changes.')
 
 
 def _united(parts: Sequence[ChangePlan]) -> ChangePlan:

@@ -58,6 +58,7 @@ from tailer.config.options import faults_of, from_texts, option_names
 from tailer.config.tables import open_files, open_table
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
+from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.locations import Locations, location_of, roots_of, stores_of
@@ -137,8 +138,12 @@ class SourceOptions:
     stores: Stores = field(default_factory=Stores)
 
     def open_table(self) -> TableLog:
-        """Open the log of the table; no I/O."""
-        return open_table(self.path, self.stores, allowed_roots=self.allowed_roots)
+        """Open the log of the table. Raises `ConfigError` for a Lance dataset, which executors cannot read."""
+        table = open_table(self.path, self.stores, allowed_roots=self.allowed_roots)
+        if isinstance(table, LanceTableLog):
+            reason = "is a Lance dataset, which executors cannot read"
+            raise ConfigError(self.path, reason, "Read it with tailer.changes, or follow it with a pipeline.")
+        return table
 
     def open_files(self) -> DataFiles:
         """Make what opens the table's files, on any machine; no I/O."""

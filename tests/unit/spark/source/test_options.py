@@ -360,3 +360,9 @@ def test_columns_are_spelled_as_the_table_spells_them() -> None:
     with pytest.raises(ConfigError, match="columns: no column 'amout'") as caught:
         options(columns="amout").spelled_as(["id", "Amount"])
     assert caught.value.remedy == "The columns are: id, Amount. Did you mean 'Amount'?"
+
+
+def test_a_lance_dataset_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "t" / "_versions").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is a Lance dataset, which executors cannot read"):
+        SourceOptions(path=str(tmp_path / "t")).open_table()
