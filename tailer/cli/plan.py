@@ -27,8 +27,8 @@ __all__ = ["command"]
 def command(table: str, version: int, allowed_roots: tuple[str, ...]) -> None:
     """Print what one version changed, as a plan in JSON.
 
-    TABLE is the folder that contains _delta_log, or its URI. `ChangePlan.from_json` reads the JSON; its
-    schemas are in Arrow's serialized form. On a terminal a readable summary follows.
+    TABLE is the folder of a Delta table or of a Lance dataset, or its URI. `ChangePlan.from_json` reads the
+    JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows.
     """
     roots = locations(allowed_roots)
     plan = anyio.run(_plan, parse_location(table, Path.cwd(), "TABLE"), version, roots)

@@ -120,9 +120,9 @@ def command(
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder that contains _delta_log, or its URI. Without --to the table is followed, like
-    `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard error
-    names the first version and, on a terminal, the current step.
+    TABLE is the folder of a Delta table or of a Lance dataset, or its URI. Without --to the table is followed,
+    like `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard
+    error names the first version and, on a terminal, the current step.
     """
     policy = Policy(_names("--columns", columns), row_ids)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)

@@ -24,7 +24,7 @@
     poll_interval_s = 2.0
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
-    table = "/data/orders"        # the folder that contains _delta_log, or its URI
+    table = "/data/orders"        # the folder of a Delta table or of a Lance dataset, or its URI
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all

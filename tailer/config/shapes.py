@@ -17,7 +17,7 @@ from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
 __all__ = ["MISSING", "FileShape", "KindTable", "PipelineShape", "SparkShape", "StoreShape"]
 
 MISSING: Final = {
-    "table": 'Add the folder that contains _delta_log, for example table = "/data/orders".',
+    "table": 'Add the folder that contains _delta_log (or _versions), for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
     "kind": 'Add the kind of the sink, for example kind = "delta".',
     "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
@@ -59,7 +59,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    # the folder that contains _delta_log, or its URI, such as s3://lake/orders; with *: a template (operations.md)
+    # the folder of a Delta table or a Lance dataset, or its URI: s3://lake/orders; with *: a template (operations.md)
     table: str
     # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
     start: str = "earliest"
