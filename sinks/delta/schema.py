@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.typed import Misfit, fits, unite
-from tailer.events import is_variant, type_text
+from tailer.events import has_variant, is_struct, is_variant, type_text
 
 __all__ = [
     "Differences",
@@ -109,7 +109,10 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The way rows go into a table: their `schema`, the columns `added`, and those `missing`, which become null."""
+    """The way rows go into a table: their `schema`, the columns `added`, and those `missing`, which become null.
+
+    Beside Variants no column is missing: the rows have all columns of the table (`sinks.delta.variants`).
+    """
 
     schema: pa.Schema
     added: Sequence[str] = ()
@@ -134,7 +137,7 @@ def partition_problems(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
         if position < 0:
             problems.append(f"there is no column {name}")
         elif schema.field(position).type not in _PARTITION_TYPES:
-            problems.append(f"{name} is {schema.field(position).type}")
+            problems.append(f"{name} is {type_text(schema.field(position).type)}")
     return problems
 
 
@@ -175,8 +178,11 @@ def fit(table: pa.Schema | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
     # The table's fields first, so that a struct has all of them: delta-rs does not fill fields missing in a map.
     names = set(rows.names)
     united = unite(earlier, unite(pa.schema([column for column in table if column.name in names]), rows))
-    _check_spelling(unite(table, united))
+    whole = unite(table, united)
+    _check_spelling(whole)
     differences = compare(table, united)
+    if any(has_variant(column.type) for column in whole):
+        return Fit(whole, differences.added)
     return Fit(united, differences.added, differences.missing)
 
 
@@ -232,6 +238,8 @@ def _is_far(days: pa.Array) -> bool:
 
 
 def _has_delta_type(kind: pa.DataType) -> bool:
+    if is_variant(kind):
+        return True
     if pa.types.is_nested(kind):
         # Delta has a struct without fields, but Parquet has not.
         plain = (pa.types.is_struct(kind) and kind.num_fields > 0) or pa.types.is_list(kind) or pa.types.is_map(kind)
@@ -275,7 +283,7 @@ def _compare_structs(table: list[pa.Field], rows: list[pa.Field], prefix: str, f
 def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Differences) -> None:
     if fits(rows, table):
         return
-    if pa.types.is_struct(table) and pa.types.is_struct(rows):
+    if is_struct(table) and is_struct(rows):
         _compare_structs(list(table), list(rows), f"{path}.", found)
     elif pa.types.is_list(table) and pa.types.is_list(rows):
         _compare_types(table.value_type, rows.value_type, f"{path}.element", found)
@@ -283,7 +291,7 @@ def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Diff
         _compare_types(table.key_type, rows.key_type, f"{path}.key", found)
         _compare_types(table.item_type, rows.item_type, f"{path}.value", found)
     else:
-        found.conflicts.append(f"{path} ({table} in the table, {rows} in the rows)")
+        found.conflicts.append(f"{path} ({type_text(table)} in the table, {type_text(rows)} in the rows)")
 
 
 def maps_columns(configuration: Mapping[str, str | None]) -> bool:

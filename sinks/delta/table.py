@@ -32,7 +32,6 @@ from deltalake import (
     ColumnProperties,
     CommitProperties,
     DeltaTable,
-    Schema,
     WriterProperties,
     write_deltalake,
 )
@@ -53,6 +52,7 @@ from sinks.delta.schema import (
 )
 from sinks.delta.target import delivered_name, first_line, table_refusal
 from sinks.delta.txns import position_in, transactions
+from sinks.delta.variants import delta_schema, has_variants, rows_schema_of, writable
 from sinks.encoding.typed import Misfit
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, METADATA_FIELDS
@@ -97,6 +97,7 @@ class TargetTable:
         self.partition_by = partition_by
         self._adopt = adopt
         self.folder = TargetFolder(name, path)
+        self._columns = _Columns(self.folder, name, path, partition_by)
         self._failed: set[str] = set()
 
     def position(self, app_id: str) -> Position | None:
@@ -140,9 +141,9 @@ class TargetTable:
         new = rows_schema(schema)
         if problems := unwritable(new):
             self.folder.reject(f"Delta files have no type for {', '.join(problems)}", "Leave these columns out.")
-        fitting = self._fit(anchor.table, anchor.schema if rows else _NO_ROWS, new)
+        fitting = self._columns.fit(anchor.table, anchor.schema if rows else _NO_ROWS, new)
         if anchor.table is None:
-            self._check_partitions(fitting.schema, anchor.partition_by)
+            self._columns.check_partitions(fitting.schema, anchor.partition_by)
         return replace(anchor, schema=fitting.schema, merge=bool(fitting.added or fitting.missing))
 
     def append(
@@ -160,6 +161,7 @@ class TargetTable:
         write_id = str(uuid.uuid4())
         try:
             at = self._create(anchor) if anchor.table is None else self._renewed(anchor)
+            at = self._grown(at) if at.merge and has_variants(at.schema) else at
             assert at.table is not None
             commit = CommitProperties(
                 custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
@@ -168,7 +170,7 @@ class TargetTable:
             with rows_in_one_stream():
                 write_deltalake(
                     at.table,
-                    rows(at.schema),
+                    writable(rows(at.schema)),
                     mode="append",
                     schema_mode="merge" if at.merge else None,
                     writer_properties=_writing(at, far),
@@ -216,6 +218,24 @@ class TargetTable:
             self._check_nothing_after(anchor.table, end.version)
         self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
 
+    def _grown(self, anchor: Anchor) -> Anchor:
+        """Add the columns that the table lacks, in a commit of its own, and return an anchor after it.
+
+        If another writer has added them, use its table. Progress is then checked again.
+        """
+        assert anchor.table is not None
+        there = rows_schema_of(anchor.table.schema()).names
+        new = delta_schema(pa.schema([column for column in anchor.schema if column.name not in there]))
+        failure = None
+        try:
+            anchor.table.alter.add_columns(new.fields)
+        except Exception as error:  # noqa: BLE001 - raised below, unless the table has the columns now
+            failure = error
+        grown = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
+        if grown.merge:
+            raise failure or SinkUnavailable(self.name, f"{self.path} was given columns, and lacks them")
+        return grown
+
     def _renewed(self, anchor: Anchor) -> Anchor:
         """Return the same anchor, at the same version, with keys that are valid now."""
         login = self.folder.login()
@@ -248,7 +268,7 @@ class TargetTable:
         The table is then opened again: delta-rs may also succeed in creating one that exists by now, at a later
         version, and another instance may have committed before that.
         """
-        schema, columns = Schema.from_arrow(anchor.schema), list(anchor.partition_by)
+        schema, columns = delta_schema(anchor.schema), list(anchor.partition_by)
         failure = None
         try:
             self.folder.create(schema, columns, self.folder.login())
@@ -296,40 +316,61 @@ class TargetTable:
             reason = f"{self.path} holds rows of versions after {version}, which would be duplicated"
             self.folder.reject(reason, f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}")
 
-    def _fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
+
+class _Columns:
+    """The columns of the table in `folder`, and whether rows fit into them; `partition_by`: as in `TargetTable`."""
+
+    def __init__(self, folder: TargetFolder, name: str, path: str, partition_by: Sequence[str] | None) -> None:
+        self._folder = folder
+        self._name = name
+        self._path = path
+        self._partition_by = partition_by
+
+    def fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
         """Fit rows of both schemas into the table, or a new one. Refuse those that do not fit."""
-        found = None if table is None else pa.schema(table.schema().to_arrow())
+        found = None if table is None else rows_schema_of(table.schema())
         if table is not None and found is not None:
             self._check_partitioning(table, found)
             if conflicts := compare(found, rows).conflicts:
                 wider = widening(found, rows)
                 remedy = "Choose a new path for the new schema."
                 if len(wider) == len(conflicts):
-                    remedy = rewriting(self.path, found.names, table.metadata().partition_columns, wider)
-                self.folder.reject(f"columns of {self.path} do not fit: {', '.join(conflicts)}", remedy)
+                    remedy = rewriting(self._path, found.names, table.metadata().partition_columns, wider)
+                self._folder.reject(f"columns of {self._path} do not fit: {', '.join(conflicts)}", remedy)
         try:
             fitting = fit(found, earlier, rows)
         except Misfit as misfit:
-            raise SinkRejected(self.name, f"{self.path}: {misfit}", "Choose a new path for the new schema.") from misfit
+            raise SinkRejected(
+                self._name, f"{self._path}: {misfit}", "Choose a new path for the new schema."
+            ) from misfit
         if table is not None and fitting.added and maps_columns(table.metadata().configuration):
             columns = ", ".join(fitting.added)
-            remedy = f"Add them: ALTER TABLE delta.`{self.path}` ADD COLUMNS (...)"
-            self.folder.reject(f"{self.path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
+            remedy = f"Add them: ALTER TABLE delta.`{self._path}` ADD COLUMNS (...)"
+            self._folder.reject(f"{self._path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
+        if table is not None and has_variants(fitting.schema):
+            self._check_no_new_fields(fitting)
         return fitting
+
+    def check_partitions(self, schema: pa.Schema, columns: Sequence[str]) -> None:
+        """Refuse to partition rows of `schema` by columns that cannot be."""
+        if problems := partition_problems(schema, columns):
+            remedy = "Partition by columns of type string, date, boolean or an integer type."
+            self._folder.reject(f"{self._path} cannot have this partitioning: {', '.join(problems)}", remedy)
+
+    def _check_no_new_fields(self, fitting: Fit) -> None:
+        """Refuse fields that a struct of a table with VARIANT columns lacks: delta-rs adds only whole columns there."""
+        if fields := ", ".join(name for name in fitting.added if name not in fitting.schema.names):
+            remedy = f"Add them: ALTER TABLE delta.`{self._path}` ADD COLUMNS (...)"
+            self._folder.reject(f"{self._path} lacks {fields}, and has Variants, where delta-rs adds no fields", remedy)
 
     def _check_partitioning(self, table: DeltaTable, found: pa.Schema) -> None:
         columns = table.metadata().partition_columns
-        if self.partition_by is not None and list(self.partition_by) != columns:
+        if self._partition_by is not None and list(self._partition_by) != columns:
             named = ", ".join(columns) or "nothing"
-            self.folder.reject(
-                f"{self.path} is partitioned by {named}", "Set partition_by to that, or choose a new path."
+            self._folder.reject(
+                f"{self._path} is partitioned by {named}", "Set partition_by to that, or choose a new path."
             )
-        self._check_partitions(rows_schema(found), columns)
-
-    def _check_partitions(self, schema: pa.Schema, columns: Sequence[str]) -> None:
-        if problems := partition_problems(schema, columns):
-            remedy = "Partition by columns of type string, date, boolean or an integer type."
-            self.folder.reject(f"{self.path} cannot have this partitioning: {', '.join(problems)}", remedy)
+        self.check_partitions(rows_schema(found), columns)
 
 
 def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, Gap, is_struct
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, Gap, is_struct, type_text
 
 __all__ = ["GAP", "Misfit", "conform", "fits", "gap_row", "unite"]
 
@@ -120,4 +120,4 @@ def _unite_types(first: pa.DataType, second: pa.DataType, path: str) -> pa.DataT
     if pa.types.is_map(first) and pa.types.is_map(second):
         key = _unite_types(first.key_type, second.key_type, f"{path}.key")
         return pa.map_(key, _unite_field(first.item_field, second.item_field, f"{path}."))
-    raise Misfit(path, f"is {first} in some rows and {second} in others")
+    raise Misfit(path, f"is {type_text(first)} in some rows and {type_text(second)} in others")

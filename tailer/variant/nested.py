@@ -4,11 +4,21 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-__all__ = ["Change", "Changes", "changed"]
+__all__ = ["Change", "Changes", "changed", "changes_where"]
 
 Change = Callable[[pa.Array], pa.Array]
 # By the number of a child: of a list 0, of a map 0 for keys and 1 for values.
 Changes = Mapping[int, "Change | Changes"]
+
+
+def changes_where(kind: pa.DataType, applies: Callable[[pa.DataType], bool], change: Change) -> "Changes | Change":
+    """Return what makes `change` in every column of a type for which `applies` is true, in or within a column."""
+    if applies(kind):
+        return change
+    is_map = pa.types.is_map(kind)
+    inner = (kind.key_type, kind.item_type) if is_map else [kind.field(at).type for at in range(kind.num_fields)]
+    found = {index: changes_where(child, applies, change) for index, child in enumerate(inner)}
+    return {index: changes for index, changes in found.items() if changes}
 
 
 def changed(values: pa.Array, changes: "Change | Changes") -> pa.Array:

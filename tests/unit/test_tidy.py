@@ -91,6 +91,7 @@ SINKS: Final = (
         "fastavro pyarrow",
     ),
     ("sinks.delta.table", f"sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
+    ("sinks.delta.variants", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
     ("sinks.delta.folder sinks.delta.txns", f"sinks.delta.* {FOLDERS} {PORTS}", "deltalake"),
     (
         "sinks.delta sinks.delta.*",

@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType, VariantType
 
 from tailer.events import has_variant, is_variant
-from tailer.variant.nested import Change, Changes, changed
+from tailer.variant.nested import changed, changes_where
 
 __all__ = ["spark_column", "spark_schema"]
 
@@ -22,22 +22,11 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def spark_column(column: pa.Array) -> pa.Array:
     """Return a column with its Variants as Spark takes them."""
-    return changed(column, _changes(column.type)) if has_variant(column.type) else column
+    return changed(column, changes_where(column.type, is_variant, _spark_variants))
 
 
 def _spark_type(kind: pa.DataType) -> pa.DataType:
-    return changed(pa.array([], kind), _changes(kind)).type if has_variant(kind) else kind
-
-
-def _changes(kind: pa.DataType) -> Changes | Change:
-    if is_variant(kind):
-        return _spark_variants
-    children = [kind.key_type, kind.item_type] if pa.types.is_map(kind) else _child_types(kind)
-    return {index: _changes(child) for index, child in enumerate(children) if has_variant(child)}
-
-
-def _child_types(kind: pa.DataType) -> list[pa.DataType]:
-    return [kind.field(index).type for index in range(kind.num_fields)]
+    return spark_column(pa.array([], kind)).type if has_variant(kind) else kind
 
 
 def _spark_variants(column: pa.StructArray) -> pa.StructArray:

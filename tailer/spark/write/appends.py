@@ -25,12 +25,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.sink import Append
 from tailer.spark.session import engine_name, first_sentence, is_remote
+from tailer.spark.source.spark_types import spark_column, spark_schema
 from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, read_split
 
 __all__ = ["AppendSource", "RangeAppend"]
@@ -129,7 +130,7 @@ class AppendSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the written rows."""
-        return from_arrow_schema(self._work.append.schema)
+        return spark_schema(self._work.append.schema)
 
     def reader(self, schema: StructType) -> "AppendReader":
         """Make the reader of the rows."""
@@ -154,7 +155,7 @@ class AppendReader(DataSourceReader):
         """Yield the rows of a partition. Runs on an executor."""
         is_first, splits = partition.value
         append = self._work.append
-        wanted = to_arrow_schema(from_arrow_schema(append.schema), timezone="UTC")
+        wanted = to_arrow_schema(spark_schema(append.schema), timezone="UTC")
         try:
             if is_first:
                 append.check()
@@ -208,7 +209,7 @@ def _to_text(work: _Work) -> str:
 
 def _as_spark(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """Convert the rows to exactly Spark's Arrow schema. Shares memory where types agree."""
-    pairs = zip(rows.columns, wanted.types, strict=True)
+    pairs = zip(map(spark_column, rows.columns), wanted.types, strict=True)
     columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
