@@ -86,9 +86,7 @@ def keyed_figures(history: History, read: Read) -> Figures:
 def unkeyed_figures(history: History, read: Read) -> Figures:
     """Compute the figures of flat messages without keys: duplicates are found by values, as there are no positions."""
     rows: list[dict[str, Any]] = [msgspec.json.decode(record.value or b"") for record in read.events]
-    seen: Counter[RowChange] = Counter(
-        (row["_commit_version"], row["_change_type"], (row["id"], row["n"], row["note"])) for row in rows
-    )
+    seen: Counter[RowChange] = Counter((row["_commit_version"], row["_change_type"], _row(row)) for row in rows)
     wanted = history.changes()
     wrong = []
     reached: dict[int, int] = {}
@@ -127,8 +125,17 @@ def _event(record: Record) -> _Event:
     version, task, row = map(int, json.loads(source["sequence"]))
     assert (source["table_id"], source["commit_version"], source["row_index"]) == (TABLE_ID, version, row), source
     assert tuple(image is not None for image in images) == _OPERATIONS[operation], value
-    before, after = (None if image is None else (image["id"], image["n"], image["note"]) for image in images)
+    before, after = (None if image is None else _row(image) for image in images)
     return _Event(record, (version, task, row), operation, (version, _id_of(record), before, after))
+
+
+def _row(image: dict[str, Any]) -> Row:
+    """Return a row of JSON; a Variant in `note` holds two values."""
+    key, n, note = image["id"], image["n"], image["note"]
+    if isinstance(note, dict):
+        assert note == {"n": n, "note": note["note"]}, image
+        note = note["note"]
+    return key, n, note
 
 
 def _id_of(record: Record) -> int:
@@ -187,7 +194,9 @@ def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int])
 
 
 def _table(history: History) -> dict[int, Row]:
-    """Return the table's rows, read by another reader."""
+    """Return the table's rows, read by another reader; no other one reads shredded Variants."""
+    if history.variants:
+        return history.rows()
     rows: list[dict[str, Any]] = [
         dict(row) for row in delta_rs_snapshot(history.path, history.published - 1).elements()
     ]

@@ -3,6 +3,8 @@
 `id` is a key: no two rows of a version share it. Versions insert, update, delete, change keys and swap keys. The change
 feed is switched on and off: with it, updates are in change files; without it, they follow from deletion vectors and
 rewritten files. The model of the keys does not depend on files: it compares the rows before and after.
+
+With `variants` the column `note` is a VARIANT, the object `{"n": n, "note": note}`, and files are shredded differently.
 """
 
 import json
@@ -10,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ from tests.support.tables.log_files import (
     remove,
     schema_string,
 )
+from tests.support.variant.encoder import Layout, Scalar
+from tests.support.variant.shredder import Shredding, shred
 
 __all__ = ["LARGE_NOTE", "TABLE_ID", "History", "NetChange", "Row", "RowChange"]
 
@@ -36,6 +40,13 @@ LARGE_NOTE: Final = 3_000  # characters, in a row whose message is too large for
 _SWITCHED_EVERY: Final = 20
 _SCHEMA: Final = {"id": "long", "n": "long", "note": "string"}
 _ARROW: Final = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("note", pa.string())])
+
+_TEXT: Final = 16
+_INT64: Final = 6
+_SHREDDINGS: Final = (
+    Shredding(members={"note": Shredding(_TEXT)}),
+    Shredding(members={"n": Shredding(_INT64), "note": Shredding(_INT64)}, value_first=False),
+)
 
 Row = tuple[int, int, str]  # id, n, note
 RowChange = tuple[int, str, Row]  # version, change type, row
@@ -68,6 +79,7 @@ class History:
     large: int = 2_500
     large_every: int = 25
     long_notes: float = 0.0
+    variants: bool = False
     published: int = 0
 
     def __post_init__(self) -> None:
@@ -76,13 +88,15 @@ class History:
         self._names = count()
         self._values = count()
         self._ids = count()
+        self._shreddings = cycle([Shredding(), *_SHREDDINGS])
         self._changed: list[tuple[str, Row]] = []
         self._row_changes: list[list[tuple[str, Row]]] = []
         self._net_changes: list[list[NetChange]] = []
         self._rows: dict[int, Row] = {}
         self._commits: list[list[Action]] = []
         self._feed = False
-        self._commit([protocol(3, ["deletionVectors"]), *self._switch()])
+        features = ["deletionVectors", *(["variantType", "variantShredding"] if self.variants else [])]
+        self._commit([protocol(3, features), *self._switch()])
         moves = [self._insert] * 4 + [self._delete] * 3 + [self._update] * 5 + [self._move] * 2 + [self._swap]
         for version in range(1, self.length):
             if version % _SWITCHED_EVERY == 0:
@@ -117,6 +131,15 @@ class History:
         changes = self._row_changes[: self.published]
         return Counter((version, kind, row) for version, rows in enumerate(changes) for kind, row in rows)
 
+    def rows(self) -> dict[int, Row]:
+        """Return the rows of the last published version by id."""
+        rows: dict[int, Row] = {}
+        for _, key, _, after in (change for changes in self._net_changes[: self.published] for change in changes):
+            rows.pop(key, None)
+            if after is not None:
+                rows[key] = after
+        return rows
+
     def _commit(self, actions: list[Action]) -> None:
         version = len(self._commits)
         before, after = self._rows, {row[0]: row for file in self._files for _, row in file.live()}
@@ -131,7 +154,8 @@ class History:
         """Switch the change feed on or off."""
         self._feed = not self._feed
         properties = {"delta.enableChangeDataFeed": str(self._feed).lower()}
-        action = metadata(schema_string(**_SCHEMA), table_id=TABLE_ID, **properties)
+        columns = {**_SCHEMA, "note": "variant"} if self.variants else _SCHEMA
+        action = metadata(schema_string(**columns), table_id=TABLE_ID, **properties)
         action["metaData"]["format"]["options"] = {}  # delta-rs requires it
         return [action]
 
@@ -154,6 +178,8 @@ class History:
             pa.array(list(values), kind) for values, kind in zip(zip(*rows, strict=True), _ARROW.types, strict=True)
         ]
         table = pa.table(columns, _ARROW)
+        if self.variants:
+            table = table.set_column(2, "note", _shredded(rows, next(self._shreddings)))
         if kinds is not None:
             table = table.append_column("_change_type", pa.array(kinds))
         written = parquet(self.path / name, table, row_group_size=max(5, len(rows) // 3))
@@ -232,3 +258,9 @@ class History:
         size = (self.path / file.path).stat().st_size
         self._files.remove(file)
         return [remove(file.path, file.vector, size=size), self._add(kept)]
+
+
+def _shredded(rows: list[Row], shredding: Shredding) -> pa.StructArray:
+    """Return the Variants of rows."""
+    values = [{"n": Scalar(_INT64, n, str(n)), "note": Scalar(_TEXT, note, json.dumps(note))} for _, n, note in rows]
+    return shred(values, shredding, repeat(Layout()))

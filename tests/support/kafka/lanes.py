@@ -21,6 +21,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
+from tests.support.kafka.avro_records import AvroReader
 from tests.support.kafka.figures import Figures, Read, keyed_figures, unkeyed_figures
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.topics import Follower, Record, admin, create_topic, read_topic, unique_name
@@ -103,7 +104,7 @@ class Lane:
     partitions: int = 3
 
     def __post_init__(self) -> None:
-        self.name = f"{self.client}-{self.form}"
+        self.name = "-".join([self.client, self.form, *(["avro"] if "registry_url" in self.options else [])])
         self.topic = unique_name(self.name)
 
     @property
@@ -141,6 +142,8 @@ class Lane:
     def figures(self, history: History, records: Sequence[Record]) -> Figures:
         """Return the five figures from the records of a reader of all its topics."""
         events, ends, letters = ([r for r in records if r.topic == topic] for topic in [*self.topics, ""][:3])
+        if "registry_url" in self.options:
+            events = AvroReader(self.options["registry_url"]).as_json(events)
         judge = keyed_figures if self.form == "keyed" else unkeyed_figures
         return judge(history, Read(events, ends, letters))
 
