@@ -21,10 +21,10 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
-from tests.support.kafka.avro_records import AvroReader
 from tests.support.kafka.figures import Figures, Read, keyed_figures, unkeyed_figures
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.topics import Follower, Record, admin, create_topic, read_topic, unique_name
+from tests.support.variant.avro_records import AvroReader
 
 __all__ = ["CLIENTS", "FORMS", "Daemon", "Form", "Lane", "Lanes"]
 
