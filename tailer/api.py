@@ -30,6 +30,7 @@ from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
+from tailer.schema.variant_paths import check_paths
 from tailer.sink import Demands, Progress, SinkTransaction
 from tailer.start import Start, StartKind
 from tailer.stores.location import parse_location
@@ -80,6 +81,7 @@ def changes(
     except ValueError:
         raise ConfigError("carryovers", f"{carryovers!r} is not a choice", "Give 'drop' or 'keep'.") from None
     policy = Policy(_names("columns", columns), row_ids)
+    check_paths("columns", policy.columns)
     rules = PairingRules(choice, compute_updates, _names("key", key), skip_unchanged)
     until = None if end is None else _place(end, "end")
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, UnsupportedFeature, did_you_mean
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, is_struct
+from tailer.schema.variant_paths import with_paths
 
 __all__ = [
     "END",
@@ -278,17 +279,18 @@ class ChangePlan:
         return sum(task.size_bytes for task in self.tasks)
 
     def select(self, columns: Sequence[str]) -> "ChangePlan":
-        """Return the plan for some of the columns, in the order given. Positions do not change.
+        """Return the plan for some of the columns, or paths into them, in the order given. Positions do not change.
 
         Deleted rows lack the columns that this version adds to the table. Raises `ConfigError` for a column
         that the table does not have at this version.
         """
+        plan = self.with_schemas(partial(with_paths, columns=columns))
         for column in columns:
-            if self.schema.get_field_index(column) < 0:
+            if plan.schema.get_field_index(column) < 0:
                 known = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
                 remedy = f"{known} {did_you_mean(column, self.schema.names)}".rstrip()
                 raise ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
-        return self._with_schemas(partial(select_columns, columns=columns))
+        return plan.with_schemas(partial(select_columns, columns=columns))
 
     def with_row_ids(self) -> "ChangePlan":
         """Return the plan with `ROW_ID` and `ROW_COMMIT_VERSION` after the table's columns.
@@ -299,9 +301,10 @@ class ChangePlan:
             for name in {ROW_ID, ROW_COMMIT_VERSION} & {name.lower() for name in schema.names}:
                 reason = "--row-ids adds a column of that name"
                 raise UnsupportedFeature(self.table, f"column {name}", self.version, reason)
-        return self._with_schemas(add_row_ids)
+        return self.with_schemas(add_row_ids)
 
-    def _with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
+    def with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
+        """Return the plan with `change` made to each of its schemas."""
         # Most tasks share one schema object; they also share the converted one.
         schemas = (self.schema, *(task.schema for task in self.tasks), *(task.compared for task in self.tasks))
         made = {id(schema): None if schema is None else change(schema) for schema in schemas}

@@ -28,6 +28,7 @@ from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
+from tailer.schema.variant_paths import check_paths
 from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.location import parse_location
@@ -125,6 +126,7 @@ def command(
     error names the first version and, on a terminal, the current step.
     """
     policy = Policy(_names("--columns", columns), row_ids)
+    check_paths("--columns", policy.columns)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)

@@ -96,6 +96,7 @@ from tailer.config.spark import check_writers, spark_settings
 from tailer.config.stores import configured_stores
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
+from tailer.schema.variant_paths import check_paths
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
@@ -199,6 +200,7 @@ class _Checks:
             self._problem(key, "is not a valid name of a pipeline", remedy)
         if len(set(shape.columns)) < len(shape.columns):
             self._problem((*key, "columns"), "names a column twice", "Name each column once.")
+        self._attempt((*key, "columns"), partial(check_paths, ".".join((*key, "columns")), shape.columns))
         if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table))

@@ -6,6 +6,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from tailer.plan import ChangePlan, add_row_ids, select_columns
+from tailer.schema.variant_paths import with_paths
 
 __all__ = ["OnDataLoss", "OnSchemaChange", "Policy"]
 
@@ -29,7 +30,8 @@ class OnDataLoss(StrEnum):
 class Policy:
     """The choices of a pipeline.
 
-    `columns`: the columns to deliver; empty: all. `row_ids`: whether to add the columns of row tracking.
+    `columns`: the columns to deliver, and paths into them (`tailer.schema.variant_paths`); empty: all. `row_ids`:
+    whether to add the columns of row tracking.
     """
 
     columns: tuple[str, ...] = ()
@@ -46,5 +48,5 @@ class Policy:
         """Return the schema that `shape` gives to a plan of a table with `schema`."""
         if schema is None:
             return None
-        schema = select_columns(schema, self.columns) if self.columns else schema
+        schema = select_columns(with_paths(schema, self.columns), self.columns) if self.columns else schema
         return add_row_ids(schema) if self.row_ids else schema

@@ -23,7 +23,8 @@ from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import Int96
 from tailer.schema.columns import FIELD_ID, physical_name, widens
-from tailer.variant import InvalidVariant, unshred
+from tailer.schema.variant_paths import path_of, source_of
+from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed
 
 __all__ = ["Projection"]
@@ -92,10 +93,11 @@ class Projection:
         return [source(rows) for source in self._sources]
 
     def _column(self, field: pa.Field, bare: pa.DataType, there: "_Fields") -> _Column:
-        found = there.find(field)
+        found = there.find(source_of(field))
         if found is None or pa.types.is_null(field.type):
             return _constant(pa.scalar(None, bare))
-        self.columns.append(found.name)
+        if found.name not in self.columns:
+            self.columns.append(found.name)
         if not has_variant(field.type):
             return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
         return self._with_variants(field, found, bare)
@@ -106,10 +108,12 @@ class Projection:
         changes = _variants(field.type, found.type, field.name, self._corrupt)
         none = changed(pa.array([], found.type), changes)
         cast = _cast(found.name, _as_in_file(field.type, none.type, field.name, self._corrupt), bare)
+        path = None if pa.types.is_null(none.type) else path_of(field)
 
         def column(rows: _Rows) -> pa.Array:
             try:
                 values = changed(rows.columns[found.name], changes)
+                values = values if path is None else at_path(values, path).cast(VARIANT)
             except InvalidVariant as error:
                 reason = f"column {field.name}, in the rows from {rows.position} on: {error}"
                 raise self._corrupt(reason) from error

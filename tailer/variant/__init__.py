@@ -10,7 +10,8 @@ A library by itself; it needs nothing else of lake-tailer::
     payload.to_json()                           # '{"address":{"city":"Oslo"},"age":41}'
 
 `json_texts` gives the JSON text of every value of an Arrow column, shredded or not, `unshred` the column without
-shredding, and `compare_keys` texts that are equal where the values are, in whatever encoding.
+shredding, `at_path` a column of the values at a path, and `compare_keys` texts that are equal where the values are, in
+whatever encoding.
 `python -m tailer.variant FILE.parquet` prints a column.
 
 It implements the Variant Binary Encoding and the Variant Shredding of Parquet, version 1, strictly: every offset, size
@@ -18,11 +19,11 @@ and text is checked before it is used, and whatever contradicts itself raises `I
 linear in the size of the value.
 """
 
-from tailer.variant.columns import UNSHREDDED, compare_keys, json_texts, unshred
+from tailer.variant.columns import UNSHREDDED, at_path, compare_keys, json_texts, unshred
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata
 from tailer.variant.scalars import Date, Timestamp
-from tailer.variant.value import Variant, VariantType
+from tailer.variant.value import Variant, VariantType, parse_path
 
 __all__ = [
     "UNSHREDDED",
@@ -32,7 +33,9 @@ __all__ = [
     "Timestamp",
     "Variant",
     "VariantType",
+    "at_path",
     "compare_keys",
     "json_texts",
+    "parse_path",
     "unshred",
 ]

@@ -11,11 +11,12 @@ from tailer.variant.errors import InvalidVariant
 from tailer.variant.keys import KeyForm
 from tailer.variant.scalars import Form, JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
+from tailer.variant.value import Variant
 
 if TYPE_CHECKING:
     from tailer.variant.batch import BatchTexts
 
-__all__ = ["UNSHREDDED", "compare_keys", "json_texts", "unshred"]
+__all__ = ["UNSHREDDED", "at_path", "compare_keys", "json_texts", "unshred"]
 
 # The type of a column that is not shredded.
 UNSHREDDED: Final = pa.struct(
@@ -55,6 +56,24 @@ def unshred(column: pa.StructArray) -> pa.StructArray:
     is_null = column.is_null()
     metadata = pc.struct_field(column, "metadata")
     return pa.StructArray.from_arrays([metadata.cast(pa.binary()), found], fields=list(UNSHREDDED), mask=is_null)
+
+
+def at_path(column: pa.StructArray, path: str) -> pa.StructArray:
+    """Return the values at a path, such as `$.a.b`, in Variants that are not shredded; null where there is none.
+
+    Only the containers on the way are decoded. Raises `ValueError` for a malformed path, and `InvalidVariant` naming
+    the row.
+    """
+    metadata, values = (pc.struct_field(column, name).cast(pa.binary()) for name in ("metadata", "value"))
+    found: list[bytes | None] = []
+    for row, (names, data) in enumerate(zip(metadata.to_pylist(), values.to_pylist(), strict=True)):
+        try:
+            value = None if names is None or data is None else Variant(names, data).get(path)
+            found.append(None if value is None else value.encoded)
+        except InvalidVariant as error:
+            raise InvalidVariant(f"row {row}: {error}") from None
+    encoded = pa.array(found, pa.binary())
+    return pa.StructArray.from_arrays([metadata, encoded], fields=list(UNSHREDDED), mask=encoded.is_null())
 
 
 class _TextReader:

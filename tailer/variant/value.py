@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailer.variant.decode import ARRAY, OBJECT, SHORT_TEXT, decode, decode_at, fields, items
+from tailer.variant.decode import ARRAY, OBJECT, SHORT_TEXT, decode, decode_at, fields, items, size_at
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata
 from tailer.variant.scalars import JsonForm, PythonForm, primitives
@@ -81,6 +81,11 @@ class Variant:
         if number >= len(_PRIMITIVES):
             raise InvalidVariant(f"a value has the unknown type {number}")
         return _PRIMITIVES[number]
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes of the value, which go with the same metadata. They are checked no further than their size."""
+        return self._data[self._at : self._at + size_at(self._data, self._at, self._limit, len(self._metadata.names))]
 
     def get(self, path: str) -> "Variant | None":
         """Return the value at a path such as `$.a.b[0]` or `$['a b']`; None where there is none.

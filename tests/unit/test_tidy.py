@@ -54,8 +54,8 @@ class Layer:
 LAYERS: Final = (
     Layer("errors metrics"),
     Layer("events start", "pyarrow"),
-    Layer("schema", "pyarrow"),
     Layer("variant", "msgspec numpy pyarrow"),
+    Layer("schema", "pyarrow"),
     Layer("plan", "pyarrow"),
     Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),

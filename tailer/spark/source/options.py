@@ -60,6 +60,7 @@ from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
 from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
+from tailer.schema.variant_paths import check_paths, split_path
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.locations import Locations, location_of, roots_of, stores_of
 from tailer.start import Start, StartKind
@@ -182,6 +183,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     end = _place("ending", given.ending_version, given.ending_timestamp, (StartKind.LATEST,))
     _check_range(start, end)
     columns = () if given.columns is None else _columns("columns", given.columns)
+    check_paths("columns", columns)
     path, roots = location_of(given.path, "path"), roots_of(given.allowed_roots)
     return SourceOptions(
         path=path,
@@ -307,6 +309,14 @@ def _rules(given: _Given, columns: Sequence[str]) -> PairingRules:
 
 def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     folded = {name.lower(): name for name in names}
+    paths = {column: parts for column in wanted if column.lower() not in folded and (parts := split_path(column))}
+    if paths:
+        sources = [paths[column][0] if column in paths else column for column in wanted]
+        spelled = _spelled(option, sources, names)
+        return tuple(
+            f"{name}:{paths[column][1]}" if column in paths else name
+            for name, column in zip(spelled, wanted, strict=True)
+        )
     for column in wanted:
         if column.lower() not in folded:
             remedy = f"The columns are: {', '.join(names)}. {did_you_mean(column, names)}".rstrip()

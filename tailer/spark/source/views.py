@@ -19,6 +19,7 @@ from tailer.events import ChangeBatch, SchemaChange
 from tailer.plan import ChangePlan, add_row_ids, output_schema, select_columns
 from tailer.schema.columns import physical_name
 from tailer.schema.identity import is_mapped
+from tailer.schema.variant_paths import with_paths, with_same_paths
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.plan_cache import View
 from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
@@ -68,6 +69,7 @@ class TypedView:
         self._since = since
         self._follows = follows
         self._first: int | None = None  # the first version with rows
+        table = with_paths(table, columns)
         wanted = tuple(columns) or tuple(table.names)
         self._extra = _extra(table, wanted, row_filter)
         self._read = select_columns(table, (*wanted, *self._extra))
@@ -84,6 +86,7 @@ class TypedView:
         """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
         own = TypedRows(self._read, self._chosen, self._since)
         self._check_removal(plan, before)
+        plan, before = plan.with_schemas(self._with_paths), None if before is None else self._with_paths(before)
         later = self._follows and plan.version > self._since
         if later:
             own.check_names(plan, plan.schema)
@@ -94,6 +97,9 @@ class TypedView:
             raise ReadSchemaLeft(plan.table, plan.version, reason)
         plan = own.restate(plan)
         return plan.with_row_ids() if self._row_ids else plan
+
+    def _with_paths(self, schema: pa.Schema) -> pa.Schema:
+        return with_same_paths(schema, self._read)
 
     def _check_removal(self, plan: ChangePlan, before: pa.Schema | None) -> None:
         """Raise `SchemaChanged` if rows from before and after a removal of column mapping would be read.
@@ -144,7 +150,7 @@ class EnvelopeView:
         if extra := _extra(table, columns, row_filter):
             remedy = "Add it there, or use schema = typed."
             raise ConfigError("filter", f"names {extra[0]!r}, which is not one of columns", remedy)
-        self._table = table
+        self._table = table = with_paths(table, columns)
         self._chosen = tuple((physical_name(table.field(column)), column) for column in columns)
         self._filter = row_filter
         self._row_ids = row_ids
@@ -152,6 +158,7 @@ class EnvelopeView:
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `plan_cache.View.plan`. Raises `ConfigError` if the chosen columns are no longer the same."""
+        plan = plan.with_schemas(self._with_paths)
         schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in plan.tasks))}
         for schema in schemas.values():
             self._check_chosen(plan, schema)
@@ -194,7 +201,7 @@ class EnvelopeView:
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """See `tailer.spark.source.plan_cache.View.schema`."""
-        return _with_ids(self._columns(schema), self._row_ids)
+        return _with_ids(self._columns(self._with_paths(schema)), self._row_ids)
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
         """See `SparkView.rows`."""
@@ -204,6 +211,10 @@ class EnvelopeView:
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
         """See `SparkView.change`."""
         yield EnvelopeRows().change(event)
+
+    def _with_paths(self, schema: pa.Schema) -> pa.Schema:
+        same = with_same_paths(schema, self._table)
+        return with_paths(same, [name for key, name in self._chosen if key not in map(physical_name, same)])
 
     def _columns(self, schema: pa.Schema) -> pa.Schema:
         """Return the chosen columns, in the order of the choice."""

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from tailer.errors import DataCorrupt
 from tailer.events import METADATA_FIELDS, VARIANT
+from tailer.plan import select_columns
 from tailer.read.execute import execute
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
-from tailer.variant import compare_keys
+from tailer.schema.variant_paths import with_paths
+from tailer.variant import compare_keys, json_texts
 from tests.property.test_variant import VALUES
 from tests.support.tables.log_files import parquet, task
 from tests.support.variant.encoder import Layout, Scalar
@@ -143,3 +145,26 @@ def test_shredded_timestamps_of_96_bits_are_refused(tmp_path: Path) -> None:
     file = pa.table({"v": pa.array([{"metadata": b"\1\0\0", "value": None, "typed_value": 0}], place)})
     with pytest.raises(DataCorrupt, match="timestamps of 96 bits"):
         read(tmp_path, file, [("v", VARIANT)], use_deprecated_int96_timestamps=True)
+
+
+def test_values_at_a_path(tmp_path: Path) -> None:
+    """From files that are shredded in any way, beside the column itself, and under column mapping."""
+    rows = [{"a": ONE, "b": [ONE, {"c": NULL}]}, {"a": NULL}, None, ONE, {"b": []}]
+    for shredding in (PLAIN, A, Shredding(members={"b": Shredding(item=PLAIN)})):
+        metadata = {PHYSICAL_NAME: b"col-1", FIELD_ID: b"7"}
+        schema = pa.schema([pa.field("v", VARIANT, metadata=metadata)])
+        found = stored(rows, shredding)
+        file = pa.Table.from_arrays([found], schema=pa.schema([pa.field("col-1", found.type, metadata=metadata)]))
+        wanted = with_paths(schema, ["v:$.a", "v:$.b[1].c", "v:$.x", "v:$"])
+        table = read(tmp_path, file, select_columns(wanted, ["v:$.a", "v", "v:$.b[1].c", "v:$.x", "v:$"]))
+        assert json_texts(table["v:$.a"]) == ["1", "null", None, None, None]
+        assert json_texts(table["v:$.b[1].c"]) == ["null", None, None, None, None]
+        assert json_texts(table["v:$.x"]) == [None] * 5
+        assert keys(table["v:$"]) == keys(table["v"])
+
+
+def test_a_broken_value_on_the_way_to_a_path(tmp_path: Path) -> None:
+    broken = [{"metadata": b"\x01\x00\x00", "value": b"\x02\x01\x05\x00\x01\x00"}]
+    file = pa.table({"v": pa.array(broken, pa.struct([("metadata", pa.binary()), ("value", pa.binary())]))})
+    with pytest.raises(DataCorrupt, match=r"column v:\$\.a"):
+        read(tmp_path, file, select_columns(with_paths(pa.schema([("v", VARIANT)]), ["v:$.a"]), ["v:$.a"]))
