@@ -21,7 +21,7 @@ from sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole
 from sinks.encoding.debezium.operations import UNRELATED, decided, has_deletes, has_images, kinds_of, pairs, plan
 from sinks.encoding.messages import BYTES, Messages
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch, has_variant
 from tailer.plan import SNAPSHOT_TASKS
 
 __all__ = [
@@ -79,7 +79,7 @@ class Images:
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
     messages' keys. `decimal`: the form of decimals in these. Raises `SinkRejected` for a column of the key that is
-    missing, or whose type has no JSON form.
+    missing, has Variants, or has a type without a JSON form.
     """
 
     def __init__(self, sink: str, schema: pa.Schema, key: Sequence[str], decimal: DecimalForm) -> None:
@@ -92,6 +92,9 @@ class Images:
         if missing:
             reason = f"the rows have no column {', '.join(missing)}, which is part of the key"
             raise SinkRejected(sink, reason, "Choose key columns that the table has, and a new topic.")
+        if variants := [name for name in key if has_variant(schema.field(name).type)]:
+            reason = f"column {', '.join(variants)} of the key has Variants, and equal ones can have different texts"
+            raise SinkRejected(sink, reason, "Choose key columns of other types.")
         try:
             self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), decimal)
         except NoText as error:

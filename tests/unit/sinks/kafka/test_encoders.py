@@ -16,6 +16,9 @@ from sinks.kafka.encoders import encoder_for, key_form, source_of
 from sinks.kafka.link import Link
 from sinks.kafka.options import read, registry_secrets
 from sinks.testing.rows import change_batch, numbered
+from tailer.errors import SinkRejected
+from tailer.events import VARIANT
+from tailer.plan import output_schema
 
 SCHEMA = numbered(0).rows.schema
 
@@ -89,3 +92,13 @@ def test_the_registry_s_secrets(tmp_path: Path) -> None:
     by_token = read("orders", {**given, "registry_token_file": str(tmp_path / "secret"), "registry_register": False})
     assert registry_secrets("orders", by_token) == (None, "hush")
     assert "hush" not in repr(by_user) + repr(by_token)
+
+
+@pytest.mark.parametrize("envelope", ["flat", "debezium", "cloudevents"])
+@pytest.mark.parametrize("kind", [VARIANT, pa.struct([("v", VARIANT)])])
+def test_keys_cannot_have_variants(envelope: str, kind: pa.DataType) -> None:
+    """The integer 1 and the decimal 1.00 are equal Variants, and would be two keys."""
+    schema = output_schema(pa.schema([("id", pa.int64()), ("v", kind)]))
+    options = {"bootstrap_servers": "one:9092", "envelope": envelope, "key": ["id", "v"]}
+    with pytest.raises(SinkRejected, match="column v of the key has Variants"):
+        encoder_for(Link("orders", read("orders", options)), schema)
