@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sinks.encoding.columns import DecimalForm
 from sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
-from sinks.encoding.debezium.schema import envelope_schema, key_schema
+from sinks.encoding.debezium.schema import envelope_schema, key_schema, not_finite
 from sinks.encoding.messages import Messages
 from sinks.encoding.values import row_texts
 from tailer.errors import SinkRejected
@@ -553,6 +553,8 @@ def test_messages_equal_the_reference_wherever_batches_are_cut(
 ) -> None:
     embed, decimal = form
     schema = batch.rows.schema
+    # Embedded schemas have no form of NaN and the infinities: those are refused, which other tests show.
+    assume(not embed or not any(map(not_finite, batch.rows.columns)))
     columns = [schema.field(name) for name in schema.names[: -len(METADATA_FIELDS)]]
     schemas = None
     if embed:
