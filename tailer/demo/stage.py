@@ -67,9 +67,9 @@ def play(console: Console, rounds: int = ROUNDS, *, of_lance: bool = False) -> b
         folder = Path(stack.enter_context(scratch))
         config = folder / "demo.toml"
         config.write_text(CONFIG)
-        settings = load(config)
         show.say("demo", f"in {folder}, which is removed at the end; Ctrl-C stops the demonstration")
         shop = _lance_shop(folder, rounds) if of_lance else _spark_shop(folder, rounds, show, stack)
+        settings = load(config)
         with show.waiting(f"creating {shop.scene}"):
             show.commit(shop.open(), shop.name)
         follower = Follower(config, folder / "daemon.log", show.event)

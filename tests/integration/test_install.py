@@ -33,6 +33,7 @@ NEED_EXTRAS: Final = {
     "urllib3": {"tailer.stores.s3."},
     "obstore": {"tailer.stores.cloud."},
     "deltalake": {"sinks.delta."},
+    "lance": {"tailer.read.fragments.", "tailer.demo.lance_shop."},
     "numpy": {"tailer.variant.batch."},
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.delta.catalog.unity"},
