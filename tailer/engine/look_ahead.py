@@ -1,9 +1,10 @@
 """Look-ahead over a backlog: the next version is planned, and its rows are read, while the current one is delivered.
 
 A version often has one file, which one thread decodes, while another could read the next version's. So while a version
-of some size is delivered, an engine begins to run the plan of the one after it: it is ahead by the reads that it has in
-flight for any plan. Nothing else changes: an error of the next version, in planning or reading, is raised where that
-version is due, after all rows before it.
+is delivered, an engine begins to run the plan of the one after it: it is ahead by the reads that it has in flight for
+any plan. Small versions of Delta tables are not worth it. Those of Lance datasets are, because a dataset is opened for
+each. Nothing else changes: an error of the next version, in planning or reading, is raised where that version is due,
+after all rows before it.
 
 Only a backlog is looked at. A pipeline that waits for each version would ask for one that does not exist yet, which
 costs a request and delays the rows that are there.
@@ -74,7 +75,7 @@ class LookAhead:
         """
         shaped, rows = self._next.begun or (self._shape(plan), None)
         is_last = self._last is not None and plan.version >= self._last
-        may_look = self._is_backlog and plan.size_bytes >= _WORTH_BYTES and not is_last
+        may_look = self._is_backlog and _is_worth(plan) and not is_last
         self._next = await self._look() if may_look else _Planned()
         self._is_backlog = True  # until the table has no next plan
         return shaped, rows
@@ -91,3 +92,7 @@ class LookAhead:
             return _Planned(plan, begun)
         except Exception as error:  # noqa: BLE001 - raised where the version is due
             return _Planned(error=error) if plan is None else _Planned(plan)
+
+
+def _is_worth(plan: ChangePlan) -> bool:
+    return plan.size_bytes >= _WORTH_BYTES or any(task.fragment is not None for task in plan.tasks[:1])

@@ -70,8 +70,11 @@ def deletion_files(before: Version | None, after: Version, operation: str | None
     """Yield each fragment whose deletion file `plan_changes` needs, with its version."""
     if before is not None and operation not in _QUIET:
         columns = _common_columns(before, after)
-        for old, new in _kept(before, after):
-            if not _is_rewritten(old, new, columns) and old.deletion != new.deletion:
+        for number in _differing(before.fragments, after.fragments):
+            old, new = before.fragments.get(number), after.fragments.get(number)
+            if old is None or new is None or _is_rewritten(old, new, columns):
+                continue
+            if old.deletion != new.deletion:
                 yield from ((version, each) for version, each in ((before, old), (after, new)) if each.deletion)
 
 
@@ -90,7 +93,7 @@ def plan_changes(
     columns = frozenset() if before is None else _common_columns(before, after)
     deletes: list[ChangeTask] = []
     inserts: list[ChangeTask] = []
-    for number in sorted({*old, *new}):
+    for number in _differing(old, new):
         was, now = old.get(number), new.get(number)
         if before is None or was is None:
             assert now is not None, "it is in one of the two"
@@ -117,9 +120,10 @@ def plan_snapshot(version: Version, first: int, fragments: list[Fragment]) -> Ch
     return replace(_plan(version, None, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first), paired=False)
 
 
-def _kept(before: Version, after: Version) -> Iterator[tuple[Fragment, Fragment]]:
-    for number in sorted(before.fragments.keys() & after.fragments.keys()):
-        yield before.fragments[number], after.fragments[number]
+def _differing(old: Mapping[int, Fragment], new: Mapping[int, Fragment]) -> list[int]:
+    """Return the ids of fragments that may differ. Equal ones of consecutive versions are mostly one object."""
+    gone = old.keys() - new.keys()
+    return sorted(gone.union(number for number, fragment in new.items() if old.get(number) is not fragment))
 
 
 def _common_columns(before: Version, after: Version) -> frozenset[int]:

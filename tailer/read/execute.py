@@ -16,7 +16,7 @@ Partition columns come from the log, never from the file.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -34,12 +34,13 @@ from tailer.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, Files
 from tailer.read.fragments import count_rows, execute_fragment, rows_in_part
 from tailer.read.layout import layout_of
+from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import Int96
 from tailer.read.projection import Projection
@@ -88,7 +89,7 @@ def execute(
         layout = layout_of(task, file, partial(Int96.of, file, source, footer, **_READER))
         int96, projection = layout.int96, layout.projection
         sizes = BatchSizes(file, source, footer, layout.sizes)
-        stamps = _stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
+        stamped = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         asked = range(after_row + 1, through_row + 1)
         groups = {
             group: rows
@@ -110,7 +111,7 @@ def execute(
                 for batch, first in _counted(task, sizes.decode(reader, group), group, rows):
                     if first >= wanted.stop:
                         break
-                    yield from _chosen(task, batch, first, selection, projection, stamps, wanted)
+                    yield from _chosen(task, batch, first, selection, projection, stamped, wanted)
 
 
 def needed_bytes(
@@ -189,7 +190,7 @@ def _chosen(
     position: int,
     selection: "_Selection",
     projection: Projection,
-    stamps: Sequence[pa.Array],
+    stamped: Sequence[pa.Array],
     wanted: range,
 ) -> Iterator[ChangeBatch]:
     """Yield the selected rows of a batch, if any."""
@@ -197,7 +198,7 @@ def _chosen(
     indices = selection.pick(types, position, wanted)
     if len(indices) > 0:
         columns = [*projection.apply(batch, position), selection.labels(types, position)]
-        columns += [stamp.slice(0, batch.num_rows) for stamp in stamps]
+        columns += [stamp.slice(0, batch.num_rows) for stamp in stamped]
         # Taken from the table's own types: some of those that files have cannot be taken from.
         rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
         chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
@@ -214,19 +215,6 @@ def _counting() -> pa.Array:
     return pa.array(range(MAX_ROWS), pa.int64())
 
 
-@lru_cache(maxsize=16)
-def _stamps(version: int, timestamp_ms: int, count: int) -> tuple[pa.Array, pa.Array]:
-    """Return the last two metadata columns for `count` rows."""
-    timestamp = pa.scalar(timestamp_ms * 1000, METADATA_FIELDS[-1].type)
-    return pa.repeat(_int64(version), count), pa.repeat(timestamp, count)
-
-
-@cache
-def _repeated(kind: ChangeType) -> pa.Array:
-    # Once for all files: given plain text, Arrow looks for `dateutil`, which costs more than opening a small file.
-    return pa.repeat(pa.scalar(kind.value, pa.string()), MAX_ROWS)
-
-
 class _Selection:
     """The selected rows of the file, and their change types."""
 
@@ -239,7 +227,7 @@ class _Selection:
         self._exclude = exclude | dropped if exclude is not None and dropped is not None else exclude or dropped
         self._updated = self._found(self._refinement.updated, num_rows)
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
-        self._constant = None if task.kind in _CDC else _repeated(constant)
+        self._constant = None if task.kind in _CDC else repeated(constant)
 
     def may_touch(self, rows: range) -> bool:
         """Return whether any of the rows at these positions is selected by its position."""

@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
 from tailer.delta import deletion_vector
-from tailer.errors import ConfigError, DataCorrupt, FileVacuumed, StorageUnavailable
+from tailer.errors import ConfigError, DataCorrupt, FileVacuumed, ScratchUnavailable, StorageUnavailable
 from tailer.errors.extras import how_to_install
-from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.events import ChangeBatch, ChangeType
 from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
+from tailer.read.batch_sizes import MAX_ROWS
 from tailer.read.data_files import Files
+from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span
 
@@ -36,14 +38,15 @@ if TYPE_CHECKING:
 __all__ = ["count_rows", "execute_fragment", "rows_in_part"]
 
 _BATCH_BYTES: Final = 2**20
-_MAX_ROWS: Final = 8192
 _IO_BYTES: Final = 32 * 2**20  # read ahead of what is decoded, at most
 _CACHE_BYTES: Final = 16 * 2**20  # of file metadata, for all datasets
 _FEW: Final = 16  # of this many rows, one is few enough to be looked up by itself
 _BLOBS: Final = "all_binary"
+_BLOB: Final = b"blob"  # is in the metadata, or in the name of the type, of each column of blobs
 _ADDRESS: Final = "_rowaddr"
 _ROW_ID: Final = "_rowid"
 _OFFSETS: Final = 2**32  # of a fragment, in an address
+_OFFSET_BITS: Final = pa.scalar(_OFFSETS - 1, pa.int64())
 _LEGACY: Final = ("0.1", "legacy")  # versions of data files whose rows cannot be looked up by themselves
 _ROWS_ONLY: Final = (*_LEGACY, "2.0")  # and those whose batches have a number of rows, whatever their size
 _NOT_FOUND: Final = re.compile(r"[Nn]ot found: ([^,]*/[^,]*)")
@@ -111,7 +114,12 @@ def _wanted(task: ChangeTask, fragment: FragmentRef, rows: range, files: Files) 
 
 
 def _loaded(task: ChangeTask, ref: DeletionVectorRef | None, files: Files) -> BitMap64 | None:
-    return None if ref is None else deletion_vector.load(ref, task, files.read)
+    if ref is None:
+        return None
+    try:
+        return deletion_vector.load(ref, task, files.read)
+    except OSError as error:
+        raise ScratchUnavailable(ref.uri or task.uri, "what was found out about a version is gone") from error
 
 
 def _within(wanted: BitMap64, positions: pa.Array) -> pa.Array:
@@ -123,14 +131,12 @@ def _within(wanted: BitMap64, positions: pa.Array) -> pa.Array:
 
 def _metadata(task: ChangeTask, positions: pa.Array, updated: BitMap64 | None) -> list[pa.Array]:
     """Return the metadata columns of the rows at `positions`."""
-    is_delete = task.kind is TaskKind.DELETE
-    types = pa.repeat(pa.scalar((ChangeType.DELETE if is_delete else ChangeType.INSERT).value), len(positions))
+    is_delete, count = task.kind is TaskKind.DELETE, len(positions)
+    types = repeated(ChangeType.DELETE if is_delete else ChangeType.INSERT).slice(0, count)
     if updated is not None:
         image = ChangeType.UPDATE_PREIMAGE if is_delete else ChangeType.UPDATE_POSTIMAGE
         types = pc.if_else(pc.is_in(positions, value_set=_within(updated, positions)), pa.scalar(image.value), types)
-    timestamp = pa.scalar(task.timestamp_ms * 1000, METADATA_FIELDS[-1].type)
-    version = pa.scalar(task.version, pa.int64())
-    return [types, pa.repeat(version, len(positions)), pa.repeat(timestamp, len(positions))]
+    return [types, *(each.slice(0, count) for each in stamps(task.version, task.timestamp_ms, MAX_ROWS))]
 
 
 class _Scan:
@@ -141,8 +147,7 @@ class _Scan:
         self._ref = fragment
         self._dataset = dataset
         known = {number: name for name, number in fragment.columns}
-        # A blob is read as binary, though the dataset has it as a struct with a place.
-        own = dataset.scanner(blob_handling=_BLOBS).projected_schema
+        own = _as_read(dataset)
         named = [_named(column, field, known) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
         names = {renamed.name: column.name for column, renamed in zip(own, named, strict=True)}
         tracked = any(ROW_TRACKING in (field.metadata or {}) for field in task.schema)
@@ -168,7 +173,7 @@ class _Scan:
             fragments=[fragment],
             with_row_address=True,
             with_row_id=self._ids,
-            batch_size=_MAX_ROWS,
+            batch_size=MAX_ROWS,
             batch_size_bytes=None if storage in _ROWS_ONLY else _BATCH_BYTES,
             batch_readahead=2,
             io_buffer_size=_IO_BYTES,
@@ -205,7 +210,15 @@ class _Scan:
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:
-    return pc.bit_wise_and(batch[_ADDRESS].cast(pa.int64(), safe=False), pa.scalar(_OFFSETS - 1, pa.int64()))
+    return pc.bit_wise_and(batch[_ADDRESS].view(pa.int64()), _OFFSET_BITS)
+
+
+def _as_read(dataset: "lance.LanceDataset") -> pa.Schema:
+    """Return the schema of a dataset's rows. A blob is read as binary, though its column has another type."""
+    schema = dataset.schema
+    if _BLOB not in schema.serialize().to_pybytes():
+        return schema
+    return dataset.scanner(blob_handling=_BLOBS).projected_schema
 
 
 def _named(column: pa.Field, field: "LanceField", known: Mapping[int, str]) -> pa.Field:

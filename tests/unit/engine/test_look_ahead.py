@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -15,7 +16,7 @@ from tailer.engine.look_ahead import LookAhead
 from tailer.engine.prefetch import PrefetchedBatches
 from tailer.errors import FileVacuumed, LogCorrupt
 from tailer.events import ChangeBatch
-from tailer.plan import ChangePlan, ChangeTask, Position, Regime, TaskKind
+from tailer.plan import ChangePlan, ChangeTask, FragmentRef, Position, Regime, TaskKind
 from tailer.table_log import TableLog
 from tests.support.streams import APP, Destination, Growing, become, pipeline
 
@@ -120,6 +121,16 @@ async def test_small_versions_are_not_worth_it() -> None:
         for asked in range(1, 5):
             assert await turn(ahead) is None
             assert log.asked == asked
+
+
+async def test_small_versions_of_lance_datasets_are() -> None:
+    plans = [plan(version, 1000) for version in range(3)]
+    rows = [replace(each.tasks[0], fragment=FragmentRef(each.version, 0, 10)) for each in plans]
+    log = Log(*(replace(each, tasks=(task,)) for each, task in zip(plans, rows, strict=True)))
+    async with looking(log, Engine()) as ahead:
+        assert await turn(ahead) is None
+        assert await turn(ahead) is None
+        assert await turn(ahead) is not None
 
 
 async def test_nothing_is_planned_after_the_last_version() -> None:
