@@ -24,6 +24,7 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.location import is_local
+from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import StoreOptions, Stores
 from tailer.table_log import TableLog
 
@@ -107,10 +108,13 @@ class PipelineSettings:
         """The sink; no I/O. Raises `ConfigError`."""
         return configure_sink(self.name, self.sink_kind, self.sink_options, self.stores)
 
-    def open_table(self) -> TableLog:
-        """The log of the table, with its catalog if it has one; no I/O. Raises `ConfigError`."""
+    def open_table(self, logs: SharedLogs | None = None) -> TableLog:
+        """The log of the table, with its catalog if it has one; no I/O. Raises `ConfigError`.
+
+        `logs`: see `tailer.config.tables.open_table`.
+        """
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        return open_table(self.table, self.stores, catalog, self.allowed_roots)
+        return open_table(self.table, self.stores, catalog, self.allowed_roots, logs)
 
 
 @dataclass(frozen=True, slots=True)

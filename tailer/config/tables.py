@@ -11,6 +11,7 @@ from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.stores.location import is_local
 from tailer.stores.ranges import ObjectRanges
+from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
@@ -37,19 +38,23 @@ def open_table(
     stores: Stores | None = None,
     catalog: CommitCatalog | None = None,
     allowed_roots: tuple[str, ...] = (),
+    logs: SharedLogs | None = None,
 ) -> TableLog:
     """Open the log of the table at `location`, as `parse_location` returns it.
 
     A folder of this machine is looked at: with manifests and without a Delta log, it is a Lance dataset. In a store,
     one whose name ends with `.lance` is. `catalog`: the one that manages the table, if any. `allowed_roots`: where its
-    files may be, besides `location`.
+    files may be, besides `location`. `logs`: those that other pipelines of the process follow.
 
     Raises `ConfigError` where the store's client is not installed.
     """
     known = stores or Stores()
+    store = known.open(location)
+    if logs is not None and not is_local(location):
+        store = logs.share(store, known.options(location))
     if catalog is None and _is_lance(location):
-        return LanceTableLog(known.open(location), known.open, allowed_roots)
-    return DeltaTableLog(known.open(location), catalog, allowed_roots)
+        return LanceTableLog(store, known.open, allowed_roots)
+    return DeltaTableLog(store, catalog, allowed_roots)
 
 
 def _is_lance(location: str) -> bool:

@@ -33,6 +33,7 @@ from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
+from tailer.stores.shared import SharedLogs
 
 if TYPE_CHECKING:
     from tailer.daemon.control import Control
@@ -59,7 +60,7 @@ async def serve(settings: Settings, show: Show | None = None) -> None:
         try:
             stores, delta = CurrentStores(settings.stores), settings.needs_delta_in_spark
             async with open_engines(settings.engine, settings.spark, open_files(stores), delta=delta) as engines:
-                fleet = Fleet(settings, statuses, stores, partial(_Run, settings, engines, opened))
+                fleet = Fleet(settings, statuses, stores, partial(_Run, settings, engines, SharedLogs(), opened))
                 summaries = Summaries(statuses)
                 if control is not None:
                     control.runs = fleet.runs
@@ -96,6 +97,7 @@ class _Run:
         self,
         settings: Settings,
         engines: Engines,
+        logs: SharedLogs,
         opened: list[Sink],
         pipeline: PipelineSettings,
         status: PipelineStatus,
@@ -103,7 +105,7 @@ class _Run:
         self._sink = open_sink(settings, pipeline)
         self._opened = opened
         opened.append(self._sink)
-        self._pipeline = _pipeline(pipeline, self._sink, engines, status)
+        self._pipeline = _pipeline(pipeline, self._sink, engines, logs, status)
 
     async def run(self) -> None:
         """See `Drainable.run`."""
@@ -232,9 +234,11 @@ def _read_token(settings: Settings) -> str | None:
     return token
 
 
-def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:
+def _pipeline(
+    settings: PipelineSettings, sink: Sink, engines: Engines, logs: SharedLogs, status: PipelineStatus
+) -> Drainable:
     """Put the pipeline together: of the three ways to deliver, the one that `settings` choose."""
-    table = settings.open_table()
+    table = settings.open_table(logs)
     wake = table.make_wake()
     if sink.distributes and settings.write is Writers.EXECUTORS:
         assert engines.spark is not None, "checked by tailer.config.settings"
