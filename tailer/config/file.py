@@ -28,7 +28,7 @@ __all__ = ["Key", "PipelineTable", "Problem", "Reading", "digest_of", "place", "
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
 _JSON_AT_THE_TOP: Final = frozenset(
-    {"drain_s", "hung_s", "reload_on_change", "spark", "stores", "defaults", "pipelines"}
+    {"drain_s", "hung_s", "read_ahead_bytes", "reload_on_change", "spark", "stores", "defaults", "pipelines"}
 )
 # For keys that have no default.
 STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}, "prefix": "unsound"}

@@ -17,6 +17,7 @@ from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, W
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import open_table
 from tailer.delta.catalog.port import CommitCatalog
+from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.sink_writer import Limits
@@ -227,6 +228,7 @@ class Settings:
     control: ControlSettings = field(default_factory=ControlSettings)
     templates: tuple[Template, ...] = ()
     reload_on_change: bool = True
+    read_ahead_bytes: int = AHEAD_BYTES
     digest: bytes = field(default=b"", repr=False, compare=False)
 
     @property

@@ -185,6 +185,7 @@ class _Checks:
             control_settings(self.path, file, self._attempt),
             templates,
             file.reload_on_change,
+            file.read_ahead_bytes,
         )
         for key, reason, remedy in folder_faults(settings):
             self._problem(key, reason, remedy)

@@ -12,6 +12,7 @@ import msgspec
 
 from tailer.changelog.rules import Carryovers
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
+from tailer.engine.local import AHEAD_BYTES
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
 
 __all__ = ["MISSING", "FileShape", "KindTable", "PipelineShape", "SparkShape", "StoreShape"]
@@ -144,6 +145,8 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     control: str | None = None
     control_token_file: str | None = None  # file with the token for control through the address of `metrics`
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
+    # bytes of rows, in the memory of the process, from which on no pipeline reads ahead of its sink
+    read_ahead_bytes: Annotated[int, msgspec.Meta(ge=0)] = AHEAD_BYTES
     spark: dict[str, Any] = {}  # the table [spark]
     stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own
     reload_on_change: bool = True  # reload this file when it changes; if false: on SIGHUP alone

@@ -17,7 +17,7 @@ from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.placement import EngineKind, SparkSettings
-from tailer.engine.local import LocalEngine
+from tailer.engine.local import AHEAD_BYTES, LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
@@ -55,12 +55,15 @@ class SizedEngine:
 
 
 class Engines:
-    """The engines that the pipelines of a process share. `files`: opens tables' files. `spark`: None if not needed."""
+    """The engines that the pipelines of a process share.
 
-    def __init__(self, kind: EngineKind, files: DataFiles, spark: "SharedSpark | None") -> None:
+    `local`: reads in this process. `files`: opens tables' files. `spark`: None if not needed.
+    """
+
+    def __init__(self, kind: EngineKind, local: LocalEngine, files: DataFiles, spark: "SharedSpark | None") -> None:
         self._kind = kind
         self._files = files
-        self._local = LocalEngine(files=files)
+        self._local = local
         self.spark: Final = spark
 
     def for_pipeline(self, rules: PairingRules, report: Report) -> Engine:
@@ -76,17 +79,22 @@ class Engines:
 
 @asynccontextmanager
 async def open_engines(
-    kind: EngineKind, settings: SparkSettings, files: DataFiles, *, delta: bool = False
+    kind: EngineKind,
+    settings: SparkSettings,
+    files: DataFiles,
+    *,
+    delta: bool = False,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> AsyncIterator[Engines]:
     """Open the engines, and close them when the block is left.
 
-    `files`: opens the files of tables. `delta`: whether Spark writes to Delta tables.
+    `files`: opens the files of tables. `delta`: whether Spark writes to Delta tables. `ahead_bytes`: see `LocalEngine`.
 
     Raises `ConfigError` where PySpark is needed and not installed.
     """
     spark = None if kind is EngineKind.LOCAL else _shared(settings, delta)
     try:
-        yield Engines(kind, files, spark)
+        yield Engines(kind, LocalEngine(files=files, ahead_bytes=ahead_bytes), files, spark)
     finally:
         if spark is not None:
             with CancelScope(shield=True):

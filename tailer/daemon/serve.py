@@ -59,7 +59,9 @@ async def serve(settings: Settings, show: Show | None = None) -> None:
         await _import_clients(settings)
         try:
             stores, delta = CurrentStores(settings.stores), settings.needs_delta_in_spark
-            async with open_engines(settings.engine, settings.spark, open_files(stores), delta=delta) as engines:
+            ahead_bytes, files = settings.read_ahead_bytes, open_files(stores)
+            chosen = open_engines(settings.engine, settings.spark, files, delta=delta, ahead_bytes=ahead_bytes)
+            async with chosen as engines:
                 fleet = Fleet(settings, statuses, stores, partial(_Run, settings, engines, SharedLogs(), opened))
                 summaries = Summaries(statuses)
                 if control is not None:

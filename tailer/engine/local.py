@@ -4,14 +4,19 @@ Batches come in task order and, within a task, in row order, although tasks run 
 is raised at its place in that order, after all earlier rows. Memory is bounded by the batches in flight (invariant 7):
 at most `threads` + 1 files are open, each at most one read ahead of the consumer. Tiny files are read by one thread,
 many at a time, when the consumer asks for them.
+
+All plans that run at a time share the threads, in the order in which they ask, and `AHEAD_BYTES` of memory. Where rows
+of the process take more, nothing is read ahead, and each plan reads only the batch that its consumer waits for. That
+one never waits for memory: a plan whose sink does not take rows cannot hold up the others.
 """
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from itertools import islice
 from typing import Final
 
+import pyarrow as pa
 from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
 
@@ -21,7 +26,7 @@ from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
 from tailer.read.execute import execute, needed_bytes
 
-__all__ = ["LocalEngine", "remaining"]
+__all__ = ["AHEAD_BYTES", "LocalEngine", "remaining"]
 
 MAX_THREADS: Final = 8  # default limit: each thread holds a read
 # For files of stores: enough to wait for some answers, although the first bytes of files are fetched by other threads.
@@ -29,6 +34,7 @@ MAX_THREADS: Final = 8  # default limit: each thread holds a read
 _STORE_THREADS: Final = 4
 _OPEN_CHUNKS: Final = 4  # opened in a store before a thread is free for them
 READ_BYTES: Final = 4 * 2**20  # of Arrow memory, per read
+AHEAD_BYTES: Final = 256 * 2**20  # default limit: of Arrow memory of the process, up to which is read ahead
 CHUNK_BYTES: Final = 2**20  # of files, read sequentially by one thread
 _OPEN_BYTES: Final = 16 * 2**10  # cost of opening a file, as bytes
 _TINY_BYTES: Final = 4 * 2**10  # a file of this size is hardly more than a footer
@@ -53,13 +59,14 @@ class LocalEngine:
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
     `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and for files of stores at least
-    `_STORE_THREADS`. `files`: opens what tasks name.
+    `_STORE_THREADS`. `files`: opens what tasks name. `ahead_bytes`: of Arrow memory, up to which is read ahead.
     """
 
     key: Final = ()
 
-    def __init__(self, threads: int | None = None, files: DataFiles = LOCAL) -> None:
+    def __init__(self, threads: int | None = None, files: DataFiles = LOCAL, ahead_bytes: int = AHEAD_BYTES) -> None:
         self._files = files
+        self._ahead_bytes = ahead_bytes
         own = min(os.cpu_count() or 1, MAX_THREADS)
         self._threads = {True: threads or own, False: threads or max(own, _STORE_THREADS)}
         self._limiters: dict[bool, CapacityLimiter] = {}
@@ -71,7 +78,7 @@ class LocalEngine:
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads = self._threads[are_local]
         limiter = self._limiters.setdefault(are_local, CapacityLimiter(threads))
-        chunks = [_TaskChunk(chunk, limiter, self._files) for chunk in _split(tasks)]
+        chunks = [_TaskChunk(chunk, limiter, self._files, self._has_room) for chunk in _split(tasks)]
         async with AsyncExitStack() as stack:
             for chunk in chunks:
                 stack.callback(chunk.close)
@@ -80,6 +87,10 @@ class LocalEngine:
             small = _are_few(tasks) or (are_local and _are_tiny(tasks))
             group = None if small else await stack.enter_async_context(background())
             yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, threads)))
+
+    def _has_room(self) -> bool:
+        held_bytes: int = pa.total_allocated_bytes()
+        return held_bytes < self._ahead_bytes
 
     async def _ordered(
         self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, threads: int
@@ -138,10 +149,11 @@ def _split(tasks: _Tasks) -> Iterator[_Tasks]:
 class _TaskChunk:
     """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
 
-    def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles) -> None:
+    def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles, has_room: Callable[[], bool]) -> None:
         self._files = files.in_turn((task.uri, needed_bytes(task, after_row)) for task, after_row in tasks)
         self._batches = _execute_all(tasks, self._files)
         self._limiter = limiter
+        self._has_room = has_room
         self._results: list[_ReadResult] = []
         self._finished: Event | None = None
 
@@ -150,21 +162,23 @@ class _TaskChunk:
         self._files.open_ahead()
 
     def start(self, group: TaskGroup | None) -> None:
-        """Start the next read in the background; without a group, `take` reads."""
-        if group is not None:
+        """Start the next read in the background; without a group, or without room, `take` reads."""
+        if group is not None and self._has_room():
             self._finished = Event()
             group.start_soon(self._read_some, self._finished)
 
     async def take(self) -> _ReadResult:
         """Return the result of the last read."""
-        if self._finished is None:
+        finished, self._finished = self._finished, None
+        if finished is None:
             await self._read_some(Event())
         else:
-            await self._finished.wait()
+            await finished.wait()
         return self._results.pop()
 
     async def _read_some(self, finished: Event) -> None:
-        self._results.append(await to_thread.run_sync(_read_some, self._batches, limiter=self._limiter))
+        most_bytes = READ_BYTES if self._has_room() else 1
+        self._results.append(await to_thread.run_sync(_read_some, self._batches, most_bytes, limiter=self._limiter))
         finished.set()
 
     def close(self) -> None:
@@ -180,15 +194,15 @@ def _execute_all(tasks: _Tasks, files: Files) -> Generator[ChangeBatch, None, No
         yield from execute(task, after_row, files=files)
 
 
-def _read_some(batches: Iterator[ChangeBatch]) -> _ReadResult:
-    """Read batches of about `READ_BYTES`. Any error is returned, to be raised after these rows."""
+def _read_some(batches: Iterator[ChangeBatch], most_bytes: int) -> _ReadResult:
+    """Read batches of about `most_bytes`, at least one. Any error is returned, to be raised after these rows."""
     found: list[ChangeBatch] = []
     size = 0
     try:
         for batch in batches:
             found.append(batch)
             size += batch.size_bytes
-            if size >= READ_BYTES:
+            if size >= most_bytes:
                 return found, True, None
     except Exception as error:  # noqa: BLE001 - raised after the rows by the consumer
         return found, False, error

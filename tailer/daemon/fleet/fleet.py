@@ -32,7 +32,7 @@ __all__ = ["Difference", "Fleet", "difference", "fixed_changes"]
 _log = logging.getLogger(__name__)
 
 # Of the whole process: they take effect when it starts.
-_FIXED: Final = ("state_table", "metrics", "control", "hung_s", "engine", "spark")
+_FIXED: Final = ("state_table", "metrics", "control", "hung_s", "read_ahead_bytes", "engine", "spark")
 _METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS)
 _SHOWN: Final = 10
 _KEYS: Final = {"control": "control or control_token_file"}

@@ -88,6 +88,28 @@ async def run(engine: LocalEngine, of: ChangePlan, seen: Seen, after: Position |
             seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
 
 
+@pytest.mark.parametrize(("room_bytes", "read"), [(0, 1), (BIG, 6)])
+async def test_without_room_nothing_is_read_ahead(reader: Reader, room_bytes: int, read: int) -> None:
+    """Many plans whose consumers stand still hold a batch each. They go on, and lose nothing."""
+    engine, go_on = LocalEngine(4, ahead_bytes=pa.total_allocated_bytes() + room_bytes), anyio.Event()
+    seen: list[Seen] = [[] for _ in range(20)]
+
+    async def consume(into: Seen) -> None:
+        async with engine.run(plan(*[BIG] * 6)) as batches:
+            async for batch in batches:
+                into.extend((batch.task, row) for row in batch.row_index.to_pylist())
+                await go_on.wait()
+
+    async with anyio.create_task_group() as group:
+        for into in seen:
+            group.start_soon(consume, into)
+        await become(lambda: all(seen))
+        await anyio.sleep(0.1)
+        assert len(reader.given) == 20 * read
+        go_on.set()
+    assert seen == [everything(6)] * 20
+
+
 def everything(tasks: int, batches: int = 3) -> Seen:
     return [(task, row) for task in range(tasks) for row in range(2 * batches)]
 
@@ -194,9 +216,9 @@ async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) ->
     pulls: list[int] = []
     pull = tailer.engine.local._read_some
 
-    def counted(batches: Iterator[ChangeBatch]) -> tuple[list[ChangeBatch], bool, Exception | None]:
+    def counted(batches: Iterator[ChangeBatch], most_bytes: int) -> tuple[list[ChangeBatch], bool, Exception | None]:
         pulls.append(threading.get_ident())
-        return pull(batches)
+        return pull(batches, most_bytes)
 
     monkeypatch.setattr(tailer.engine.local, "READ_BYTES", BIG)
     monkeypatch.setattr(tailer.engine.local, "_read_some", counted)
