@@ -1,6 +1,7 @@
-"""Fifty pipelines in one daemon, of which eleven fail, each in its own way: the others notice nothing."""
+"""Fifty pipelines in one daemon, of which thirteen fail, each in its own way: the others notice nothing."""
 
 import json
+import resource
 import shutil
 import socket
 import time
@@ -17,8 +18,10 @@ from deltalake import write_deltalake
 from tests.support.daemon.commands import background, metrics_address
 from tests.support.daemon.process import until
 
-HEALTHY: Final = 39
+HEALTHY: Final = 37
 ROWS: Final = 10
+MANY_ROWS: Final = 20_000  # more than a pipe holds, or the disk of the daemon has room for
+DISK_BYTES: Final = 100_000
 DELAY_S: Final = 1.0  # that of a quiet machine is a twentieth of it
 
 
@@ -81,6 +84,11 @@ def more_columns(table: Path) -> None:
     write_deltalake(table, rows, mode="append", schema_mode="merge")
 
 
+def many_rows(table: Path) -> None:
+    """Add more rows than fit."""
+    append(table, *range(11, MANY_ROWS))
+
+
 def append(table: Path, *ids: int) -> None:
     """Commit rows."""
     write_deltalake(table, pa.table({"id": pa.array(ids, pa.int64())}), mode="append")
@@ -107,6 +115,7 @@ FAILURES: Final = {
         nothing, "stopped", "SinkRejected", "Choose another path", sink=FILE_SINK.replace("out", "a-file")
     ),
     "taken": Failure(nothing, "stopped", "SinkRejected", "set adopt = true", sink='kind = "files", path = "strange"'),
+    "full": Failure(many_rows, "retrying", "SinkUnavailable", "Check that the dest"),
     "refusing": Failure(nothing, "retrying", "SinkUnavailable", "Check that the dest", sink=kafka("127.0.0.1:1")),
     "silent": Failure(nothing, "retrying", "SinkUnavailable", "Check that the dest", sink=kafka("{silent}")),
 }
@@ -123,7 +132,7 @@ def configure(folder: Path, silent: str) -> Path:
     """Make the tables and the configuration."""
     names = [*(f"p{number}" for number in range(HEALTHY)), *FAILURES]
     append(folder / "template", *range(ROWS))
-    lines = ['metrics = "127.0.0.1:0"']
+    lines = ['metrics = "127.0.0.1:0"', 'state_table = "state"']
     for name in names:
         shutil.copytree(folder / "template", folder / name)
         failure = FAILURES.get(name)
@@ -131,6 +140,8 @@ def configure(folder: Path, silent: str) -> Path:
             failure.harm(folder / name)
         sink = (FILE_SINK if failure is None else failure.sink).replace("{name}", name).replace("{silent}", silent)
         lines += [f"[pipelines.{name}]", f'table = "{name}"', f"sink = {{{sink}}}", failure.more if failure else ""]
+    many_rows(folder / "template")
+    lines += ["[pipelines.slow]", 'table = "template"', 'sink = {kind = "stdout"}']
     (folder / "a-file").touch()
     (folder / "strange").mkdir()
     (folder / "strange" / "diary.txt").write_text("dear diary")
@@ -160,6 +171,8 @@ def in_time(folder: Path, name: str) -> float:
 def test_the_others_deliver_in_time_and_each_failure_is_named(tmp_path: Path) -> None:
     healthy = [f"p{number}" for number in range(HEALTHY)]
     with silence() as silent, background("run", configure(tmp_path, silent), "--log-format", "text") as daemon:
+        # A file cannot be larger, as on a full disk. Nobody reads the daemon's standard output.
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (DISK_BYTES, DISK_BYTES))
         url = metrics_address(daemon)
         until(lambda: all(delivered(tmp_path, name) == list(range(ROWS)) for name in healthy))
         until(lambda: all(seen(url)[name]["state"] == failure.state for name, failure in FAILURES.items()))
@@ -173,6 +186,7 @@ def test_the_others_deliver_in_time_and_each_failure_is_named(tmp_path: Path) ->
             assert failure.hint in found["hint"], found
             assert found["last_error"]["name"] == failure.why
             assert found["retry_at"] is None, found  # by itself only where it may help
+        assert (pipelines["slow"]["state"], pipelines["slow"]["position"]) == ("catching_up", None)
         assert {pipelines[name]["state"] for name in healthy} == {"streaming"}
         assert httpx2.get(f"{url}/livez").status_code == 200
         ready = httpx2.get(f"{url}/readyz")
