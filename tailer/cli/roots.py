@@ -1,4 +1,4 @@
-"""The option `--allow-root` of verbs that read a table."""
+"""Options of verbs that read a table: `--allow-root` and `--table-format`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Final
 
 import click
 
+from tailer.config.tables import TableFormat
 from tailer.stores.location import parse_location
 
-__all__ = ["allow_root", "locations"]
+__all__ = ["allow_root", "choose_format", "locations"]
 
 _OPTION: Final = "--allow-root"
 
@@ -18,6 +19,13 @@ allow_root: Final = click.option(
     multiple=True,
     metavar="FOLDER",
     help="A folder outside of TABLE that its files may be in, such as the origin of a shallow clone. May be repeated.",
+)
+
+choose_format: Final = click.option(
+    "--table-format",
+    type=click.Choice([each.value for each in TableFormat]),
+    callback=lambda _context, _parameter, value: None if value is None else TableFormat(value),
+    help="The table's format. Default: a folder is looked at; in a store, names of Lance datasets end with .lance.",
 )
 
 

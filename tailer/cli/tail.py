@@ -16,9 +16,9 @@ from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
-from tailer.cli.roots import allow_root, locations
+from tailer.cli.roots import allow_root, choose_format, locations
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableFormat, open_files, open_table
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.local import LocalEngine
@@ -104,6 +104,7 @@ class Unrecorded:
 )
 @click.option("--skip-unchanged", is_flag=True, help="Leave out updates that change nothing.")
 @click.option("--net-changes", "net", is_flag=True, help="Show the net change of each row from --from to --to.")
+@choose_format
 @allow_root
 def command(
     table: str,
@@ -117,6 +118,7 @@ def command(
     key: str | None,
     skip_unchanged: bool,
     net: bool,
+    table_format: TableFormat | None,
     allowed_roots: tuple[str, ...],
 ) -> None:
     """Show a table's changes as they are committed.
@@ -130,7 +132,7 @@ def command(
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    look = _Look(location, Start.parse(start, "--from"), _until(end), form, policy, rules, roots)
+    look = _Look(location, Start.parse(start, "--from"), _until(end), form, policy, rules, roots, table_format)
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
@@ -150,10 +152,11 @@ class _Look:
     policy: Policy
     rules: PairingRules
     allowed_roots: tuple[str, ...]
+    table_format: TableFormat | None
 
     def open_table(self) -> TableLog:
         """Open the log of the table; no I/O."""
-        return open_table(self.location, allowed_roots=self.allowed_roots)
+        return open_table(self.location, allowed_roots=self.allowed_roots, table_format=self.table_format)
 
 
 def _until(text: str | None) -> Start | None:

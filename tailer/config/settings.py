@@ -25,6 +25,7 @@
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
     table = "/data/orders"        # the folder of a Delta table or of a Lance dataset, or its URI
+    table_format = "delta"        # or "lance"; default: the folder is looked at, a store's names end with .lance
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
                                   # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
     columns = ["id", "amount"]    # default: all
@@ -94,6 +95,7 @@ from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
 from tailer.config.stores import configured_stores
+from tailer.config.tables import check_choices
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.schema.variant_paths import check_paths
@@ -220,6 +222,7 @@ class _Checks:
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             check_writers(engine, key, read, made, self._problem)
+        self._attempt((*key, "table_format"), partial(check_choices, shape.table_format, is_managed=bool(catalog)))
         if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
@@ -239,6 +242,7 @@ class _Checks:
             tuple(root for root in roots if root is not None),
             shape.idle_poll_interval_s,
             shape.max_polls_per_hour,
+            shape.table_format,
         )
         if pattern is None:
             return settings

@@ -214,10 +214,13 @@ class History:
         return location
 
 
-async def has_manifests(store: ObjectStore, folder: str) -> bool:
-    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`."""
+async def has_manifests(store: ObjectStore, folder: str, *, is_named: bool = False) -> bool:
+    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`.
+
+    `is_named`: whether the format is known to be Lance, so that the folder's name need not say so.
+    """
     if isinstance(store, UploadStore):
-        return folder.endswith(SUFFIX) and any(
+        return (is_named or folder.endswith(SUFFIX)) and any(
             name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}")
         )
     path = Path(store.uri, folder, VERSIONS)
