@@ -1,4 +1,4 @@
-"""Options of verbs that read a table: `--allow-root` and `--table-format`."""
+"""Options of verbs that read a table: `--allow-root`, `--table-format` and `--branch`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ import click
 from tailer.config.tables import TableFormat
 from tailer.stores.location import parse_location
 
-__all__ = ["allow_root", "choose_format", "locations"]
+__all__ = ["allow_root", "choose_branch", "choose_format", "locations"]
 
 _OPTION: Final = "--allow-root"
 
@@ -27,6 +27,8 @@ choose_format: Final = click.option(
     callback=lambda _context, _parameter, value: None if value is None else TableFormat(value),
     help="The table's format. Default: a folder is looked at; in a store, names of Lance datasets end with .lance.",
 )
+
+choose_branch: Final = click.option("--branch", metavar="NAME", help="A branch of a Lance dataset. Default: main.")
 
 
 def locations(roots: Iterable[str]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class PipelineSettings:
     idle_poll_interval_s: float | None = None
     max_polls_per_hour: int | None = None
     table_format: TableFormat | None = None
+    branch: str | None = None
 
     @property
     def target(self) -> str | None:
@@ -116,7 +117,8 @@ class PipelineSettings:
         `logs`: see `tailer.config.tables.open_table`.
         """
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        return open_table(self.table, self.stores, catalog, self.allowed_roots, self.table_format, logs=logs)
+        choices = self.allowed_roots, self.table_format, self.branch
+        return open_table(self.table, self.stores, catalog, *choices, logs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,10 @@
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
     table = "/data/orders"        # the folder of a Delta table or of a Lance dataset, or its URI
     table_format = "delta"        # or "lance"; default: the folder is looked at, a store's names end with .lance
+    branch = "main"               # of a Lance dataset
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
-                                  # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
+                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), after a tag of
+                                  # a Lance dataset (tag:NAME)
     columns = ["id", "amount"]    # default: all
     carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
     compute_updates = false       # turn a delete and an insert of one row into the two images of an update
@@ -91,11 +93,11 @@ from tailer.config.pipelines import (
     fill,
 )
 from tailer.config.placement import EngineKind
-from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
+from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
 from tailer.config.stores import configured_stores
-from tailer.config.tables import check_choices
+from tailer.config.tables import TableFormat, check_choices
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.schema.variant_paths import check_paths
@@ -222,7 +224,7 @@ class _Checks:
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             check_writers(engine, key, read, made, self._problem)
-        self._attempt((*key, "table_format"), partial(check_choices, shape.table_format, is_managed=bool(catalog)))
+        table_format = self._format(key, shape, is_managed=catalog is not None)
         if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
@@ -242,13 +244,21 @@ class _Checks:
             tuple(root for root in roots if root is not None),
             shape.idle_poll_interval_s,
             shape.max_polls_per_hour,
-            shape.table_format,
+            table_format,
+            shape.branch,
         )
         if pattern is None:
             return settings
         if isinstance(made, Sink):
             self._check_targets((*key, "sink"), options)
         return Template(pattern, settings, shape.discover_interval_s)
+
+    def _format(self, key: Key, shape: PipelineShape, *, is_managed: bool) -> TableFormat | None:
+        try:
+            return check_choices(shape.table_format, shape.branch, is_managed=is_managed)
+        except ConfigError as error:
+            self._problem((*key, error.where), error.reason, error.remedy)
+            return None
 
     def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:
         """Return the pattern of a template; None for the location of one table."""

@@ -65,7 +65,8 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     table: str
     # default: a folder is looked at; in a store, names of Lance datasets end with .lance
     table_format: TableFormat | None = None
-    # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
+    branch: str | None = None  # a branch of a Lance dataset; default: main
+    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME (lance.md)
     start: str = "earliest"
     allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
     columns: list[str] = []  # the columns to deliver, in this order; empty: all

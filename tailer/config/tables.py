@@ -10,6 +10,7 @@ from tailer.delta.log.listing import LOG
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, did_you_mean
 from tailer.lance.history import SUFFIX, VERSIONS
+from tailer.lance.refs import folder_of, parse_branch
 from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.stores.location import is_local
@@ -58,35 +59,45 @@ def open_table(
     catalog: CommitCatalog | None = None,
     allowed_roots: tuple[str, ...] = (),
     table_format: TableFormat | None = None,
+    branch: str | None = None,
     logs: SharedLogs | None = None,
 ) -> TableLog:
     """Open the log of the table at `location`, as `parse_location` returns it.
 
     Without a `table_format`, a folder of this machine is looked at: with manifests and without a Delta log, it is a
     Lance dataset. In a store, one whose name ends with `.lance` is. `catalog`: the one that manages the table, if any.
-    `allowed_roots`: where its files may be, besides `location`. `logs`: those that other pipelines of the process
-    follow.
+    `allowed_roots`: where its files may be, besides `location`. `branch`: of a Lance dataset; None: the main one.
+    `logs`: those that other pipelines of the process follow.
 
     Raises `ConfigError` where the store's client is not installed, and as `check_choices`.
     """
     known = stores or Stores()
-    check_choices(table_format, is_managed=catalog is not None)
-    store = known.open(location)
-    if logs is not None and not is_local(location):
-        store = logs.share(store, known.options(location))
-    if table_format is TableFormat.LANCE or (table_format is None and catalog is None and _is_lance(location)):
-        return LanceTableLog(store, known.open, allowed_roots)
+    wanted, name = check_choices(table_format, branch, is_managed=catalog is not None), parse_branch(branch, "branch")
+    root = location if name is None else f"{location}/{folder_of(name)}"
+    store = known.open(root)
+    if logs is not None and not is_local(root):
+        store = logs.share(store, known.options(root))
+    if wanted is TableFormat.LANCE or (wanted is None and catalog is None and _is_lance(location)):
+        return LanceTableLog(store, known.open, allowed_roots, name)
     return DeltaTableLog(store, catalog, allowed_roots)
 
 
-def check_choices(table_format: TableFormat | None, *, is_managed: bool) -> None:
-    """Raise `ConfigError`, naming the option, where the choices for a table do not go together.
+def check_choices(
+    table_format: TableFormat | None, branch: str | None = None, *, is_managed: bool = False
+) -> TableFormat | None:
+    """Return the format that is named: a `branch` names Lance, too. None: none.
 
-    `is_managed`: whether a catalog manages its commits.
+    `is_managed`: whether a catalog manages the commits. Raises `ConfigError`, naming the option, where the choices do
+    not go together.
     """
-    if is_managed and table_format is TableFormat.LANCE:
+    parse_branch(branch, "branch")
+    if branch is not None and table_format is TableFormat.DELTA:
+        raise ConfigError("branch", "is of a Lance dataset, but table_format is delta", "Leave out one of the two.")
+    found = table_format if branch is None else TableFormat.LANCE
+    if is_managed and found is TableFormat.LANCE:
         reason = "names a Lance dataset, but a catalog manages Delta tables alone"
-        raise ConfigError("table_format", reason, "Leave out the catalog, or the format.")
+        raise ConfigError("table_format" if branch is None else "branch", reason, "Leave out one of the two.")
+    return found
 
 
 def _is_lance(location: str) -> bool:

@@ -32,7 +32,7 @@ from tailer.table_log import TableLog
 
 __all__ = ["Pipeline"]
 
-_BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP)
+_BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP, StartKind.TAG)
 _LOOK_BACK_S: Final = 10.0
 
 
@@ -178,7 +178,8 @@ class Pipeline:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         schema = self._policy.shape_schema(columns) if point.knows_columns else None
-        records_start = self._start.kind is StartKind.LATEST or self._is_empty(point, last)
+        may_move = self._start.kind in (StartKind.LATEST, StartKind.TAG)
+        records_start = may_move or self._is_empty(point, last)
         if point.fresh and records_start and table_id is not None:
             # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
             # must survive a restart.

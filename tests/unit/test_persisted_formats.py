@@ -29,7 +29,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
-from tailer.lance.table import dataset_id
+from tailer.lance.table import branch_id, dataset_id
 from tailer.pipeline.policy import Policy
 from tailer.plan import (
     END,
@@ -61,6 +61,10 @@ from tailer.stores.local import LocalStore
 def test_ids_of_lance_datasets() -> None:
     assert dataset_id("/data/my.lance") == "bb89fdf7-35ff-52a5-bb53-21554f43f304"
     assert dataset_id("s3://lake/my.lance") == "332a8b90-4f7f-50f2-9a65-e676ac57f0b5"
+    assert (
+        branch_id("/data/my.lance/tree/dev", "6a1bf201136146d687be529e3e0704ff")
+        == "32d353fa-260a-51ca-b1a7-4f4cdfdbc9ce"
+    )
 
 
 def test_app_ids() -> None:

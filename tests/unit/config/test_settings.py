@@ -656,4 +656,21 @@ def test_the_format_of_a_table(tmp_path: Path) -> None:
     key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}table_format = "lance"\n{catalog}\n')
     assert key == "pipelines.orders.table_format"
     assert reason == "names a Lance dataset, but a catalog manages Delta tables alone"
-    assert remedy == "Leave out the catalog, or the format."
+    assert remedy == "Leave out one of the two."
+
+
+def test_the_branch_of_a_table(tmp_path: Path) -> None:
+    (made,) = settings(tmp_path, f'{PIPELINE}branch = "a/b"\nstart = "tag:t"\n').pipelines
+    assert (made.branch, made.table_format) == ("a/b", TableFormat.LANCE)
+    assert made.start == Start(StartKind.TAG, tag="t")
+    key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}branch = "a/../b"\n')
+    assert (key, reason) == ("pipelines.orders.branch", "'a/../b' is not the name of a branch")
+    assert remedy == "Names have letters, digits, '.', '-' and '_', and '/' between two of them."
+    key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\ntable_format = "delta"\n')
+    assert (key, reason) == ("pipelines.orders.branch", "is of a Lance dataset, but table_format is delta")
+    catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
+    key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\n{catalog}\n')
+    assert (key, reason) == (
+        "pipelines.orders.branch",
+        "names a Lance dataset, but a catalog manages Delta tables alone",
+    )
