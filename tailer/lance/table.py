@@ -5,9 +5,9 @@ version comes: that shows a gap, and manifests that were renamed. Otherwise the 
 manifest, so the cost of a version does not depend on the length of the history.
 
 Manifests appear whole. A manifest does not name its predecessor. So before the next one is used, the last one is
-checked: if it is still the file that was read, the dataset is still the same. A dataset has no id. Its location stands
-for it: a dataset that is deleted and made again while nobody follows it is noticed only if it has fewer versions. A
-branch has an id, so a branch that is made again under the same name is always noticed.
+checked: if it is still the manifest that was read, the dataset is still the same. A dataset has no id. Its location
+stands for it: a dataset that is deleted and made again while nobody follows it is noticed only if it has fewer
+versions. A branch has an id, so a branch that is made again under the same name is always noticed.
 
 A branch is read from its own folder, which is that of a dataset. Its first version changes no row: it has those of the
 version that the branch was made from, whichever branch that is of.
@@ -26,6 +26,7 @@ from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
     FileVacuumed,
+    LogError,
     LogRewritten,
     ObjectNotFound,
     TableReplaced,
@@ -250,10 +251,22 @@ class LanceTableLog:
         read = self._predecessor
         if read is not None:
             try:
-                if await self._store.stat(read.name) != read:
+                if await self._store.stat(read.name) != read and not await self._is_copy(read.name):
                     raise LogRewritten(self.uri, self._next - 1, read.name)
             except ObjectNotFound:
                 await self._check_branch(self._next)
+
+    async def _is_copy(self, name: str) -> bool:
+        """Return whether the manifest before the next one has the content that was read, though its file is newer.
+
+        Where an external store commits versions, several clients may copy a manifest to its place.
+        """
+        assert self._state is not None, "there is a manifest before"
+        try:
+            found = await self._history.read(self._state.manifest.version)
+        except LogError:
+            return False
+        return found is not None and found.meta.name == name and found.manifest == self._state.manifest
 
     async def _check_gap(self) -> None:
         """Raise if the awaited version is lost, or was delivered and is gone. The names may have changed since."""

@@ -241,6 +241,22 @@ async def test_another_dataset_in_its_place_is_noticed(path: Path) -> None:
         await log.next_plan()
 
 
+@pytest.mark.anyio
+async def test_an_external_store_commits_versions(path: Path) -> None:
+    """A staged manifest is no version yet. Its copy is, once, however often it is copied."""
+    lance.write_dataset(numbers(5), path, mode="append")
+    lance.write_dataset(numbers(6), path, mode="append")
+    last = manifest(path, 5)
+    staged = last.rename(last.with_name(f"{last.name}-6a1bf201-1361-46d6-87be-529e3e0704ff"))
+    log = open_table(str(path))
+    await log.seek(4)
+    assert [plan and plan.version for plan in (await log.next_plan(), await log.next_plan())] == [4, None]
+    for version, copy in ((4, manifest(path, 4).read_bytes()), (5, staged.read_bytes())):
+        manifest(path, version).unlink(missing_ok=True)
+        manifest(path, version).write_bytes(copy)
+    assert [plan and plan.version for plan in (await log.next_plan(), await log.next_plan())] == [5, None]
+
+
 def test_every_type_is_carried(tmp_path: Path) -> None:
     columns = {
         "half": pa.array([[1.5, 2.5]], pa.list_(pa.float16(), 2)),
