@@ -54,6 +54,7 @@ from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.table_log import first_net_task, net_start
 
 # App ids.
 
@@ -65,6 +66,15 @@ def test_ids_of_lance_datasets() -> None:
         branch_id("/data/my.lance/tree/dev", "6a1bf201136146d687be529e3e0704ff")
         == "32d353fa-260a-51ca-b1a7-4f4cdfdbc9ce"
     )
+
+
+def test_tasks_of_net_differences() -> None:
+    """A position says from which version the difference begins."""
+    assert first_net_task(2, 6) == 2**31 + 4 * 2**18
+    for task in (0, 2**18 - 1, 2**40):
+        assert net_start(Position(6, first_net_task(2, 6) + task, 3)) == 2
+    for position in (Position.end(6), Position.opening(6), Position.opening(6, snapshot=True), Position(6, 5, 0)):
+        assert net_start(position) is None
 
 
 def test_app_ids() -> None:
