@@ -22,7 +22,7 @@ from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableFormat, check_choices, open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Changes", "Place", "changes"]
 
 Place = str | int | datetime
-"""A place in a table's history: `earliest`, `latest`, `snapshot`, a version, or a moment (without a zone: UTC)."""
+"""A place in a history: `earliest`, `latest`, `snapshot`, a version, a moment (without a zone: UTC), or `tag:NAME`."""
 
 _NAME: Final = "changes"
 _Send = MemoryObjectSendStream[pa.RecordBatch]
@@ -63,15 +63,18 @@ def changes(
     skip_unchanged: bool = False,
     net: bool = False,
     allowed_roots: Iterable[str | os.PathLike[str]] = (),
+    table_format: str | None = None,
+    branch: str | None = None,
 ) -> "Changes":
-    """Return the changes of the Delta table at `table`, from `start` to `end`, both included; no I/O yet.
+    """Return the changes of a Delta table or a Lance dataset, from `start` to `end`, both included; no I/O yet.
 
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
     deletes before inserts. `table`: its folder, or its URI. `start`: also `snapshot`, all rows as inserts
     and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read; all by
     default. `row_ids`: add `_row_id` and `_row_commit_version`. `carryovers`, `compute_updates`, `key`,
     `skip_unchanged`: as in a pipeline's configuration. `net`: only the net change of each row in that range.
-    `allowed_roots`: folders outside of the table that its files may be in.
+    `allowed_roots`: folders outside of the table that its files may be in. `table_format`: `delta` or `lance`; None: a
+    folder is looked at, and in a store, names of Lance datasets end with `.lance`. `branch`: of a Lance dataset.
 
     Raises `ConfigError` for options that do not go together.
     """
@@ -87,7 +90,8 @@ def changes(
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
         raise ConfigError("end", f"{end!r} is not an end point", "Give 'latest', a version or a moment; None follows.")
     roots = tuple(parse_location(os.fspath(root), Path.cwd(), "allowed_roots") for root in allowed_roots)
-    wanted = Changes(location, _place(start, "start"), until, policy, rules, net, roots)
+    chosen = check_choices(TableFormat.parse(table_format, "table_format"), branch)
+    wanted = Changes(location, _place(start, "start"), until, policy, rules, net, roots, chosen, branch)
     _check(wanted)
     return wanted
 
@@ -141,6 +145,8 @@ class Changes:
     rules: PairingRules
     net: bool = False
     allowed_roots: tuple[str, ...] = ()
+    table_format: TableFormat | None = None
+    branch: str | None = None
 
     def __iter__(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches in commit order."""
@@ -199,7 +205,8 @@ class Changes:
 
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
-            table = open_table(self.location, allowed_roots=self.allowed_roots)
+            roots = self.allowed_roots
+            table = open_table(self.location, None, None, roots, self.table_format, self.branch)
             files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(

@@ -9,6 +9,7 @@ from tailer.errors import ConfigError
 
 __all__ = ["Start", "StartKind", "StartPoint"]
 
+_TAG: Final = "tag:"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -20,23 +21,29 @@ class StartKind(StrEnum):
     SNAPSHOT = "snapshot"
     VERSION = "version"
     TIMESTAMP = "timestamp"
+    TAG = "tag"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A configured start (or end): a keyword, a version, or a time in milliseconds since 1970."""
+    """A configured start (or end): a keyword, a version, a time in milliseconds since 1970, or the name of a tag."""
 
     kind: StartKind
     value: int = 0
+    tag: str = ""
 
     @classmethod
     def parse(cls, text: str, where: str = "start") -> Self:
-        """Parse `earliest`, `latest`, `snapshot`, a version number, or an ISO-8601 timestamp (without a zone: UTC).
+        """Parse a keyword, a version, an ISO-8601 timestamp (without a zone: UTC), or `tag:NAME`.
+
+        The keywords are `earliest`, `latest` and `snapshot`.
 
         Raises `ConfigError` naming `where`.
         """
         if text in (StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT):
             return cls(StartKind(text))
+        if text.startswith(_TAG) and text != _TAG:
+            return cls(StartKind.TAG, tag=text.removeprefix(_TAG))
         try:
             if text.isascii() and text.isdigit():
                 return cls(StartKind.VERSION, int(text))
@@ -44,7 +51,8 @@ class Start:
             moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError):
             remedy = (
-                "Give earliest, latest, snapshot, a version such as 12, or a timestamp such as 2026-03-01T12:00:00Z."
+                "Give earliest, latest, snapshot, a version such as 12, a timestamp such as 2026-03-01T12:00:00Z, or "
+                "tag:NAME for a tag of a Lance dataset."
             )
             raise ConfigError(where, f"{text!r} is not a version, a time or a keyword", remedy) from None
         return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))

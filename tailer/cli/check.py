@@ -90,6 +90,8 @@ def _summary(settings: PipelineSettings) -> str:
 def _place(start: Start) -> str:
     if start.kind is StartKind.TIMESTAMP:
         return datetime.fromtimestamp(start.value / 1000, UTC).isoformat()
+    if start.kind is StartKind.TAG:
+        return f"tag {start.tag}"
     return f"version {start.value}" if start.kind is StartKind.VERSION else start.kind.value
 
 

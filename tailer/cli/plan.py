@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.cli.completion import folders
-from tailer.cli.roots import allow_root, locations
-from tailer.config.tables import open_table
+from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.config.tables import TableFormat, open_table
 from tailer.errors import VersionAhead, VersionGone
 from tailer.plan import ChangePlan, ChangeTask
 from tailer.stores.location import parse_location
+from tailer.table_log import TableLog
 
 __all__ = ["command"]
 
@@ -23,23 +24,27 @@ __all__ = ["command"]
 @click.command("plan")
 @click.argument("table", shell_complete=folders)
 @click.argument("version", type=click.IntRange(min=0))
+@choose_format
+@choose_branch
 @allow_root
-def command(table: str, version: int, allowed_roots: tuple[str, ...]) -> None:
+def command(
+    table: str, version: int, table_format: TableFormat | None, branch: str | None, allowed_roots: tuple[str, ...]
+) -> None:
     """Print what one version changed, as a plan in JSON.
 
     TABLE is the folder of a Delta table or of a Lance dataset, or its URI. `ChangePlan.from_json` reads the
     JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows.
     """
-    roots = locations(allowed_roots)
-    plan = anyio.run(_plan, parse_location(table, Path.cwd(), "TABLE"), version, roots)
+    location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
+    log = open_table(location, allowed_roots=roots, table_format=table_format, branch=branch)
+    plan = anyio.run(_plan, log, version)
     terminal = sys.stdout.isatty()
     click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if terminal else None))
     if terminal:
         _summarise(plan)
 
 
-async def _plan(location: str, version: int, allowed_roots: tuple[str, ...]) -> ChangePlan:
-    log = open_table(location, allowed_roots=allowed_roots)
+async def _plan(log: TableLog, version: int) -> ChangePlan:
     latest = await log.latest()
     if version > latest:
         raise VersionAhead(log.uri, version, latest)

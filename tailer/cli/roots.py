@@ -1,4 +1,4 @@
-"""The option `--allow-root` of verbs that read a table."""
+"""Options of verbs that read a table: `--allow-root`, `--table-format` and `--branch`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Final
 
 import click
 
+from tailer.config.tables import TableFormat
 from tailer.stores.location import parse_location
 
-__all__ = ["allow_root", "locations"]
+__all__ = ["allow_root", "choose_branch", "choose_format", "locations"]
 
 _OPTION: Final = "--allow-root"
 
@@ -19,6 +20,15 @@ allow_root: Final = click.option(
     metavar="FOLDER",
     help="A folder outside of TABLE that its files may be in, such as the origin of a shallow clone. May be repeated.",
 )
+
+choose_format: Final = click.option(
+    "--table-format",
+    type=click.Choice([each.value for each in TableFormat]),
+    callback=lambda _context, _parameter, value: None if value is None else TableFormat(value),
+    help="The table's format. Default: a folder is looked at; in a store, names of Lance datasets end with .lance.",
+)
+
+choose_branch: Final = click.option("--branch", metavar="NAME", help="A branch of a Lance dataset. Default: main.")
 
 
 def locations(roots: Iterable[str]) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
-from tailer.cli.roots import allow_root, locations
+from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableFormat, open_files, open_table
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.local import LocalEngine
@@ -39,7 +39,7 @@ __all__ = ["command"]
 # Ctrl-C ends it at once, but after the line that is being written, if possible.
 DRAIN_S: Final = 0.5
 # How users of `tail` write what a pipeline calls by another name.
-_OPTIONS: Final = {"start": "--from", "columns": "--columns", "key": "--key"}
+_OPTIONS: Final = {"start": "--from", "end": "--to", "branch": "--branch", "columns": "--columns", "key": "--key"}
 
 
 class Unrecorded:
@@ -73,15 +73,16 @@ class Unrecorded:
     show_default=True,
     metavar="PLACE",
     shell_complete=places(StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT),
-    help="Start: earliest, latest (new changes only), snapshot (all rows, then changes), a version or a timestamp.",
+    help="Start: earliest, latest (new changes only), snapshot (all rows, then changes), a version, a timestamp, or "
+    "tag:NAME (the changes after a tag of a Lance dataset).",
 )
 @click.option(
     "--to",
     "end",
     metavar="PLACE",
     shell_complete=places(StartKind.LATEST),
-    help="End: latest, a timestamp, or a version, which is awaited if it does not exist yet. Without it, tail follows "
-    "the table.",
+    help="End: latest, a timestamp, tag:NAME, or a version, which is awaited if it does not exist yet. Without it, "
+    "tail follows the table.",
 )
 @click.option(
     "--format",
@@ -104,6 +105,8 @@ class Unrecorded:
 )
 @click.option("--skip-unchanged", is_flag=True, help="Leave out updates that change nothing.")
 @click.option("--net-changes", "net", is_flag=True, help="Show the net change of each row from --from to --to.")
+@choose_format
+@choose_branch
 @allow_root
 def command(
     table: str,
@@ -117,6 +120,8 @@ def command(
     key: str | None,
     skip_unchanged: bool,
     net: bool,
+    table_format: TableFormat | None,
+    branch: str | None,
     allowed_roots: tuple[str, ...],
 ) -> None:
     """Show a table's changes as they are committed.
@@ -130,7 +135,7 @@ def command(
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    look = _Look(location, Start.parse(start, "--from"), _until(end), form, policy, rules, roots)
+    look = _Look(location, Start.parse(start, "--from"), _until(end), form, policy, rules, roots, table_format, branch)
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
@@ -150,10 +155,13 @@ class _Look:
     policy: Policy
     rules: PairingRules
     allowed_roots: tuple[str, ...]
+    table_format: TableFormat | None
+    branch: str | None
 
     def open_table(self) -> TableLog:
         """Open the log of the table; no I/O."""
-        return open_table(self.location, allowed_roots=self.allowed_roots)
+        roots = self.allowed_roots
+        return open_table(self.location, allowed_roots=roots, table_format=self.table_format, branch=self.branch)
 
 
 def _until(text: str | None) -> Start | None:

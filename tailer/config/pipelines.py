@@ -15,7 +15,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.control import ControlSettings
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import open_table
+from tailer.config.tables import TableFormat, open_table
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
@@ -64,6 +64,8 @@ class PipelineSettings:
     allowed_roots: tuple[str, ...] = ()
     idle_poll_interval_s: float | None = None
     max_polls_per_hour: int | None = None
+    table_format: TableFormat | None = None
+    branch: str | None = None
 
     @property
     def target(self) -> str | None:
@@ -115,7 +117,8 @@ class PipelineSettings:
         `logs`: see `tailer.config.tables.open_table`.
         """
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        return open_table(self.table, self.stores, catalog, self.allowed_roots, logs)
+        choices = self.allowed_roots, self.table_format, self.branch
+        return open_table(self.table, self.stores, catalog, *choices, logs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,11 @@
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
     table = "/data/orders"        # the folder of a Delta table or of a Lance dataset, or its URI
+    table_format = "delta"        # or "lance"; default: the folder is looked at, a store's names end with .lance
+    branch = "main"               # of a Lance dataset
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
-                                  # latest, snapshot, a version (12) or a time (2026-03-01T12:00:00Z)
+                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), after a tag of
+                                  # a Lance dataset (tag:NAME)
     columns = ["id", "amount"]    # default: all
     carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
     compute_updates = false       # turn a delete and an insert of one row into the two images of an update
@@ -35,7 +38,8 @@
     row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
     on_schema_change = "evolve"   # report it to the sink and go on; or "fail": stop before the version
     on_data_loss = "fail"         # stop; or go on after the loss, with the gap reported to the sink:
-                                  # "resnapshot" (with all rows of the table) or "skip-with-gap-event"
+                                  # "resnapshot" (with all rows of the table), "skip-with-gap-event", or "net" (Lance:
+                                  # with the net difference to the next version)
     poll_interval_s = 1.0         # between two looks for a new version, at an active table
     idle_poll_interval_s = 10.0   # the same at a quiet table
     max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour
@@ -90,10 +94,11 @@ from tailer.config.pipelines import (
     fill,
 )
 from tailer.config.placement import EngineKind
-from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
+from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings
 from tailer.config.stores import configured_stores
+from tailer.config.tables import TableFormat, check_choices
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.schema.variant_paths import check_paths
@@ -220,6 +225,7 @@ class _Checks:
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             check_writers(engine, key, read, made, self._problem)
+        table_format = self._format(key, shape, is_managed=catalog is not None)
         if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
@@ -239,12 +245,21 @@ class _Checks:
             tuple(root for root in roots if root is not None),
             shape.idle_poll_interval_s,
             shape.max_polls_per_hour,
+            table_format,
+            shape.branch,
         )
         if pattern is None:
             return settings
         if isinstance(made, Sink):
             self._check_targets((*key, "sink"), options)
         return Template(pattern, settings, shape.discover_interval_s)
+
+    def _format(self, key: Key, shape: PipelineShape, *, is_managed: bool) -> TableFormat | None:
+        try:
+            return check_choices(shape.table_format, shape.branch, is_managed=is_managed)
+        except ConfigError as error:
+            self._problem((*key, error.where), error.reason, error.remedy)
+            return None
 
     def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:
         """Return the pattern of a template; None for the location of one table."""

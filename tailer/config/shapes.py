@@ -12,6 +12,7 @@ import msgspec
 
 from tailer.changelog.rules import Carryovers
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
+from tailer.config.tables import TableFormat
 from tailer.engine.local import AHEAD_BYTES
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
 
@@ -62,7 +63,10 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     # the folder of a Delta table or a Lance dataset, or its URI: s3://lake/orders; with *: a template (operations.md)
     table: str
-    # where to begin without progress: earliest, latest, snapshot, a version or a timestamp
+    # default: a folder is looked at; in a store, names of Lance datasets end with .lance
+    table_format: TableFormat | None = None
+    branch: str | None = None  # a branch of a Lance dataset; default: main
+    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME (lance.md)
     start: str = "earliest"
     allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
     columns: list[str] = []  # the columns to deliver, in this order; empty: all

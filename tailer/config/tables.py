@@ -1,12 +1,16 @@
 """The composition root of tables: a table and its files are opened from their location here, and nowhere else."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.log.listing import LOG
 from tailer.delta.table import DeltaTableLog
+from tailer.errors import ConfigError, did_you_mean
 from tailer.lance.history import SUFFIX, VERSIONS
+from tailer.lance.refs import folder_of, parse_branch
 from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.stores.location import is_local
@@ -15,7 +19,23 @@ from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["CurrentStores", "open_files", "open_table"]
+__all__ = ["CurrentStores", "TableFormat", "check_choices", "open_files", "open_table"]
+
+
+class TableFormat(StrEnum):
+    """The format of a table."""
+
+    DELTA = "delta"
+    LANCE = "lance"
+
+    @classmethod
+    def parse(cls, text: str | None, where: str) -> Self | None:
+        """Return the format that `text` names; None for None. Raises `ConfigError` naming `where`."""
+        if text is None or text in list(cls):
+            return None if text is None else cls(text)
+        known = [each.value for each in cls]
+        remedy = did_you_mean(text, known) or f"Give {' or '.join(known)}."
+        raise ConfigError(where, f"{text!r} is no format of a table", remedy)
 
 
 class CurrentStores:
@@ -38,23 +58,46 @@ def open_table(
     stores: Stores | None = None,
     catalog: CommitCatalog | None = None,
     allowed_roots: tuple[str, ...] = (),
+    table_format: TableFormat | None = None,
+    branch: str | None = None,
     logs: SharedLogs | None = None,
 ) -> TableLog:
     """Open the log of the table at `location`, as `parse_location` returns it.
 
-    A folder of this machine is looked at: with manifests and without a Delta log, it is a Lance dataset. In a store,
-    one whose name ends with `.lance` is. `catalog`: the one that manages the table, if any. `allowed_roots`: where its
-    files may be, besides `location`. `logs`: those that other pipelines of the process follow.
+    Without a `table_format`, a folder of this machine is looked at: with manifests and without a Delta log, it is a
+    Lance dataset. In a store, one whose name ends with `.lance` is. `catalog`: the one that manages the table, if any.
+    `allowed_roots`: where its files may be, besides `location`. `branch`: of a Lance dataset; None: the main one.
+    `logs`: those that other pipelines of the process follow.
 
-    Raises `ConfigError` where the store's client is not installed.
+    Raises `ConfigError` where the store's client is not installed, and as `check_choices`.
     """
     known = stores or Stores()
-    store = known.open(location)
-    if logs is not None and not is_local(location):
-        store = logs.share(store, known.options(location))
-    if catalog is None and _is_lance(location):
-        return LanceTableLog(store, known.open, allowed_roots)
+    wanted, name = check_choices(table_format, branch, is_managed=catalog is not None), parse_branch(branch, "branch")
+    root = location if name is None else f"{location}/{folder_of(name)}"
+    store = known.open(root)
+    if logs is not None and not is_local(root):
+        store = logs.share(store, known.options(root))
+    if wanted is TableFormat.LANCE or (wanted is None and catalog is None and _is_lance(location)):
+        return LanceTableLog(store, known.open, allowed_roots, name)
     return DeltaTableLog(store, catalog, allowed_roots)
+
+
+def check_choices(
+    table_format: TableFormat | None, branch: str | None = None, *, is_managed: bool = False
+) -> TableFormat | None:
+    """Return the format that is named: a `branch` names Lance, too. None: none.
+
+    `is_managed`: whether a catalog manages the commits. Raises `ConfigError`, naming the option, where the choices do
+    not go together.
+    """
+    parse_branch(branch, "branch")
+    if branch is not None and table_format is TableFormat.DELTA:
+        raise ConfigError("branch", "is of a Lance dataset, but table_format is delta", "Leave out one of the two.")
+    found = table_format if branch is None else TableFormat.LANCE
+    if is_managed and found is TableFormat.LANCE:
+        reason = "names a Lance dataset, but a catalog manages Delta tables alone"
+        raise ConfigError("table_format" if branch is None else "branch", reason, "Leave out one of the two.")
+    return found
 
 
 def _is_lance(location: str) -> bool:

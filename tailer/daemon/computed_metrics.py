@@ -42,6 +42,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], 
     ),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], ...]] = (
+    ("lake_tailer_gaps", "Gaps in the changes that the pipeline got past.", lambda status: status.gaps),
     ("lake_tailer_transactions", "Transactions committed to the sink.", lambda status: status.transactions),
     (
         "lake_tailer_transaction_rows",

@@ -34,6 +34,7 @@ from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import (
     ChangesUnavailable,
     CommitIncomplete,
+    ConfigError,
     FileVacuumed,
     LogCorrupt,
     LogRewritten,
@@ -125,6 +126,8 @@ class DeltaTableLog:
                 if start.value > listing.latest + 1:
                     raise VersionAhead(self.uri, start.value, listing.latest, is_start=True)
                 return StartPoint(start.value)
+            case StartKind.TAG:
+                raise self._no_tags("start")
             case StartKind.TIMESTAMP:
                 return StartPoint(await (await self._history.clock(listing)).first_at_or_after(start.value))
 
@@ -138,6 +141,8 @@ class DeltaTableLog:
                 return await (await self._history.clock(listing)).last_at_or_before(end.value)
             case StartKind.EARLIEST:
                 return listing.earliest
+            case StartKind.TAG:
+                raise self._no_tags("end")
         return listing.latest
 
     async def seek(self, version: int) -> pa.Schema | None:
@@ -272,6 +277,9 @@ class DeltaTableLog:
         # The commit may be new; a gap is only a listing with later versions but without this one.
         if self._next <= listing.latest and not has_commit(listing, self._next):
             raise await self._history.version_gone(self._next)
+
+    def _no_tags(self, where: str) -> ConfigError:
+        return ConfigError(where, f"{self.uri} is a Delta table, which has no tags", "Give a version or a timestamp.")
 
     async def _check_predecessor(self, successor: CommitFile) -> None:
         """Raise unless the predecessor of `successor` is the file that was read, or has been cleaned up since."""

@@ -32,7 +32,8 @@ class NotATable(LogError):
     expected: str = "a Delta table"
     sentence: ClassVar[str] = "{table}: not {expected}: {reason}"
     next_step: ClassVar[str] = (
-        "Check the path: it must be the folder that contains _delta_log, or _versions for a Lance dataset."
+        "Check the path, and table_format (--table-format) if it is given: a Delta table's folder contains _delta_log, "
+        "a Lance dataset's _versions. In a store, a dataset whose name does not end with .lance needs the format lance."
     )
 
 

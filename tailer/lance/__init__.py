@@ -10,6 +10,7 @@ manifest        one version: schema, fragments, feature flags, transaction
 fragment        data files, deletion file and row ids of one fragment
 transaction     the operation that made a version
 deletions       the deleted offsets of a fragment
+refs/           names of branches and of versions
 row_ids/        the stable ids of a fragment's rows, and the versions of their last updates
 features        reader feature flags, supported and refused
 schema          fields of a manifest as an Arrow schema

@@ -60,7 +60,7 @@ class Found:
 
 
 class History:
-    """The versions of the dataset at the root of `store`. `table_id`: its id in plans.
+    """The versions of the dataset at the root of `store`. `table_id`: its id in plans from now on.
 
     `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to.
     """
@@ -73,7 +73,7 @@ class History:
         allowed_roots: tuple[str, ...] = (),
     ) -> None:
         self._store = store
-        self._table_id = table_id
+        self.table_id = table_id
         self._open_store = open_store
         self._allowed_roots = allowed_roots
         self._padded = True  # whether names of manifests count down from the largest number
@@ -156,7 +156,7 @@ class History:
             self._root(base.path, manifest.version)
         stable = uses_stable_row_ids(manifest)
         fragments = manifest.fragments_by_id(self.uri)
-        return Version(self.uri, self._table_id, manifest, names.schema(schema), names, fragments, stable)
+        return Version(self.uri, self.table_id, manifest, names.schema(schema), names, fragments, stable)
 
     async def operation(self, manifest: Manifest) -> str | None:
         """Return the operation that made a version; None where it is not known."""
@@ -214,10 +214,13 @@ class History:
         return location
 
 
-async def has_manifests(store: ObjectStore, folder: str) -> bool:
-    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`."""
+async def has_manifests(store: ObjectStore, folder: str, *, is_named: bool = False) -> bool:
+    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`.
+
+    `is_named`: whether the format is known to be Lance, so that the folder's name need not say so.
+    """
     if isinstance(store, UploadStore):
-        return folder.endswith(SUFFIX) and any(
+        return (is_named or folder.endswith(SUFFIX)) and any(
             name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}")
         )
     path = Path(store.uri, folder, VERSIONS)

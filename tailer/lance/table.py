@@ -5,15 +5,19 @@ version comes: that shows a gap, and manifests that were renamed. Otherwise the 
 manifest, so the cost of a version does not depend on the length of the history.
 
 Manifests appear whole. A manifest does not name its predecessor. So before the next one is used, the last one is
-checked: if it is still the file that was read, the dataset is still the same. A dataset has no id. Its location stands
-for it: a dataset that is deleted and made again while nobody follows it is noticed only if it has fewer versions.
+checked: if it is still the manifest that was read, the dataset is still the same. A dataset has no id. Its location
+stands for it: a dataset that is deleted and made again while nobody follows it is noticed only if it has fewer
+versions. A branch has an id, so a branch that is made again under the same name is always noticed.
+
+A branch is read from its own folder, which is that of a dataset. Its first version changes no row: it has those of the
+version that the branch was made from, whichever branch that is of.
 
 A version's changes need the version before. Where that was cleaned up, the changes are lost.
 """
 
 import uuid
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from dataclasses import replace
 from re import compile as pattern
 from typing import Final
 
@@ -23,20 +27,25 @@ from tailer.errors import (
     ChangesUnavailable,
     ConfigError,
     FileVacuumed,
+    LogError,
     LogRewritten,
     ObjectNotFound,
+    TableReplaced,
     TailerError,
     VersionAhead,
     VersionGone,
 )
 from tailer.lance.changes import Version, plan_changes, plan_snapshot
 from tailer.lance.history import VERSIONS, History
+from tailer.lance.manifest import Manifest
+from tailer.lance.refs import Branch, folder_of, read_branch, read_tag
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 from tailer.stores.wakeup import Wake
+from tailer.table_log import MOST_NET_TASKS, MOST_NET_VERSIONS, first_net_task
 
-__all__ = ["LanceTableLog", "dataset_id"]
+__all__ = ["LanceTableLog", "branch_id", "dataset_id"]
 
 PAGE_FRAGMENTS: Final = 1024  # of a snapshot, in one plan
 _MANIFEST: Final = pattern(r"[0-9]+\.manifest")
@@ -48,18 +57,32 @@ def dataset_id(uri: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"lance:{uri}"))
 
 
-class LanceTableLog:
-    """The versions of the Lance dataset at the root of `store`.
+def branch_id(uri: str, identity: str) -> str:
+    """Return the id of the branch at `uri`, as `dataset_id`. `identity`: as in `Branch`."""
+    return dataset_id(f"{uri}@{identity}")
 
-    `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to.
+
+class LanceTableLog:
+    """The versions of the Lance dataset, or of the branch of one, at the root of `store`.
+
+    `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to. `branch`: the
+    name of the branch, as `parse_branch` returns it.
     """
 
     def __init__(
-        self, store: ObjectStore, open_store: Callable[[str], ObjectStore], allowed_roots: tuple[str, ...] = ()
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
     ) -> None:
-        self._store = store
-        self._id = dataset_id(store.uri)
-        self._history = History(store, self._id, open_store, allowed_roots)
+        self._store = self._dataset = store
+        self._name = branch
+        self._branch: Branch | None = None
+        if branch is not None:
+            self._dataset = open_store(store.uri.removesuffix(f"/{folder_of(branch)}"))
+            allowed_roots = (*allowed_roots, self._dataset.uri)
+        self._history = History(store, dataset_id(store.uri), open_store, allowed_roots)
         self._next = 1
         self._state: Version | None = None
         self._predecessor: ObjectMeta | None = None
@@ -67,7 +90,7 @@ class LanceTableLog:
 
     @property
     def uri(self) -> str:
-        """The dataset's location."""
+        """The location of the dataset, or of the branch."""
         return self._store.uri
 
     @property
@@ -78,16 +101,18 @@ class LanceTableLog:
     @property
     def state_id(self) -> str | None:
         """See `TableLog.state_id`."""
-        return None if self._state is None else self._id
+        return None if self._state is None else self._state.table_id
 
     async def table_id(self) -> str:
-        """See `TableLog.table_id`. Raises `NotATable` where there is no version."""
+        """See `TableLog.table_id`. Raises `NotATable` where there is no version, `ConfigError` without the branch."""
+        await self._read_branch()
         await self._history.listed()
-        return self._id
+        return self._history.table_id
 
     async def ids(self, since: int) -> tuple[str, ...]:
         """See `TableLog.ids`."""
-        return (self._id,)
+        await self._read_branch()
+        return (self._history.table_id,)
 
     async def latest(self) -> int:
         """Return the newest version."""
@@ -95,11 +120,14 @@ class LanceTableLog:
 
     async def resolve(self, start: Start) -> StartPoint:
         """See `TableLog.resolve`. The earliest changes are those after the earliest version, or all of version 1."""
+        await self._read_branch()
         versions = list(await self._history.listed())
         latest = versions[-1]
         match start.kind:
             case StartKind.EARLIEST:
-                return StartPoint(_first_changes(versions))
+                return StartPoint(versions[0] + (versions[0] != self._first_version))
+            case StartKind.TAG:
+                return StartPoint(await self._tagged(start, "start") + 1)
             case StartKind.LATEST:
                 return StartPoint(latest + 1)
             case StartKind.SNAPSHOT:
@@ -116,6 +144,8 @@ class LanceTableLog:
 
     async def resolve_end(self, end: Start) -> int:
         """See `TableLog.resolve_end`. A time before the earliest version raises `ConfigError`."""
+        if end.kind is StartKind.TAG:
+            return await self._tagged(end, "end")
         versions = list(await self._history.listed())
         match end.kind:
             case StartKind.VERSION:
@@ -131,6 +161,7 @@ class LanceTableLog:
 
     async def seek(self, version: int) -> pa.Schema | None:
         """See `TableLog.seek`."""
+        await self._read_branch()
         versions = await self._history.listed()
         earliest, latest = min(versions), max(versions)
         if version > latest + 1:
@@ -138,11 +169,13 @@ class LanceTableLog:
         if version <= latest and version not in versions:
             raise VersionGone(self.uri, version, earliest, latest)
         self._state, self._predecessor = None, None
-        if version > 1:
-            if version - 1 not in versions:
-                reason = f"version {version - 1}, from which it began, was cleaned up"
+        before = version if self._branch is not None and version == self._first_version else version - 1
+        if before > 0:
+            if before not in versions:
+                reason = f"version {before}, from which it began, was cleaned up"
                 raise ChangesUnavailable(self.uri, version, reason)
-            found = await self._history.existing(version - 1)
+            found = await self._history.existing(before)
+            await self._check_branch(version)
             self._state = await in_thread(self._history.version, found.manifest, None, None)
             self._predecessor = found.meta
         self._next, self._misses = max(version, 1), 0
@@ -170,13 +203,36 @@ class LanceTableLog:
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Fragments are in the order of their ids."""
+        if self._branch is None:
+            await self._read_branch()
         await self._history.listed()
         found = await self._history.existing(version)
+        await self._check_branch(version)
         state = await in_thread(self._history.version, found.manifest, None, None)
         fragments = [state.fragments[number] for number in sorted(state.fragments)]
         for first in range(0, max(len(fragments), 1), PAGE_FRAGMENTS):
             page = fragments[first : first + PAGE_FRAGMENTS]
             yield await in_thread(plan_snapshot, state, first, page)
+
+    async def net_plan(self, before: int, version: int | None = None) -> ChangePlan:
+        """See `NetDifferences.net_plan`. Both versions must have the same columns, with the same ids of fields."""
+        await self._read_branch()
+        versions = await self._history.listed()
+        last = version if version is not None else next((each for each in versions if each > before), before)
+        for each in (before, last):
+            if each not in versions or before >= last:
+                raise ChangesUnavailable(self.uri, last, f"version {each}, of its net difference, was cleaned up")
+        old, new = [(await self._history.existing(each)).manifest for each in (before, last)]
+        await self._check_branch(last)
+        if _columns(old) != _columns(new):
+            raise ChangesUnavailable(self.uri, last, f"it has other columns than version {before}")
+        states = [await in_thread(self._history.version, each, None, None) for each in (old, new)]
+        deletions = await self._history.deletions(states[0], states[1], None)
+        plan = await in_thread(plan_changes, states[0], states[1], None, *deletions)
+        if last - before >= MOST_NET_VERSIONS or len(plan.tasks) > MOST_NET_TASKS:
+            raise ChangesUnavailable(self.uri, last, f"its net difference from version {before} is too large")
+        first = first_net_task(before, last)
+        return replace(plan, tasks=tuple(replace(task, index=first + task.index) for task in plan.tasks))
 
     async def after_loss(self, error: TailerError, version: int) -> int:
         """See `TableLog.after_loss`."""
@@ -193,13 +249,47 @@ class LanceTableLog:
         """See `TableLog.make_wake`."""
         return self._store.make_wake(VERSIONS, _MANIFEST)
 
+    @property
+    def _first_version(self) -> int:
+        return 1 if self._branch is None else self._branch.first_version
+
+    async def _read_branch(self) -> None:
+        """Read the branch anew, if one is followed: it may have been made again."""
+        if self._name is not None:
+            self._branch = await read_branch(self._dataset, self._name)
+            self._history.table_id = branch_id(self.uri, self._branch.identity)
+
+    async def _check_branch(self, version: int) -> None:
+        """Raise if the branch was made again since it was read: then `version` may be one of the new branch."""
+        followed = self._history.table_id
+        await self._read_branch()
+        if self._history.table_id != followed:
+            raise TableReplaced(self.uri, version, followed, self._history.table_id)
+
+    async def _tagged(self, place: Start, where: str) -> int:
+        return (await read_tag(self._dataset, place.tag, self._name, where)).version
+
     async def _check_predecessor(self) -> None:
         """Raise unless the manifest before the next one is the file that was read, or was cleaned up."""
         read = self._predecessor
         if read is not None:
-            with suppress(ObjectNotFound):
-                if await self._store.stat(read.name) != read:
+            try:
+                if await self._store.stat(read.name) != read and not await self._is_copy(read.name):
                     raise LogRewritten(self.uri, self._next - 1, read.name)
+            except ObjectNotFound:
+                await self._check_branch(self._next)
+
+    async def _is_copy(self, name: str) -> bool:
+        """Return whether the manifest before the next one has the content that was read, though its file is newer.
+
+        Where an external store commits versions, several clients may copy a manifest to its place.
+        """
+        assert self._state is not None, "there is a manifest before"
+        try:
+            found = await self._history.read(self._state.manifest.version)
+        except LogError:
+            return False
+        return found is not None and found.meta.name == name and found.manifest == self._state.manifest
 
     async def _check_gap(self) -> None:
         """Raise if the awaited version is lost, or was delivered and is gone. The names may have changed since."""
@@ -222,5 +312,5 @@ class LanceTableLog:
         return low
 
 
-def _first_changes(versions: list[int]) -> int:
-    return 1 if versions[0] == 1 else versions[0] + 1
+def _columns(manifest: Manifest) -> list[tuple[int, int, str, str, bool]]:
+    return [(each.id, each.parent_id, each.name, each.logical_type, each.nullable) for each in manifest.fields]

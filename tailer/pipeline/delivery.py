@@ -18,6 +18,7 @@ from tailer.errors import TailerError
 from tailer.events import Gap
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Sink
+from tailer.table_log import net_start
 
 __all__ = ["AnnouncesGaps", "Delivery", "ResumePoint", "Session", "VersionRange"]
 
@@ -29,7 +30,8 @@ class ResumePoint:
     `version`: the first one to deliver. `snapshot`: whether all of its rows are due as inserts, and not its changes.
     `after`: the position up to which the sink has rows; None: it has no row of this version. `knows_columns`: whether
     the sink has rows of the version just before, so that a change of their columns must be announced to it. `fresh`:
-    whether the sink has no progress.
+    whether the sink has no progress. `net_from`: the version from which the net difference to `version` begins, where
+    a part of that is delivered.
     """
 
     version: int
@@ -37,16 +39,18 @@ class ResumePoint:
     after: Position | None = None
     knows_columns: bool = False
     fresh: bool = False
+    net_from: int | None = None
 
     @classmethod
     def following(cls, position: Position) -> Self:
         """Return the place after `position`, up to which the sink has everything."""
         begun = not position.opens_version
         version = position.version + position.closes_version
-        return cls(version, position.in_snapshot, position if begun else None, knows_columns=begun)
+        after = position if begun else None
+        return cls(version, position.in_snapshot, after, knows_columns=begun, net_from=net_start(position))
 
     def after_snapshot(self) -> "ResumePoint":
-        """Return the place after the whole snapshot."""
+        """Return the place after the whole snapshot, or net difference."""
         return ResumePoint(self.version + 1, knows_columns=True)
 
 
@@ -152,4 +156,8 @@ class AnnouncesGaps(Protocol):
 
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
         """Announce `gap`, then deliver a snapshot in place of the lost versions: `page`, then the `rest`."""
+        ...
+
+    async def net(self, gap: Gap | None, plan: ChangePlan, after: Position | None) -> None:
+        """Announce `gap` (None: it was announced), then deliver the rows of a net difference after `after`."""
         ...

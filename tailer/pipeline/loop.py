@@ -28,11 +28,11 @@ from tailer.progress.lookup import check_new
 from tailer.sink import Heartbeat
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import Wake
-from tailer.table_log import TableLog
+from tailer.table_log import NetDifferences, TableLog
 
 __all__ = ["Pipeline"]
 
-_BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP)
+_BETWEEN_VERSIONS: Final = (StartKind.LATEST, StartKind.TIMESTAMP, StartKind.TAG)
 _LOOK_BACK_S: Final = 10.0
 
 
@@ -122,19 +122,18 @@ class Pipeline:
         point = session.resume or await self._first_start(session, last)
         self._loss.note_resume(point)
         if self._loss.blocks(point.version, last):
-            after_loss = await self._loss.get_past(session, point)
+            after_loss = await self._loss.get_past(session, point, last)
             if after_loss is None:
                 return False
             point = after_loss
-        elif point.snapshot:
-            self._retries.status.note_snapshot(point.version)
-            if self._retries.is_stopping() or not await session.snapshot(point.version, point.after):
+        elif point.snapshot or point.net_from is not None:
+            if not await self._deliver_rest(session, point):
                 return True
             point = point.after_snapshot()
         await self._seek(session, point, last)
         while not self._retries.is_stopping() and (last is None or point.version <= last):
             if self._loss.blocks(point.version, last):
-                after_loss = await self._loss.get_past(session, point)
+                after_loss = await self._loss.get_past(session, point, last)
                 if after_loss is None:
                     return False
                 point = after_loss
@@ -151,6 +150,17 @@ class Pipeline:
             await self._look_back(versions)
             await session.deliver(versions, point.after)
             point = ResumePoint(versions.last + 1)
+        return True
+
+    async def _deliver_rest(self, session: Session, point: ResumePoint) -> bool:
+        """Deliver the rest of a snapshot or of a net difference. Return False if it was stopped before the end."""
+        if point.net_from is None:
+            self._retries.status.note_snapshot(point.version)
+            return not self._retries.is_stopping() and await session.snapshot(point.version, point.after)
+        if not (isinstance(self._table, NetDifferences) and isinstance(session, AnnouncesGaps)):
+            reason = f"a part of its net difference from version {point.net_from} was delivered"
+            raise ChangesUnavailable(self._table.uri, point.version, reason)
+        await session.net(None, await self._table.net_plan(point.net_from, point.version), point.after)
         return True
 
     async def _first_start(self, session: Session, last: int | None) -> ResumePoint:
@@ -178,7 +188,8 @@ class Pipeline:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         schema = self._policy.shape_schema(columns) if point.knows_columns else None
-        records_start = self._start.kind is StartKind.LATEST or self._is_empty(point, last)
+        may_move = self._start.kind in (StartKind.LATEST, StartKind.TAG)
+        records_start = may_move or self._is_empty(point, last)
         if point.fresh and records_start and table_id is not None:
             # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
             # must survive a restart.

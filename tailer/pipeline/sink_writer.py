@@ -180,16 +180,16 @@ class SinkWriter:
         if self._is_due:
             await self.commit()
 
-    async def skip(self, gap: Gap, schema: pa.Schema) -> None:
+    async def skip(self, gap: Gap, schema: pa.Schema, *, at_once: bool) -> None:
         """Announce `gap`, after which rows have `schema`.
 
-        Commits the rows before the gap. A gap before a snapshot is committed with the snapshot; any other at once.
+        Commits the rows before the gap, and the gap `at_once` or else with the first rows after it.
         """
         await self.commit()
         self.schema = schema
         transaction = await self._open(gap.table_id, gap.version, schema)
         await transaction.announce(gap)
-        if not gap.snapshot:
+        if at_once:
             self._position = Position.end(gap.version)
             await self.commit()
 

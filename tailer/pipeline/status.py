@@ -149,6 +149,7 @@ class PipelineStatus:
         self.began_s: Final = clock()
         self.rows: Tally[str] = Tally()
         self.transactions = self.transaction_bytes = 0
+        self.gaps = 0  # losses of changes that were reported to the sink
         self.transaction_seconds = 0.0
         self.backlog: Final = Backlog()
         self.fault: Fault | None = None  # the last one, which may be over

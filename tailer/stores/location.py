@@ -47,6 +47,8 @@ _FORMS: Final = {
 _OF_AZURE: Final = frozenset({"adl", "az", "azure", "wasb", "wasbs"})
 # A shared access signature, which belongs into the environment.
 _SIGNATURE: Final = re.compile(r"[?&]sig=", re.IGNORECASE)
+# Lance's name for S3 with a table of versions beside it.
+_EXTERNAL_MANIFESTS: Final = "s3+ddb"
 _KEYS_REMEDY: Final = "Leave them out: keys come from the environment, a profile or the machine."
 
 
@@ -127,4 +129,9 @@ def _holds_credentials(location: ObjectLocation) -> bool:
 def _other_remedy(scheme: str) -> str:
     if scheme in _OF_AZURE:
         return f"Give {_FORMS[AZURE]}."
+    if scheme == _EXTERNAL_MANIFESTS:
+        return (
+            f"Give {_FORMS[S3]}: a version is read from there as soon as its writer has copied its manifest, without "
+            "DynamoDB."
+        )
     return f"Give a folder of this machine, or {', or '.join(_FORMS.values())}."

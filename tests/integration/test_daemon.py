@@ -206,7 +206,7 @@ def test_one_pipeline_that_cannot_go_on_is_reported_and_the_others_go_on(orders:
     assert daemon.returncode == 3
     assert errors.splitlines()[-2:] == [
         f"error: lost: {orders.path.parent}/lost: not a Delta table: no commit in _delta_log",
-        "hint: Check the path: it must be the folder that contains _delta_log, or _versions for a Lance dataset.",
+        f"hint: {NotATable('lost').hint}",
     ]
 
 

@@ -16,14 +16,41 @@ from tests.support.tables.lance_histories import LanceHistory, Row, Rows, change
 
 HISTORIES: Final = 20
 VERSIONS: Final = 26
+BRANCHES: Final = 8
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_every_version_is_the_one_before_with_its_changes(seed: int, tmp_path: Path) -> None:
     history = LanceHistory(tmp_path / "t", seed, stable=seed % 2 == 0, padded=seed % 3 > 0)
     history.grow(VERSIONS)
-    found = changes_of(tailer.changes(history.path))
+    _check(history, changes_of(tailer.changes(history.path)))
+
+
+@pytest.mark.parametrize("seed", range(BRANCHES))
+def test_branches_grow_apart(seed: int, tmp_path: Path) -> None:
+    """The main history, a branch and a branch of that branch grow in turns; each has its own changes."""
+    main = LanceHistory(tmp_path / "t", 50 + seed, stable=seed % 2 == 0, padded=seed % 3 > 0)
+    main.grow(1 + seed % 4)
+    branch = main.fork("dev", 150 + seed)
+    branch.grow(max(branch.rows) + 3)
+    histories = (main, branch, branch.fork("team/next", 250 + seed))
+    for _ in range(4):
+        for each in histories:
+            each.grow(max(each.rows) + 3)
+    for each in histories:
+        _check(each, changes_of(tailer.changes(each.path, branch=each.branch)))
+        snapshot = changes_of(tailer.changes(each.path, branch=each.branch, start="snapshot"))
+        (rows,) = snapshot.values()
+        assert Counter(row for _, row in rows) == each.rows[max(each.rows)]
+
+
+def _check(history: LanceHistory, found: dict[int, list[tuple[str, Row]]]) -> None:
+    """Check that the changes of each version of a history lead from the rows before to those after."""
+    assert found.keys() <= history.rows.keys()
     for version, rows in history.rows.items():
+        if history.operations[version] == "fork":
+            assert version not in found
+            continue
         changes, title = found.get(version, []), f"version {version}, {history.operations[version]}"
         before = history.rows.get(version - 1, Counter())
         if not history.has_same_columns(version):

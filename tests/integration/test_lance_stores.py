@@ -1,11 +1,18 @@
 """Lance datasets in S3: the same changes as from a local disk, with the login of the store."""
 
+from functools import partial
 from pathlib import Path
 
+import anyio
 import lance
 import pytest
 
 import tailer
+from tailer.config.pipelines import TablePattern
+from tailer.config.tables import TableFormat
+from tailer.daemon.fleet.discovery import find_tables
+from tailer.errors import NotATable
+from tailer.stores.stores import Stores
 from tests.support.daemon.commands import tailer as command
 from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
@@ -23,6 +30,24 @@ def test_changes_from_s3(versitygw: S3Server, tmp_path: Path, monkeypatch: pytes
         history.grow(15)
         remote = RemoteTable.copied(history.path, versitygw, versitygw.new_bucket())
         assert changes_of(tailer.changes(remote.location)) == changes_of(tailer.changes(history.path))
+
+
+def test_a_dataset_without_the_usual_name(versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its format is named, or a template's is."""
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+    history = LanceHistory(tmp_path / "t", 5, stable=True)
+    history.grow(6)
+    bucket = versitygw.new_bucket()
+    remote = RemoteTable.copied(history.path, versitygw, bucket)
+    with pytest.raises(NotATable) as error:
+        list(tailer.changes(remote.location))
+    assert "needs the format lance" in error.value.hint
+    assert changes_of(tailer.changes(remote.location, table_format="lance")) == changes_of(tailer.changes(history.path))
+    pattern = TablePattern.parse(f"{remote.location.rpartition('/')[0]}/*")
+    assert pattern is not None
+    found = anyio.run(partial(find_tables, pattern, Stores(), table_format=TableFormat.LANCE))
+    assert pattern.match(remote.location) in found.tables
 
 
 def test_wrong_keys_are_named_and_not_shown(

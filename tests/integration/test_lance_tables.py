@@ -18,7 +18,7 @@ from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import TablePattern
-from tailer.config.tables import open_table
+from tailer.config.tables import TableFormat, open_table
 from tailer.daemon.fleet.discovery import find_tables
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
@@ -241,6 +241,22 @@ async def test_another_dataset_in_its_place_is_noticed(path: Path) -> None:
         await log.next_plan()
 
 
+@pytest.mark.anyio
+async def test_an_external_store_commits_versions(path: Path) -> None:
+    """A staged manifest is no version yet. Its copy is, once, however often it is copied."""
+    lance.write_dataset(numbers(5), path, mode="append")
+    lance.write_dataset(numbers(6), path, mode="append")
+    last = manifest(path, 5)
+    staged = last.rename(last.with_name(f"{last.name}-6a1bf201-1361-46d6-87be-529e3e0704ff"))
+    log = open_table(str(path))
+    await log.seek(4)
+    assert [plan and plan.version for plan in (await log.next_plan(), await log.next_plan())] == [4, None]
+    for version, copy in ((4, manifest(path, 4).read_bytes()), (5, staged.read_bytes())):
+        manifest(path, version).unlink(missing_ok=True)
+        manifest(path, version).write_bytes(copy)
+    assert [plan and plan.version for plan in (await log.next_plan(), await log.next_plan())] == [5, None]
+
+
 def test_every_type_is_carried(tmp_path: Path) -> None:
     columns = {
         "half": pa.array([[1.5, 2.5]], pa.list_(pa.float16(), 2)),
@@ -348,6 +364,35 @@ async def test_a_template_finds_datasets_beside_delta_tables(path: Path) -> None
     (path.parent / "empty" / "_versions").mkdir(parents=True)
     found = await find_tables(TablePattern(str(path.parent), ("*",)), Stores())
     assert (found.tables, found.faults) == ({("orders",), ("items",)}, [])
+
+
+@pytest.mark.anyio
+async def test_a_template_finds_the_tables_of_its_format(path: Path) -> None:
+    write_deltalake(path.parent / "items", numbers(1))
+    pattern, stores = TablePattern(str(path.parent), ("*",)), Stores()
+    for name, wanted in (("orders", TableFormat.LANCE), ("items", TableFormat.DELTA)):
+        assert (await find_tables(pattern, stores, table_format=wanted)).tables == {(name,)}
+
+
+def test_a_format_that_is_named_wins(path: Path) -> None:
+    """A folder with the logs of both formats has the changes of the format that is named."""
+    write_deltalake(path, numbers(9))
+    assert [each[2] for each in read(path)] == [9]
+    assert read(path, table_format="lance") == CHANGES
+    for verb in (("tail", path, "--from", "2", "--to", "2"), ("plan", path, 2)):
+        assert command(*verb, "--table-format", "delta").returncode != 0
+        assert command(*verb, "--table-format", "lance").returncode == 0
+
+
+def test_a_wrong_format_is_named_with_the_next_step(path: Path) -> None:
+    write_deltalake(path.parent / "items", numbers(9))
+    for table, wrong, text in ((path, "delta", "not a Delta table"), (path.parent / "items", "lance", "not a Lance")):
+        with pytest.raises(NotATable, match=f"{table}: {text}") as found:
+            read(table, table_format=wrong)
+        assert "table_format (--table-format)" in found.value.hint
+    with pytest.raises(ConfigError, match="table_format: 'Lance' is no format of a table") as named:
+        read(path, table_format="Lance")
+    assert named.value.hint == "Did you mean 'lance'?"
 
 
 @pytest.mark.anyio

@@ -29,7 +29,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
-from tailer.lance.table import dataset_id
+from tailer.lance.table import branch_id, dataset_id
 from tailer.pipeline.policy import Policy
 from tailer.plan import (
     END,
@@ -54,6 +54,7 @@ from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.table_log import first_net_task, net_start
 
 # App ids.
 
@@ -61,6 +62,19 @@ from tailer.stores.local import LocalStore
 def test_ids_of_lance_datasets() -> None:
     assert dataset_id("/data/my.lance") == "bb89fdf7-35ff-52a5-bb53-21554f43f304"
     assert dataset_id("s3://lake/my.lance") == "332a8b90-4f7f-50f2-9a65-e676ac57f0b5"
+    assert (
+        branch_id("/data/my.lance/tree/dev", "6a1bf201136146d687be529e3e0704ff")
+        == "32d353fa-260a-51ca-b1a7-4f4cdfdbc9ce"
+    )
+
+
+def test_tasks_of_net_differences() -> None:
+    """A position says from which version the difference begins."""
+    assert first_net_task(2, 6) == 2**31 + 4 * 2**18
+    for task in (0, 2**18 - 1, 2**40):
+        assert net_start(Position(6, first_net_task(2, 6) + task, 3)) == 2
+    for position in (Position.end(6), Position.opening(6), Position.opening(6, snapshot=True), Position(6, 5, 0)):
+        assert net_start(position) is None
 
 
 def test_app_ids() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import anyio
 
 from tailer.config.pipelines import Settings, TablePattern
+from tailer.config.tables import TableFormat
 from tailer.delta.folders import has_log
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
 from tailer.lance.history import has_manifests
@@ -40,9 +41,17 @@ class FoundTables:
         return self.tables | known if self.faults else self.tables
 
 
-async def find_tables(pattern: TablePattern, stores: Stores, followed: Set[Names] = frozenset()) -> FoundTables:
-    """Look for the tables of a pattern. `followed`: tables whose log need not be looked for again."""
-    search = _Search(pattern, followed)
+async def find_tables(
+    pattern: TablePattern,
+    stores: Stores,
+    followed: Set[Names] = frozenset(),
+    table_format: TableFormat | None = None,
+) -> FoundTables:
+    """Look for the tables of a pattern. `followed`: tables whose log need not be looked for again.
+
+    `table_format`: of the tables to look for; None: all that can be told apart.
+    """
+    search = _Search(pattern, followed, table_format)
     with anyio.move_on_after(_DEADLINE_S) as scope:
         try:
             store = stores.open(pattern.folder or "/")
@@ -59,7 +68,7 @@ async def with_found_tables(settings: Settings) -> Settings:
     """Return the settings with a pipeline for each table of each template. Raises the first fault of a listing."""
     pipelines = list(settings.pipelines)
     for template in settings.templates:
-        found = await find_tables(template.pattern, settings.stores)
+        found = await find_tables(template.pattern, settings.stores, table_format=template.pipeline.table_format)
         if found.faults:
             raise found.faults[0]
         pipelines += [template.expand(names) for names in sorted(found.tables)]
@@ -67,8 +76,9 @@ async def with_found_tables(settings: Settings) -> Settings:
 
 
 class _Search:
-    def __init__(self, pattern: TablePattern, followed: Set[Names]) -> None:
+    def __init__(self, pattern: TablePattern, followed: Set[Names], table_format: TableFormat | None) -> None:
         self.found: Final = FoundTables()
+        self._format = table_format
         self._pattern = pattern
         self._followed = followed
         self._requests = anyio.Semaphore(_AT_ONCE)
@@ -110,7 +120,10 @@ class _Search:
         try:
             async with self._requests:
                 folder = "/".join(names)
-                if await has_log(store, folder) or await has_manifests(store, folder):
+                is_found = self._format is not TableFormat.LANCE and await has_log(store, folder)
+                if not is_found and self._format is not TableFormat.DELTA:
+                    is_found = await has_manifests(store, folder, is_named=self._format is not None)
+                if is_found:
                     self.found.tables.add(names)
         except TailerError as error:
             self.found.faults.append(error)

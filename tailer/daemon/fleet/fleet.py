@@ -136,7 +136,8 @@ class Fleet:
             if self._due_s.get(name, 0.0) > time.monotonic():
                 continue
             known = self._found.get(name, set())
-            found = await find_tables(template.pattern, self._settings.stores, self._healthy(template, known))
+            wanted, healthy = template.pipeline.table_format, self._healthy(template, known)
+            found = await find_tables(template.pattern, self._settings.stores, healthy, wanted)
             self._found[name] = found.over(known)
             is_new = is_new or self._found[name] != known
             self._due_s[name] = time.monotonic() + template.interval_s

@@ -46,12 +46,16 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class LanceHistory:
-    """A dataset at `path` that grows by random operations. `rows`: those of each version."""
+    """A dataset at `path` that grows by random operations. `rows`: those of each version.
+
+    `branch`: the one that grows; None: the main one, which is created.
+    """
 
     path: Path
     seed: int
     stable: bool
     padded: bool = True
+    branch: str | None = None
     rows: dict[int, Rows] = field(default_factory=dict)
     columns: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     operations: dict[int, str] = field(default_factory=dict)
@@ -59,6 +63,8 @@ class LanceHistory:
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
         self._next = 0
+        if self.branch is not None:
+            return
         first = self._batch(self._chance.randint(1, 60))
         lance.write_dataset(
             first,
@@ -69,6 +75,16 @@ class LanceHistory:
             data_storage_version=self._chance.choice(["2.1", "stable"]),
         )
         self._note("create")
+
+    def fork(self, name: str, seed: int) -> "LanceHistory":
+        """Make a branch of the newest version, and return its history."""
+        version = self.open().version
+        self.open().create_branch(name)
+        fork = LanceHistory(self.path, seed, self.stable, self.padded, name)
+        fork._next = 1000 * seed + self._next
+        fork.rows, fork.columns = {version: self.rows[version]}, {version: self.columns[version]}
+        fork.operations = {version: "fork"}
+        return fork
 
     def grow(self, versions: int) -> None:
         """Apply operations until there are so many versions."""
@@ -84,7 +100,12 @@ class LanceHistory:
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """Open a version, or the newest one."""
-        return lance.dataset(self.path, version=version)
+        if self.branch is None:
+            return lance.dataset(self.path, version=version)
+        return lance.dataset(self.path).checkout_version((self.branch, version))
+
+    def _target(self, dataset: lance.LanceDataset) -> Path | lance.LanceDataset:
+        return self.path if self.branch is None else dataset
 
     def _note(self, operation: str) -> None:
         latest = self.open().version
@@ -128,7 +149,7 @@ class LanceHistory:
 
     def append(self, dataset: lance.LanceDataset) -> None:
         table = self._fitting(self._batch(self._chance.randint(1, 30)), dataset)
-        lance.write_dataset(table, self.path, mode="append", max_rows_per_file=20)
+        lance.write_dataset(table, self._target(dataset), mode="append", max_rows_per_file=20)
 
     def delete(self, dataset: lance.LanceDataset) -> None:
         dataset.delete(f"id % {self._chance.randint(2, 9)} = 1")
@@ -166,10 +187,10 @@ class LanceHistory:
         table = self._batch(self._chance.randint(1, 30))
         if self._chance.random() < 0.5:
             table = table.select([*self._chance.sample(table.schema.names[1:], 3), "id"])
-        lance.write_dataset(table, self.path, mode="overwrite", max_rows_per_file=20)
+        lance.write_dataset(table, self._target(dataset), mode="overwrite", max_rows_per_file=20)
 
     def restore(self, dataset: lance.LanceDataset) -> None:
-        self.open(self._chance.randint(1, dataset.version)).restore()  # type: ignore[no-untyped-call]
+        self.open(self._chance.randint(min(self.rows), dataset.version)).restore()  # type: ignore[no-untyped-call]
 
     def add_column(self, dataset: lance.LanceDataset) -> None:
         name = f"c{dataset.version}"
@@ -206,13 +227,14 @@ class LanceHistory:
         values = pa.table({"id": pa.array(some, pa.int64()), "v": pa.array([9.0] * len(some), kind)})
         changed, fields = fragment.update_columns(values, left_on="id", right_on="id")
         operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
-        lance.LanceDataset.commit(self.path, operation, read_version=dataset.version)
+        lance.LanceDataset.commit(self._target(dataset), operation, read_version=dataset.version)
 
     def index(self, dataset: lance.LanceDataset) -> None:
         dataset.create_scalar_index("id", index_type="BTREE", replace=True)
 
     def tag(self, dataset: lance.LanceDataset) -> None:
-        dataset.tags.create(f"t{self._chance.random()}", dataset.version)
+        version = dataset.version if self.branch is None else (self.branch, dataset.version)
+        dataset.tags.create(f"t{self._chance.random()}", version)
 
 
 _OPERATIONS: Final[list[tuple[str, Callable[[LanceHistory, lance.LanceDataset], None]]]] = [

@@ -12,6 +12,7 @@ from tailer.config.file import read_file
 from tailer.config.pipelines import Settings
 from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.settings import examine, load
+from tailer.config.tables import TableFormat
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.start import Start, StartKind
@@ -643,3 +644,33 @@ def test_a_folder_is_made_absolute(text: str, expected: Any) -> None:
 def test_an_address_is_no_folder(text: str) -> None:
     with pytest.raises(ConfigError, match=":// is not a local path"):
         local_folder(text, Path("/top"), "TABLE")
+
+
+def test_the_format_of_a_table(tmp_path: Path) -> None:
+    (made,) = settings(tmp_path, f'{PIPELINE}table_format = "lance"\n').pipelines
+    assert made.table_format is TableFormat.LANCE
+    assert settings(tmp_path, PIPELINE).pipelines[0].table_format is None
+    key, reason, _ = one_problem(tmp_path, f'{PIPELINE}table_format = "iceberg"\n')
+    assert (key, reason) == ("pipelines.orders.table_format", "must be 'delta' or 'lance'")
+    catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
+    key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}table_format = "lance"\n{catalog}\n')
+    assert key == "pipelines.orders.table_format"
+    assert reason == "names a Lance dataset, but a catalog manages Delta tables alone"
+    assert remedy == "Leave out one of the two."
+
+
+def test_the_branch_of_a_table(tmp_path: Path) -> None:
+    (made,) = settings(tmp_path, f'{PIPELINE}branch = "a/b"\nstart = "tag:t"\n').pipelines
+    assert (made.branch, made.table_format) == ("a/b", TableFormat.LANCE)
+    assert made.start == Start(StartKind.TAG, tag="t")
+    key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}branch = "a/../b"\n')
+    assert (key, reason) == ("pipelines.orders.branch", "'a/../b' is not the name of a branch")
+    assert remedy == "Names have letters, digits, '.', '-' and '_', and '/' between two of them."
+    key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\ntable_format = "delta"\n')
+    assert (key, reason) == ("pipelines.orders.branch", "is of a Lance dataset, but table_format is delta")
+    catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
+    key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\n{catalog}\n')
+    assert (key, reason) == (
+        "pipelines.orders.branch",
+        "names a Lance dataset, but a catalog manages Delta tables alone",
+    )

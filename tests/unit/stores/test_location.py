@@ -68,6 +68,7 @@ def test_locations(text: str, expected: str) -> None:
         ("az://lake/orders", "az:// is not a store"),
         (f"wasbs://lake@{HOST}/orders", "wasbs:// is not a store"),
         ("hdfs://host/secret", "hdfs:// is not a store"),
+        ("s3+ddb://lake/orders.lance?ddbTableName=t", r"s3\+ddb:// is not a store"),
         ("file://elsewhere/orders", "is not a local path"),
     ],
 )
