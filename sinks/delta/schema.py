@@ -5,8 +5,8 @@ its columns are nullable, on every level, and it can only grow. A column (or a f
 is added. One that the source loses stays, and is null from then on. A renamed column does both. Columns are matched by
 name. Names that differ only in case are one name to Delta, so they are refused instead of being written twice.
 
-Types that Delta lacks become the type that has each of their values: a vector (fixed-size list) is an array, an
-unsigned integer the next wider signed one, a half float a float, a dictionary its values. Any others are refused.
+Types that Delta lacks become the type that has each of their values (`tailer.schema.exact_types`). Any others are
+refused.
 
 A column of the table never changes its type. If its type is wider than that of the rows and has each of their values
 (`sinks.encoding.typed.fits`), the rows are cast up. If the rows become wider, the table would have to be widened, which
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from sinks.encoding.typed import Misfit, fits, unite
 from tailer.events import has_variant, is_struct, is_variant, type_text
+from tailer.schema.exact_types import exact_type
 
 __all__ = [
     "Differences",
@@ -59,18 +60,6 @@ _PRIMITIVES = frozenset(
         pa.timestamp("us", tz="UTC"),
     }
 )
-# Types that Delta lacks, and those that have all of their values.
-_EXACT: Final = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.timestamp("s"): pa.timestamp("us"),
-    pa.timestamp("ms"): pa.timestamp("us"),
-}
 # Types whose values all become directory names and come back unchanged.
 _PARTITION_TYPES: Final = frozenset(
     {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32()}
@@ -121,7 +110,7 @@ class Fit:
 
 def rows_schema(schema: pa.Schema) -> pa.Schema:
     """Return `schema` as a target table has it: Delta's types, nullable on every level, no metadata."""
-    return pa.schema([pa.field(column.name, _relaxed(column.type)) for column in schema])
+    return pa.schema([pa.field(column.name, exact_type(column.type)) for column in schema])
 
 
 def unwritable(schema: pa.Schema) -> list[str]:
@@ -214,22 +203,6 @@ def rewriting(path: str, names: Iterable[str], partition_by: Iterable[str], colu
         f"delta.`{path}` USING delta {f'PARTITIONED BY ({partitions}) ' if partitions else ''}AS SELECT * "
         f"EXCEPT ({', '.join(quoted[name] for name, _ in columns)}), {casts} FROM delta.`{path}`"
     )
-
-
-def _relaxed(kind: pa.DataType) -> pa.DataType:
-    if is_variant(kind):
-        return kind  # and not a struct with the same fields
-    if pa.types.is_dictionary(kind):
-        return _relaxed(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(child.name, _relaxed(child.type)) for child in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(pa.field("element", _relaxed(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_relaxed(kind.key_type), _relaxed(kind.item_type))
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp("us" if kind.unit in ("s", "ms") else kind.unit, tz="UTC")
-    return _EXACT.get(kind, kind)
 
 
 def _is_far(days: pa.Array) -> bool:

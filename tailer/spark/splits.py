@@ -26,7 +26,6 @@ from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
-from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
@@ -124,11 +123,7 @@ def read_split(split: Split) -> Iterator[ChangeBatch]:
 
 
 def file_slices(plan: ChangePlan, after: Position | None = None, through: Position | None = None) -> list[FileSlice]:
-    """Return the plan's rows after `after` and up to `through` (None: all), one slice for each task that has any.
-
-    Raises `ConfigError` for a plan of a Lance dataset.
-    """
-    _check_readable(plan)
+    """Return the plan's rows after `after` and up to `through` (None: all), one slice for each task that has any."""
     found = [FileSlice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
     if through is None or through >= Position.end(plan.version):
         return found
@@ -162,10 +157,8 @@ def diff_splits(
 
     See `tailer.changelog.carryovers.concerns`. The splits have similar sizes where possible.
 
-    Raises `ConfigError` if rows lack a column of the key, or are in a Lance dataset; `DataCorrupt` for invalid
-    partition values.
+    Raises `ConfigError` if rows lack a column of the key; `DataCorrupt` for invalid partition values.
     """
-    _check_readable(plan)
     check_key(plan, rules)
     parts = independent_parts(plan, rules)
     changed = [part for part in parts if concerns(part, rules)]
@@ -173,12 +166,6 @@ def diff_splits(
     groups = _grouped(changed, sizes, _split_bytes(sum(sizes), MAX_SPLIT_BYTES))
     alone = [each for part in parts if not concerns(part, rules) for each in file_slices(part)]
     return [DiffSplit(_united(group), rules, files) for group in groups], alone
-
-
-def _check_readable(plan: ChangePlan) -> None:
-    if any(task.fragment is not None for task in plan.tasks):
-        reason = f"{plan.table} is a Lance dataset, which executors cannot read"
-        raise ConfigError("engine", reason, 'Set engine = "local", or read it with tailer.changes.')
 
 
 def _united(parts: Sequence[ChangePlan]) -> ChangePlan:

@@ -39,7 +39,6 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.sink_writer import Limits
 from tailer.plan import ChangePlan
 from tailer.read import fragments
-from tailer.spark.splits import file_slices
 from tailer.start import Start
 from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
@@ -312,14 +311,12 @@ def test_names_of_both_schemes_are_refused_if_they_stay(path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_plan_is_the_same_after_json_and_executors_refuse_it(path: Path) -> None:
+async def test_a_plan_is_the_same_after_json(path: Path) -> None:
     log = open_table(str(path))
     await log.seek(2)
     plan = await log.next_plan()
     assert plan is not None
     assert ChangePlan.from_json(plan.to_json()) == plan
-    with pytest.raises(ConfigError, match="is a Lance dataset, which executors cannot read"):
-        file_slices(plan)
 
 
 def test_a_dataset_without_pylance_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

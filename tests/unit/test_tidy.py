@@ -95,7 +95,7 @@ SINKS: Final = (
     ("sinks.delta.folder sinks.delta.txns", f"sinks.delta.* {FOLDERS} {PORTS}", "deltalake"),
     (
         "sinks.delta sinks.delta.*",
-        f"sinks sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}",
+        f"sinks sinks.encoding.typed sinks.delta.* tailer.schema.exact_types {FOLDERS} {PORTS}",
         "anyio msgspec pyarrow",
     ),
     ("sinks.files sinks.files.*", f"sinks sinks.files.* sinks.encoding.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),

@@ -5,7 +5,9 @@ both ends belong to it):
 
 | option | value |
 |---|---|
-| `path` | the folder that contains `_delta_log`: a path or a URI (docs/stores.md); what `load` is given |
+| `path` | the folder with `_delta_log`, or `_versions`: a path or a URI (docs/stores.md); what `load` is given |
+| `tableFormat` | `delta` or `lance`; default: a folder is looked at, in a store names of datasets end with .lance |
+| `branch` | of a Lance dataset; default: main |
 | `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
 | `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one |
 | `startingTimestamp` | the first version not earlier than it |
@@ -55,10 +57,9 @@ import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_of, from_texts, option_names
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableFormat, check_choices, open_files, open_table
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
-from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.schema.variant_paths import check_paths, split_path
 from tailer.spark.source.admission import Budget
@@ -109,11 +110,13 @@ class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
     row_ids: bool = False
     schema: Literal["typed", "envelope"] = "typed"
     app_id: AppId | None = None
+    table_format: TableFormat | None = None
+    branch: str | None = None
 
 
 _NAMES: Final = {name.lower(): name for name in option_names(_Given)}
 _REFUSED: Final = {name.lower(): name for name in _Given.refused}
-_WORDS: Final = frozenset({"carryovers", "schema"})  # in any case
+_WORDS: Final = frozenset({"carryovers", "schema", "tableFormat"})  # in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +140,12 @@ class SourceOptions:
     app_id: str | None = None
     snapshot: bool | None = None
     stores: Stores = field(default_factory=Stores)
+    table_format: TableFormat | None = None
+    branch: str | None = None
 
     def open_table(self) -> TableLog:
-        """Open the log of the table. Raises `ConfigError` for a Lance dataset, which executors cannot read."""
-        table = open_table(self.path, self.stores, allowed_roots=self.allowed_roots)
-        if isinstance(table, LanceTableLog):
-            reason = "is a Lance dataset, which executors cannot read"
-            raise ConfigError(self.path, reason, "Read it with tailer.changes, or follow it with a pipeline.")
-        return table
+        """Open the log of the table. Raises as `tailer.config.tables.open_table`."""
+        return open_table(self.path, self.stores, None, self.allowed_roots, self.table_format, self.branch)
 
     def open_files(self) -> DataFiles:
         """Make what opens the table's files, on any machine; no I/O."""
@@ -200,6 +201,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         app_id=given.app_id,
         snapshot=given.snapshot,
         stores=stores_of(given, (path, *roots)),
+        table_format=check_choices(given.table_format, given.branch),
+        branch=given.branch,
     )
 
 

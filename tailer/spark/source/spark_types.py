@@ -1,13 +1,20 @@
-"""Change rows in the types of Spark: Variants are VARIANT there, whose two fields come in another order."""
+"""Change rows in the types of Spark.
+
+Variants are VARIANT there, whose two fields come in another order. Types that Spark lacks become the type that has each
+of their values (`tailer.schema.exact_types`), if there is one.
+"""
 
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import StructType, VariantType
+from pyspark.sql.types import StructField, StructType, VariantType
 
+from tailer.errors import ConfigError
 from tailer.events import has_variant, is_variant
+from tailer.schema.exact_types import exact_type
 from tailer.variant.nested import changed, changes_where
 
 __all__ = ["spark_column", "spark_schema"]
@@ -16,8 +23,8 @@ _VARIANT: Final = to_arrow_type(VariantType())
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of rows with `schema`."""
-    return from_arrow_schema(pa.schema([field.with_type(_spark_type(field.type)) for field in schema]))
+    """Return the Spark schema of rows with `schema`. Raises `ConfigError` for a column of a type that Spark lacks."""
+    return StructType([_spark_field(field.with_type(_spark_type(field.type))) for field in schema])
 
 
 def spark_column(column: pa.Array) -> pa.Array:
@@ -25,8 +32,28 @@ def spark_column(column: pa.Array) -> pa.Array:
     return changed(column, changes_where(column.type, is_variant, _spark_variants))
 
 
+def _spark_field(field: pa.Field) -> StructField:
+    remedy = "Name the other columns in the option columns, or read the table with tailer.changes."
+    lacking = ConfigError("columns", f"column {field.name} is {field.type}, which Spark lacks", remedy)
+    if _has_nanoseconds(field.type):
+        raise lacking
+    try:
+        (found,) = from_arrow_schema(pa.schema([field])).fields
+    except PySparkTypeError as error:
+        raise lacking from error
+    return found
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    """Return whether values are times in nanoseconds, of which Spark would keep microseconds."""
+    if pa.types.is_nested(kind):
+        return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+    is_time: bool = pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)
+    return is_time and kind.unit == "ns"
+
+
 def _spark_type(kind: pa.DataType) -> pa.DataType:
-    return spark_column(pa.array([], kind)).type if has_variant(kind) else kind
+    return spark_column(pa.array([], kind)).type if has_variant(kind) else exact_type(kind)
 
 
 def _spark_variants(column: pa.StructArray) -> pa.StructArray:

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.config.tables import TableFormat
 from tailer.errors import ConfigError
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.filters import RowFilter
@@ -362,7 +363,11 @@ def test_columns_are_spelled_as_the_table_spells_them() -> None:
     assert caught.value.remedy == "The columns are: id, Amount. Did you mean 'Amount'?"
 
 
-def test_a_lance_dataset_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "t" / "_versions").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="is a Lance dataset, which executors cannot read"):
-        SourceOptions(path=str(tmp_path / "t")).open_table()
+def test_the_format_and_the_branch() -> None:
+    found = options(tableFormat="Lance", branch="dev")
+    assert (found.table_format, found.branch) == (TableFormat.LANCE, "dev")
+    assert options(branch="dev").table_format is TableFormat.LANCE
+    with pytest.raises(ConfigError, match="branch: is of a Lance dataset, but table_format is delta"):
+        options(tableFormat="delta", branch="dev")
+    with pytest.raises(ConfigError, match="tableFormat: is 'iceberg', but"):
+        options(tableFormat="iceberg")
