@@ -25,6 +25,7 @@ from sinks.encoding.values import (
     float_text,
     is_binary,
     is_float,
+    is_json,
     is_list,
     is_plain_string,
     is_string,
@@ -204,6 +205,10 @@ def _may_need_escapes(texts: pa.Array) -> bool:
     return b'"' in content or b"\\" in content
 
 
+def _json_strings(column: pa.Array) -> Texts:
+    return _strings(column.storage)
+
+
 def _binaries(column: pa.Array) -> Texts:
     texts = [None if value is None else base64_text(value) for value in column.to_pylist()]
     return _closed(pa.array(texts, TEXT), QUOTE, QUOTE)
@@ -345,6 +350,7 @@ _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (is_float, _floats),
     (pa.types.is_decimal, _decimals),
     (is_plain_string, _strings),
+    (is_json, _json_strings),
     (is_binary, _binaries),
     (pa.types.is_date32, _dates),
     (is_timestamp, _timestamps),

@@ -21,6 +21,7 @@ list             an array
 struct           an object
 map              an object where keys are strings, otherwise an array of {"key": ..., "value": ...}
 dictionary       the form of its value
+JSON             its text, as a string
 Variant          the JSON of its value, as `tailer.variant` writes it
 ===============  ===========================================================================================
 
@@ -48,6 +49,7 @@ __all__ = [
     "float_text",
     "is_binary",
     "is_float",
+    "is_json",
     "is_list",
     "is_plain_string",
     "is_string",
@@ -87,6 +89,11 @@ def is_string(kind: pa.DataType) -> bool:
 def is_plain_string(kind: pa.DataType) -> bool:
     """Return whether values of `kind` are text, in one of Arrow's layouts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are texts of JSON, marked as such by Arrow's own type."""
+    return isinstance(kind, pa.JsonType)
 
 
 def is_binary(kind: pa.DataType) -> bool:
@@ -182,6 +189,7 @@ _RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar], s
     (is_float, float_text),
     (pa.types.is_decimal, _quoted(decimal_text)),
     (is_plain_string, string_text),
+    (is_json, lambda value: string_text(value.value)),
     (is_binary, lambda value: f'"{base64_text(value.as_py())}"'),
     (pa.types.is_date32, _quoted(date_text)),
     (is_timestamp, _quoted(_moment)),

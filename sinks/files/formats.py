@@ -20,6 +20,7 @@ from pyarrow import parquet
 from sinks.encoding.events import event_line
 from sinks.encoding.flat import FlatEncoder, slices
 from sinks.encoding.typed import Misfit, conform, gap_row, unite
+from sinks.encoding.variants import VariantForm, form_schema, in_form
 from tailer.errors import SinkRejected
 from tailer.events import ControlEvent, Gap
 
@@ -98,12 +99,18 @@ class HiddenFile:
 
 
 class JsonLines:
-    """A file with a line for each row and event. `new_file`: makes hidden files."""
+    """A file with a line for each row and event.
+
+    `new_file`: makes hidden files. `variant`: the form of Variants; None: their JSON values.
+    """
 
     suffix: Final = "jsonl"
 
-    def __init__(self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema) -> None:
+    def __init__(
+        self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
+    ) -> None:
         self.schema = schema
+        self._variant = variant
         self._sink = sink
         self._new_file = new_file
         self._file: HiddenFile | None = None
@@ -113,14 +120,14 @@ class JsonLines:
         """See `Draft.write`."""
         file = self._open()
         if self._encoder is None:
-            self._encoder = FlatEncoder(self._sink, self.schema)
+            self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
         for part in slices(rows):
-            file.content.write(self._encoder.lines(part))
+            file.content.write(self._encoder.lines(in_form(self._sink, part, self._variant)))
 
     def announce(self, event: ControlEvent) -> None:
         """See `Draft.announce`."""
         if not isinstance(event, Gap):
-            self._encoder = FlatEncoder(self._sink, event.after)
+            self._encoder = FlatEncoder(self._sink, form_schema(event.after, self._variant))
             self.schema = event.after
         self._open().content.write(event_line(event))
 
@@ -142,12 +149,18 @@ class JsonLines:
 
 
 class Parquet:
-    """A file with rows in row groups, under one schema. `new_file`: makes hidden files."""
+    """A file with rows in row groups, under one schema.
+
+    `new_file`: makes hidden files. `variant`: the form of Variants; None: the struct in which they come.
+    """
 
     suffix: Final = "parquet"
 
-    def __init__(self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema) -> None:
+    def __init__(
+        self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
+    ) -> None:
         self.schema = schema
+        self._variant = variant
         self._sink = sink
         self._new_file = new_file
         self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
@@ -157,6 +170,7 @@ class Parquet:
         """See `Draft.write`."""
         if len(rows) == 0:
             return
+        rows = in_form(self._sink, rows, self._variant)
         try:
             self._part_for(rows.schema).write(rows)
         except Misfit as misfit:
@@ -172,7 +186,7 @@ class Parquet:
 
     def finish(self) -> Path:
         """See `Draft.finish`."""
-        part = self._parts[-1] if self._parts else self._begin(self.schema)
+        part = self._parts[-1] if self._parts else self._begin(form_schema(self.schema, self._variant))
         part.close()
         return part.path
 
@@ -223,7 +237,7 @@ class _Part:
 
     def open(self) -> None:
         """Create the file. Raises `SinkRejected` for a type without a form."""
-        with self._named(self.schema.empty_table()):
+        with self._named(pa.Table.from_batches([], self.schema)):
             self._writer = parquet.ParquetWriter(self._file.content, self.schema, compression="zstd")
 
     def write(self, rows: pa.RecordBatch) -> None:

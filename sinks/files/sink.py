@@ -23,6 +23,7 @@ import pyarrow as pa
 from anyio import CancelScope, to_thread
 
 from sinks import read_options
+from sinks.encoding.variants import VariantForm
 from sinks.files.formats import Draft, JsonLines, Parquet
 from sinks.files.in_store import StoreFolders
 from sinks.files.local import LocalFolders
@@ -43,6 +44,7 @@ Format = Literal["jsonl", "parquet"]
 class _Options(msgspec.Struct, frozen=True):
     path: str  # the folder, or its URI in a store; a pipeline's files are in PATH/PIPELINE/TABLE_ID
     format: Format = "jsonl"  # of the files
+    variant: VariantForm | None = None  # Variants as JSON, or encoded; by default JSON in JSON Lines, else encoded
     adopt: bool = False  # begin in a folder that holds other files
 
 
@@ -50,7 +52,8 @@ class FilesSink:
     """A `Sink` that writes to folders `<target>/<pipeline>/<table id>`.
 
     `target`: a path of this machine, a location in a store, or the folders. An instance locks the directories it has
-    written to until `aclose`. `adopt`: allow a folder with other files at the start.
+    written to until `aclose`. `adopt`: allow a folder with other files at the start. `variant`: the form of Variants;
+    None: the format's own.
     """
 
     splits_versions: Final = False
@@ -59,9 +62,16 @@ class FilesSink:
     distributes: Final = False
 
     def __init__(
-        self, name: str, target: Path | str | StreamFolders, form: Format = "jsonl", *, adopt: bool = False
+        self,
+        name: str,
+        target: Path | str | StreamFolders,
+        form: Format = "jsonl",
+        *,
+        adopt: bool = False,
+        variant: VariantForm | None = None,
     ) -> None:
         self.name = name
+        self._variant = variant
         self._adopt = adopt
         self._target = LocalFolders(name, target) if isinstance(target, Path) else target
         self._form = form
@@ -72,12 +82,13 @@ class FilesSink:
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Read the options `path`, a folder; `format`, "jsonl" (default) or "parquet"; `adopt`. No I/O.
+        """Read the options `path`, a folder; `format`, "jsonl" (default) or "parquet"; `adopt`; `variant`. No I/O.
 
         Raises `ConfigError`.
         """
         given = read_options(name, options, _Options)
-        return cls(name, parse_location(given.path, Path(), f"{name}.path"), given.format, adopt=given.adopt)
+        target = parse_location(given.path, Path(), f"{name}.path")
+        return cls(name, target, given.format, adopt=given.adopt, variant=given.variant)
 
     def use_stores(self, stores: Stores) -> None:
         """See `tailer.sink.StoreWriter.use_stores`."""
@@ -161,7 +172,9 @@ class FilesSink:
         return self._target
 
     def _draft(self, stream: StreamFolder, schema: pa.Schema) -> Draft:
-        return (JsonLines if self._form == "jsonl" else Parquet)(self.name, stream.new_file, schema)
+        if self._form == "jsonl":
+            return JsonLines(self.name, stream.new_file, schema, None if self._variant == "json" else self._variant)
+        return Parquet(self.name, stream.new_file, schema, None if self._variant == "encoded" else self._variant)
 
     def _note(self, app_id: str, end: Position) -> None:
         self._seen[app_id] = end

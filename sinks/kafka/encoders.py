@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from sinks.encoding.arrow_messages import ArrowMessages
 from sinks.encoding.cloudevents import CloudEventsEncoder
+from sinks.encoding.debezium.images import refuse_variants
 from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder
+from sinks.encoding.variants import VariantForm, VariantsIn, form_schema
 from sinks.kafka.link import Link
 from sinks.kafka.options import Options, registry_secrets
 from tailer.errors import SinkRejected, how_to_install
@@ -22,6 +24,20 @@ __all__ = ["encoder_for", "key_form", "source_of"]
 
 def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
     """Return the encoder for rows of `schema`. Raises `SinkRejected` if they cannot be encoded."""
+    form = _variant_form(link.options)
+    if form is None:
+        return _encoder(link, schema)
+    refuse_variants(link.name, schema, link.options.key)
+    return VariantsIn(link.name, form, schema, _encoder(link, form_schema(schema, form)))
+
+
+def _variant_form(options: Options) -> VariantForm | None:
+    """Return the form of Variants if it is not the one that the encoding gives them by itself."""
+    own = "encoded" if options.encoding != "json" else None if options.embed_schemas else "json"
+    return None if options.variant == own else options.variant
+
+
+def _encoder(link: Link, schema: pa.Schema) -> Encoder:
     options, name = link.options, link.name
     key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
     if options.encoding == "arrow":

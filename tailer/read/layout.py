@@ -16,6 +16,7 @@ from tailer.plan import ChangeTask
 from tailer.read.batch_sizes import MAX_ROWS, ValueSizes
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import Int96
+from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
 
 __all__ = ["Layout", "layout_of"]
@@ -66,7 +67,7 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile, find_int96: Callable[[], I
         return kept.layout
     calendar, int96 = OldCalendar.of(file, task), find_int96()
     arrow = file.schema_arrow
-    projection = Projection(task, arrow, calendar, int96)
+    projection = Projection(task, arrow, calendar, int96, with_uuids(arrow, file.schema))
     layout = Layout(int96, projection, ValueSizes(file.schema, projection.columns))
     # What depends on the file itself is not kept, nor are the footers of large files.
     if calendar is None and int96 is None and file.metadata.num_rows <= MAX_ROWS:

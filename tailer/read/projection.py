@@ -47,14 +47,21 @@ _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 class Projection:
     """Converts batches of one file to the task's columns.
 
-    `columns` are the columns of the file it needs, `schema` is that of the change rows.
+    `columns` are the columns of the file it needs, `schema` is that of the change rows. `annotated`: the schema of the
+    file with its UUIDs (`tailer.read.parquet.uuids`), which Variants may be shredded to.
     Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
     """
 
     def __init__(
-        self, task: ChangeTask, file: pa.Schema, calendar: OldCalendar | None = None, int96: Int96 | None = None
+        self,
+        task: ChangeTask,
+        file: pa.Schema,
+        calendar: OldCalendar | None = None,
+        int96: Int96 | None = None,
+        annotated: pa.Schema | None = None,
     ) -> None:
         self._task = task
+        self._annotated = file if annotated is None else annotated
         self._calendar = calendar
         self._int96 = int96
         values = dict(task.partition_values)
@@ -105,8 +112,9 @@ class Projection:
     def _with_variants(self, field: pa.Field, found: pa.Field, bare: pa.DataType) -> _Column:
         if self._int96 is not None and self._int96.is_in_variant(found.name):
             raise self._corrupt(f"column {field.name} has Variants that are shredded to timestamps of 96 bits")
-        changes = _variants(field.type, found.type, field.name, self._corrupt)
-        none = changed(pa.array([], found.type), changes)
+        stored = self._annotated.field(found.name).type
+        changes = _variants(field.type, found.type, stored, field.name, self._corrupt)
+        none = changed(pa.nulls(0, found.type), changes)
         cast = _cast(found.name, _as_in_file(field.type, none.type, field.name, self._corrupt), bare)
         path = None if pa.types.is_null(none.type) else path_of(field)
 
@@ -232,30 +240,38 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
     return wanted
 
 
-def _variants(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Corrupt) -> Changes | Change:
-    """Return what turns values of `found` into Variants wherever `wanted` has Variants, on every level."""
+def _variants(
+    wanted: pa.DataType, found: pa.DataType, stored: pa.DataType, path: str, corrupt: _Corrupt
+) -> Changes | Change:
+    """Return what turns values of `found` into Variants wherever `wanted` has Variants, on every level.
+
+    `stored`: `found` with UUIDs.
+    """
     if is_variant(wanted) and not pa.types.is_null(found):
         try:
-            unshred(pa.array([], found))
+            unshred(pa.nulls(0, found).cast(stored))
         except InvalidVariant as error:
             raise corrupt(f"column {path}: {error}") from error
-        return lambda column: unshred(column).cast(VARIANT)
-    children: list[tuple[int, pa.DataType, pa.DataType, str]] = []
+        return lambda column: unshred(column.cast(stored)).cast(VARIANT)
+    children: list[tuple[int, pa.DataType, pa.DataType, pa.DataType, str]] = []
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
         there, names = _Fields(found, corrupt), [field.name for field in found]
         matches = ((field, there.find(field)) for field in wanted)
         children = [
-            (names.index(match.name), field.type, match.type, field.name)
+            (index := names.index(match.name), field.type, match.type, stored.field(index).type, field.name)
             for field, match in matches
             if match is not None
         ]
     elif pa.types.is_list(wanted) and _is_list(found):
-        children = [(0, wanted.value_type, found.value_type, "element")]
+        children = [(0, wanted.value_type, found.value_type, stored.value_type, "element")]
     elif pa.types.is_map(wanted) and pa.types.is_map(found):
-        children = [(0, wanted.key_type, found.key_type, "key"), (1, wanted.item_type, found.item_type, "value")]
+        children = [
+            (0, wanted.key_type, found.key_type, stored.key_type, "key"),
+            (1, wanted.item_type, found.item_type, stored.item_type, "value"),
+        ]
     return {
-        index: _variants(kind, other, f"{path}.{name}", corrupt)
-        for index, kind, other, name in children
+        index: _variants(kind, other, annotated, f"{path}.{name}", corrupt)
+        for index, kind, other, annotated, name in children
         if has_variant(kind)
     }
 

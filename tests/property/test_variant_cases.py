@@ -4,6 +4,8 @@ Each is judged by the fold over Spark's snapshots and by its feed, like the othe
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 import pyarrow.parquet as pq
@@ -31,6 +33,31 @@ NESTED: Final = """
 SELECT id, IF(id = 2, NULL, named_struct('v', v, 'n', id)) AS s, array(v, parse_json('1'), NULL) AS l,
   IF(id = 3, NULL, map('k', v, 'none', NULL)) AS m
 """
+UPDATE: Final = """UPDATE {t} SET v = parse_json('{"a": 1}') WHERE id IN (0, 6)"""
+DELETE: Final = "DELETE FROM {t} WHERE id = 2"
+MERGE: Final = (
+    f"MERGE INTO {{t}} USING (SELECT id, {VALUES} AS v FROM range(7, 12)) n ON {{t}}.id = n.id "
+    "WHEN MATCHED AND n.id = 7 THEN DELETE WHEN MATCHED THEN UPDATE SET v = parse_json('2.50') "
+    "WHEN NOT MATCHED THEN INSERT *"
+)
+FORCED: Final = "spark.sql.variant.forceShreddingSchemaForTest"
+
+
+@contextmanager
+def forced(table: Table, schema: str) -> Iterator[None]:
+    """Let Spark shred to this schema, whatever the values are."""
+    table.spark.conf.set(FORCED, schema)
+    try:
+        yield
+    finally:
+        table.spark.conf.unset(FORCED)
+
+
+def forms(table: Table) -> set[tuple[str, ...] | None]:
+    """Return the fields to which the Variants of each data file are shredded; None for a file without shredding."""
+    columns = (pq.read_schema(file).field("v").type for file in table.path.rglob("part-*.parquet"))
+    typed = (column.field("typed_value").type if len(column) == 3 else None for column in columns)
+    return {None if kind is None else tuple(kind.field(at).name for at in range(kind.num_fields)) for kind in typed}
 
 
 def is_shredded(table: Table) -> set[bool]:
@@ -44,18 +71,46 @@ def is_shredded(table: Table) -> set[bool]:
 @pytest.mark.parametrize("properties", ["", SHREDDED], ids=["plain", "shredded"])
 def test_variants(table: Table, feed: bool, vectors: bool, properties: str) -> None:
     table.create("id BIGINT, v VARIANT", f"SELECT id, {VALUES} FROM range(9)", feed, vectors, properties=properties)
-    table.sql("""UPDATE {t} SET v = parse_json('{"a": 1}') WHERE id IN (0, 6)""")
-    table.sql("DELETE FROM {t} WHERE id = 2")
-    table.sql(
-        f"MERGE INTO {{t}} USING (SELECT id, {VALUES} AS v FROM range(7, 12)) n ON {{t}}.id = n.id "
-        "WHEN MATCHED AND n.id = 7 THEN DELETE WHEN MATCHED THEN UPDATE SET v = parse_json('2.50') "
-        "WHEN NOT MATCHED THEN INSERT *"
-    )
-    table.sql("OPTIMIZE {t}")
+    for statement in (UPDATE, DELETE, MERGE, "OPTIMIZE {t}"):
+        table.sql(statement)
     assert (True in is_shredded(table)) == bool(properties)
     versions = table.check(feed_from=0 if feed else None, by_spark=True)
     assert [bool(kinds(version)) for version in versions[:5]] == [False, True, True, True, True]
     assert not any(kinds(version) for version in versions[5:])
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["files", "feed"])
+@pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
+def test_forced_shredding(table: Table, feed: bool, vectors: bool) -> None:
+    """Most values do not have the types of the schema. Spark cannot write change files with a forced schema."""
+    schema = "a int, b struct<c array<int>>, none date"
+    with forced(table, schema):
+        table.create("id BIGINT, v VARIANT", f"SELECT id, {VALUES} FROM range(9)", feed, vectors, properties=SHREDDED)
+    with nullcontext() if feed else forced(table, schema):
+        for statement in (UPDATE, DELETE, MERGE):
+            table.sql(statement)
+    with forced(table, schema):
+        table.sql("OPTIMIZE {t}")
+    assert (forms(table) == {("a", "b", "none")}) is not feed
+    table.check(feed_from=0 if feed else None, by_spark=True)
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["files", "feed"])
+@pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
+def test_mixed_shredding(table: Table, feed: bool, vectors: bool) -> None:
+    """Files are shredded by their values, by force in two ways, and not at all."""
+    table.create("id BIGINT, v VARIANT", f"SELECT id, {VALUES} FROM range(9)", feed, vectors, properties=SHREDDED)
+    for number, schema in enumerate(["a string", "b struct<c array<int>>, a bigint"]):
+        with forced(table, schema):
+            table.sql(f"INSERT INTO {{t}} SELECT id + {9 + 6 * number}, {VALUES} FROM range(6)")
+    table.sql(UPDATE)
+    table.sql(MERGE)
+    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableVariantShredding' = 'false')")
+    table.sql("DELETE FROM {t} WHERE id IN (2, 10, 16)")
+    table.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({SHREDDED})")
+    table.sql("OPTIMIZE {t}")
+    assert {("a",), ("b", "a"), None} <= forms(table)
+    table.check(feed_from=0 if feed else None, by_spark=True)
 
 
 def test_shredding_enabled_and_disabled(table: Table) -> None:

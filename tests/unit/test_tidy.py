@@ -80,6 +80,7 @@ PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 FOLDERS: Final = "tailer.delta.folders tailer.stores.* sinks.stores"
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
+VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
 SINKS: Final = (
     ("sinks", "tailer.config.options", ""),
     ("sinks.stores", PORTS, ""),
@@ -87,7 +88,7 @@ SINKS: Final = (
     ("sinks.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (
         "sinks.encoding sinks.encoding.*",
-        "sinks.encoding.* tailer.errors tailer.events tailer.plan tailer.variant tailer.variant.text",
+        f"sinks.encoding.* tailer.errors tailer.events tailer.plan {VARIANTS}",
         "fastavro pyarrow",
     ),
     ("sinks.delta.table", f"sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import NoText
-from sinks.encoding.values import is_binary, is_float, is_list, is_plain_string, is_timestamp
+from sinks.encoding.values import is_binary, is_float, is_json, is_list, is_plain_string, is_timestamp
 
 __all__ = ["Part", "Writer", "joined", "writer_for"]
 
@@ -282,6 +282,7 @@ _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (lambda kind: pa.types.is_integer(kind) and kind != pa.uint64(), _integers),
     (is_float, _fixed),
     (is_plain_string, _strings),
+    (is_json, lambda column: _strings(column.storage)),
     (is_binary, _binaries),
     (pa.types.is_date32, _days),
     (is_timestamp, _moments),

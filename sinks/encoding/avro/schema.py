@@ -9,6 +9,7 @@ int64, uint32         `long`; smaller unsigned ones are `int`
 float, double         the same, with NaN and the infinities
 decimal               `bytes` with `decimal`, its precision and scale
 string, binary        `string`, `bytes`
+JSON                  `string`, marked as Debezium marks JSON
 date                  `int` with `date`: days since 1970-01-01, of any year
 timestamp             `long` with `timestamp-micros`, without a time zone with `local-timestamp-micros`
 list                  `array`
@@ -57,6 +58,7 @@ _PLAIN: Final[dict[pa.DataType, Schema]] = {
     pa.float32(): "float",
     pa.float64(): "double",
     pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.json_(pa.large_string()): {"type": "string", "connect.version": 1, "connect.name": "io.debezium.data.Json"},
 }
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "commit_moment",
     "drafted",
     "in_snapshot",
+    "refuse_variants",
     "structs",
 ]
 
@@ -74,6 +75,13 @@ class _Given:
         return _Given(ChangeBatch(*self.place, rows, row_index), self.earlier)
 
 
+def refuse_variants(sink: str, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Raise `SinkRejected` if a column of the key contains Variants."""
+    if variants := [name for name in key if name in schema.names and has_variant(schema.field(name).type)]:
+        reason = f"column {', '.join(variants)} of the key has Variants, and equal ones can have different texts"
+        raise SinkRejected(sink, reason, "Choose key columns of other types.")
+
+
 class Images:
     """Pairs the images of updates among rows of one schema, except those that depend on the next batch.
 
@@ -92,9 +100,7 @@ class Images:
         if missing:
             reason = f"the rows have no column {', '.join(missing)}, which is part of the key"
             raise SinkRejected(sink, reason, "Choose key columns that the table has, and a new topic.")
-        if variants := [name for name in key if has_variant(schema.field(name).type)]:
-            reason = f"column {', '.join(variants)} of the key has Variants, and equal ones can have different texts"
-            raise SinkRejected(sink, reason, "Choose key columns of other types.")
+        refuse_variants(sink, schema, key)
         try:
             self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), decimal)
         except NoText as error:

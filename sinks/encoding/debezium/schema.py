@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import NoText
-from sinks.encoding.values import is_binary, is_float, is_list, is_string, is_timestamp
+from sinks.encoding.values import is_binary, is_float, is_json, is_list, is_string, is_timestamp
 from tailer.events import is_variant
 
 __all__ = ["Snapshot", "Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
@@ -219,13 +219,13 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
     if is_list(kind):
         return {"type": "array", "items": _schema(kind.value_type, kind.value_field.nullable), "optional": optional}
     if is_variant(kind):
-        raise NoText("has Variants, which are of any type, and Kafka Connect's schemas have no such type")
+        raise NoText("has Variants, which need the option variant: Kafka Connect's schemas have no type for any value")
     if pa.types.is_struct(kind):
         return _struct(map(_column, kind), optional)
     if pa.types.is_map(kind):
         return _map(kind, optional)
-    if is_timestamp(kind) and kind.tz is not None:
-        return {"type": "string", "optional": optional, "name": "io.debezium.time.ZonedTimestamp", "version": 1}
+    if name := _semantic_name(kind):
+        return {"type": "string", "optional": optional, "name": name, "version": 1}
     if is_timestamp(kind) or is_string(kind) or pa.types.is_decimal(kind):
         return {"type": "string", "optional": optional}
     if is_binary(kind):
@@ -233,6 +233,13 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
     if kind in _PLAIN:
         return {"type": _PLAIN[kind], "optional": optional or pa.types.is_null(kind)}
     raise NoText(f"has type {kind}, which Kafka Connect's schemas do not have")
+
+
+def _semantic_name(kind: pa.DataType) -> str | None:
+    """Return Debezium's name for the strings of `kind`."""
+    if is_timestamp(kind) and kind.tz is not None:
+        return "io.debezium.time.ZonedTimestamp"
+    return "io.debezium.data.Json" if is_json(kind) else None
 
 
 def _map(kind: pa.DataType, optional: bool) -> Schema:

@@ -18,12 +18,15 @@ from tailer.schema.variant_paths import with_paths
 from tailer.variant import compare_keys, json_texts
 from tests.property.test_variant import VALUES
 from tests.support.tables.log_files import parquet, task
-from tests.support.variant.encoder import Layout, Scalar
+from tests.support.variant.encoder import Layout, Scalar, metadata
 from tests.support.variant.shredder import Shredding, shred, shreddings
 
 ONE, NULL = Scalar(3, 1, ""), Scalar(0, None, "")
 PLAIN: Final = Shredding()
 A: Final = Shredding(members={"a": Shredding(number=3)})
+
+
+NAMES: Final = metadata(["a", "l"])
 
 
 def stored(rows: list[Any], shredding: Shredding = PLAIN) -> pa.StructArray:
@@ -168,3 +171,56 @@ def test_a_broken_value_on_the_way_to_a_path(tmp_path: Path) -> None:
     file = pa.table({"v": pa.array(broken, pa.struct([("metadata", pa.binary()), ("value", pa.binary())]))})
     with pytest.raises(DataCorrupt, match=r"column v:\$\.a"):
         read(tmp_path, file, select_columns(with_paths(pa.schema([("v", VARIANT)]), ["v:$.a"]), ["v:$.a"]))
+
+
+UUID: Final = bytes.fromhex("f24f9b6481fa49d1b74e8c09a6e31c56")
+
+
+def shredded_to(kind: pa.DataType) -> pa.StructArray:
+    """Return Variants that are shredded to bytes of this type: alone, in an array and in an object; one that is not."""
+    bare = pa.binary(16)
+    place = pa.struct([("value", pa.binary()), ("typed_value", bare)])
+    members = pa.struct([("a", place), ("l", pa.struct([("value", pa.binary()), ("typed_value", pa.list_(place))]))])
+    column = pa.array(
+        [
+            {"metadata": NAMES, "typed_value": {"a": {"typed_value": UUID}, "l": {"typed_value": []}}},
+            None,
+            {"metadata": NAMES, "typed_value": {"a": {}, "l": {"typed_value": [{"typed_value": UUID}, {}]}}},
+            {"metadata": NAMES, "value": b"\x00"},
+        ],
+        pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", members)]),
+    )
+    place = pa.struct([("value", pa.binary()), ("typed_value", kind)])
+    members = pa.struct([("a", place), ("l", pa.struct([("value", pa.binary()), ("typed_value", pa.list_(place))]))])
+    return column.cast(pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", members)]))
+
+
+@pytest.mark.parametrize("store_schema", [False, True], ids=["other writers", "pyarrow"])
+def test_shredded_to_uuids(tmp_path: Path, store_schema: bool) -> None:
+    """Only pyarrow stores a schema of its own; all say that the bytes are UUIDs."""
+    variants = shredded_to(pa.uuid())
+    ends = pa.array(range(5), pa.int32())
+    file = pa.table(
+        {
+            "before": pa.array([UUID] * 4, pa.binary(16)),
+            "v": variants,
+            "m": pa.MapArray.from_arrays(ends, pa.array(list("klmn")), variants),
+            "s": pa.StructArray.from_arrays([pa.ListArray.from_arrays(ends, variants)], ["l"]),
+        }
+    )
+    schema = [
+        ("s", pa.struct([("l", pa.list_(pa.field("element", VARIANT)))])),
+        ("v", VARIANT),
+        ("m", pa.map_(pa.string(), VARIANT)),
+    ]
+    found = read(tmp_path, file, schema, store_schema=store_schema)
+    text = '"f24f9b64-81fa-49d1-b74e-8c09a6e31c56"'
+    expected = [f'{{"a":{text},"l":[]}}', None, f'{{"l":[{text},null]}}', "null"]
+    nested = pa.concat_arrays([chunk.field("l").flatten() for chunk in found["s"].chunks])
+    items = pa.concat_arrays([chunk.items for chunk in found["m"].chunks])
+    assert json_texts(found["v"]) == json_texts(nested) == json_texts(items) == expected
+
+
+def test_bytes_that_are_no_uuids(tmp_path: Path) -> None:
+    with pytest.raises(DataCorrupt, match=r"column v: .*fixed_size_binary\[16\], which no Variant is shredded to"):
+        read(tmp_path, pa.table({"v": shredded_to(pa.binary(16))}), [("v", VARIANT)], store_schema=False)
