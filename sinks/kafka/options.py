@@ -46,9 +46,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     embed_schemas: bool = False  # add schemas to Debezium's JSON, for Kafka Connect's JSON converter
     cloudevents_mode: Literal["structured", "binary"] = "structured"  # attributes in the value, or in headers
     decimal: Literal["string", "number"] = "string"  # how JSON holds decimals
-    variant: Literal["encoded", "json"] | None = (
-        None  # Variants as JSON, or encoded; by default JSON in JSON, else encoded
-    )
+    # Variants as JSON, or encoded; by default JSON in JSON, else encoded
+    variant: Literal["encoded", "json"] | None = None
     tombstones: bool | None = None  # after deletes; by default with debezium and cloudevents, not with flat
     boundary: Literal["chunk", "version"] = "chunk"  # where a transaction may end
     library: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka if it is installed
