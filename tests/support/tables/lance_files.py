@@ -4,9 +4,10 @@ import struct
 from pathlib import Path
 from typing import Final
 
-__all__ = ["field", "manifest_file", "message_of", "reflagged", "varint"]
+__all__ = ["drop_transaction", "field", "manifest_file", "message_of", "reflagged", "varint"]
 
 FOOTER: Final = struct.Struct("<qHH4s")
+_TRANSACTION: Final = {12, 21, 23}  # the name of its file, and where it is in the manifest, formerly and now
 
 
 def varint(number: int) -> bytes:
@@ -43,3 +44,27 @@ def reflagged(path: Path, *, reader: int | None = None, writer: int | None = Non
     flags = [field(number, value) for number, value in ((9, reader), (10, writer)) if value is not None]
     position = FOOTER.unpack(file[-FOOTER.size :])[0]
     path.write_bytes(manifest_file(message_of(file) + b"".join(flags), file[:position]))
+
+
+def drop_transaction(path: Path) -> None:
+    """Let the manifest at a path know of no transaction. Other sections keep their places."""
+    file = path.read_bytes()
+    position = FOOTER.unpack(file[-FOOTER.size :])[0]
+    message, kept, at = message_of(file), bytearray(), 0
+    while at < len(message):
+        start = at
+        key, at = _read_varint(message, at)
+        number, at = (0, at + 8) if key & 7 == 1 else (0, at + 4) if key & 7 == 5 else _read_varint(message, at)
+        at += number if key & 7 == 2 else 0
+        if key >> 3 not in _TRANSACTION:
+            kept += message[start:at]
+    path.write_bytes(manifest_file(bytes(kept), file[:position]))
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return an unsigned number and the place after it."""
+    number = shift = 0
+    while data[at] > 127:
+        number |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return number | data[at] << shift, at + 1

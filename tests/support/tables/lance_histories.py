@@ -4,13 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import lance
 import pyarrow as pa
 
-__all__ = ["LanceHistory", "Row", "Rows", "changes_of", "rows_of"]
+__all__ = ["OPERATIONS", "LanceHistory", "Row", "Rows", "changes_of", "rows_of"]
 
 Row = tuple[tuple[str, Any], ...]
 Rows = Counter[Row]
@@ -48,6 +49,7 @@ def _plain(value: Any) -> Any:
 class LanceHistory:
     """A dataset at `path` that grows by random operations. `rows`: those of each version.
 
+    `restored`: the version that each restore brought back.
     `branch`: the one that grows; None: the main one, which is created.
     """
 
@@ -59,6 +61,7 @@ class LanceHistory:
     rows: dict[int, Rows] = field(default_factory=dict)
     columns: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     operations: dict[int, str] = field(default_factory=dict)
+    restored: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -89,14 +92,16 @@ class LanceHistory:
     def grow(self, versions: int) -> None:
         """Apply operations until there are so many versions."""
         while max(self.rows) < versions:
-            name, apply = self._chance.choice(_OPERATIONS)
+            name, apply = self._chance.choice(OPERATIONS)
             apply(self, self.open())
             self._note(name)
 
-    def has_same_columns(self, version: int) -> bool:
-        """Return whether a version has the columns of the one before, or replaces all rows."""
-        is_new = version == 1 or self.operations[version] == "overwrite"
-        return is_new or self.columns[version] == self.columns[version - 1]
+    def clean_up(self) -> None:
+        """Remove all versions but the newest and those with a tag. From here on, the newest is the first one known."""
+        newest = max(self.rows)
+        self.open().cleanup_old_versions(timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)
+        self.rows, self.columns = {newest: self.rows[newest]}, {newest: self.columns[newest]}
+        self.operations = {newest: "clean_up"}
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """Open a version, or the newest one."""
@@ -190,7 +195,9 @@ class LanceHistory:
         lance.write_dataset(table, self._target(dataset), mode="overwrite", max_rows_per_file=20)
 
     def restore(self, dataset: lance.LanceDataset) -> None:
-        self.open(self._chance.randint(min(self.rows), dataset.version)).restore()  # type: ignore[no-untyped-call]
+        former = self._chance.randint(min(self.rows), dataset.version)
+        self.open(former).restore()  # type: ignore[no-untyped-call]
+        self.restored[dataset.version + 1] = former
 
     def add_column(self, dataset: lance.LanceDataset) -> None:
         name = f"c{dataset.version}"
@@ -237,7 +244,7 @@ class LanceHistory:
         dataset.tags.create(f"t{self._chance.random()}", version)
 
 
-_OPERATIONS: Final[list[tuple[str, Callable[[LanceHistory, lance.LanceDataset], None]]]] = [
+OPERATIONS: Final[list[tuple[str, Callable[[LanceHistory, lance.LanceDataset], None]]]] = [
     ("append", LanceHistory.append),
     ("append", LanceHistory.append),
     ("delete", LanceHistory.delete),
