@@ -47,7 +47,7 @@ def test_the_hint_lists_the_known_names() -> None:
     assert raised.value.hint == "Give one of these."
     with pytest.raises(ConfigError) as raised:
         FilesSink.configure("archive", {"path": "x", "compress": True})
-    assert raised.value.hint == "The options are: path, format, adopt."
+    assert raised.value.hint == "The options are: path, format, variant, adopt."
 
 
 def test_all_wrong_options_are_named_at_once() -> None:
