@@ -5,9 +5,9 @@ is raised at its place in that order, after all earlier rows. Memory is bounded 
 at most `threads` + 1 files are open, each at most one read ahead of the consumer. Tiny files are read by one thread,
 many at a time, when the consumer asks for them.
 
-All plans that run at a time share the threads, in the order in which they ask, and `AHEAD_BYTES` of memory. Where rows
-of the process take more, nothing is read ahead, and each plan reads only the batch that its consumer waits for. That
-one never waits for memory: a plan whose sink does not take rows cannot hold up the others.
+All plans that run at a time share the threads, in the order in which they ask, and the memory that they may read ahead
+into. Where rows of the process take more, each plan reads only the batch that its consumer waits for. That one never
+waits for memory: a plan whose sink does not take rows cannot hold up the others.
 """
 
 import os
@@ -34,7 +34,7 @@ MAX_THREADS: Final = 8  # default limit: each thread holds a read
 _STORE_THREADS: Final = 4
 _OPEN_CHUNKS: Final = 4  # opened in a store before a thread is free for them
 READ_BYTES: Final = 4 * 2**20  # of Arrow memory, per read
-AHEAD_BYTES: Final = 256 * 2**20  # default limit: of Arrow memory of the process, up to which is read ahead
+AHEAD_BYTES: Final = 256 * 2**20  # of Arrow memory of the process: the daemon's default, up to which is read ahead
 CHUNK_BYTES: Final = 2**20  # of files, read sequentially by one thread
 _OPEN_BYTES: Final = 16 * 2**10  # cost of opening a file, as bytes
 _TINY_BYTES: Final = 4 * 2**10  # a file of this size is hardly more than a footer
@@ -59,12 +59,13 @@ class LocalEngine:
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
     `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and for files of stores at least
-    `_STORE_THREADS`. `files`: opens what tasks name. `ahead_bytes`: of Arrow memory, up to which is read ahead.
+    `_STORE_THREADS`. `files`: opens what tasks name. `ahead_bytes`: of Arrow memory of the process, up to
+    which is read ahead; None: any, as where the caller may hold all rows.
     """
 
     key: Final = ()
 
-    def __init__(self, threads: int | None = None, files: DataFiles = LOCAL, ahead_bytes: int = AHEAD_BYTES) -> None:
+    def __init__(self, threads: int | None = None, files: DataFiles = LOCAL, ahead_bytes: int | None = None) -> None:
         self._files = files
         self._ahead_bytes = ahead_bytes
         own = min(os.cpu_count() or 1, MAX_THREADS)
@@ -89,8 +90,7 @@ class LocalEngine:
             yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, threads)))
 
     def _has_room(self) -> bool:
-        held_bytes: int = pa.total_allocated_bytes()
-        return held_bytes < self._ahead_bytes
+        return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
 
     async def _ordered(
         self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, threads: int
