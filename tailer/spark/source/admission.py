@@ -19,7 +19,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
-from tailer.plan import END, ChangePlan, Position, output_schema
+from tailer.plan import END, ChangePlan, ChangeTask, Position, output_schema
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import row_groups
 from tailer.schema.changes import describe_changes
@@ -30,6 +30,8 @@ from tailer.stores.port import in_thread
 from tailer.table_log import TableLog
 
 __all__ = ["Admission", "Budget"]
+
+_File = tuple[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class Admission:
         plan = step.plan
         if self._is_whole(step):
             _check_whole(step, after, step.end)
-            files = {task.uri: task for task in plan.tasks}
+            files = {_file(task): task for task in plan.tasks}
             counted = files.values() if remaining.left_rows is not None else ()
             rows = sum([sum(await in_thread(row_groups, task, self._files)) for task in counted])
             if not remaining.admits(len(files), plan.size_bytes, rows):
@@ -168,7 +170,7 @@ class Admission:
             remaining.take(len(files), plan.size_bytes, rows)
             return step.end
         reached = after
-        seen: set[str] = set()
+        seen: set[_File] = set()
         for part in file_slices(plan, after):
             try:
                 through, rows, size = (part.after_row, 0, 0) if remaining.full else await self._cut(part, remaining)
@@ -178,8 +180,8 @@ class Admission:
                 remaining.closed = True
                 return reached
             if through > part.after_row:
-                remaining.take(int(part.task.uri not in seen), size, rows)
-                seen.add(part.task.uri)
+                remaining.take(int(_file(part.task) not in seen), size, rows)
+                seen.add(_file(part.task))
                 reached = Position(plan.version, part.task.index, through)
             if through < END:
                 remaining.closed = True
@@ -206,6 +208,12 @@ class Admission:
             through = min(through, part.after_row + remaining.left_rows)
         rows = through - part.after_row
         return (END if through == total - 1 else through), rows, size * rows // total
+
+
+def _file(task: ChangeTask) -> _File:
+    """Return what counts as one file: in a Lance dataset, whose tasks all have its location, a fragment."""
+    fragment = task.fragment
+    return task.uri, None if fragment is None else (fragment.version, fragment.number)
 
 
 def _check_whole(step: Step, after: Position, through: Position) -> None:

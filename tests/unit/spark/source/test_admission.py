@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import lance
 import pyarrow as pa
 import pytest
 
 from tailer.changelog.rules import PairingRules
+from tailer.config.tables import open_table
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, FileVacuumed, SchemaChanged, TableReplaced, TailerError, VersionAhead
 from tailer.plan import ChangePlan, ChangeTask, Position
@@ -70,6 +72,24 @@ def test_files(table: Path) -> None:
     second = Position(3, 1)
     assert ends(table, Budget(max_files=2)) == [Position(3, 0), Position.end(3)]
     assert ends(table, Budget(max_files=1)) == [Position.end(2), Position(3, 0), second, Position.end(3)]
+
+
+def test_fragments_of_a_lance_dataset_are_its_files(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table([list(range(10))], SCHEMA), tmp_path / "t", max_rows_per_file=1)
+
+    async def found(budget: Budget, rules: PairingRules) -> list[Position]:
+        admission = Admission(open_table(str(tmp_path / "t")), PlainView(), rules)
+        places = [await admission.start(StartPoint(1))]
+        while len(places) == 1 or places[-1] != places[-2]:
+            places.append(await admission.advance(places[-1], budget))
+        return [place.position for place in places[1:-1]]
+
+    ends = [Position(1, 3), Position(1, 7), Position.end(1)]
+    assert anyio.run(found, Budget(max_files=4), KEEP) == ends
+    assert anyio.run(found, Budget(max_rows=4), KEEP) == ends
+    lance.write_dataset(pa.table([list(range(10))], SCHEMA), tmp_path / "t", max_rows_per_file=1, mode="overwrite")
+    compared = PairingRules(compute_updates=True, key=("a",))
+    assert anyio.run(found, Budget(max_files=4), compared) == [*ends, Position.end(2)]
 
 
 def test_rows(table: Path) -> None:
