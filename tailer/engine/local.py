@@ -150,7 +150,9 @@ class _TaskChunk:
     """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
 
     def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles, has_room: Callable[[], bool]) -> None:
-        self._files = files.in_turn((task.uri, needed_bytes(task, after_row)) for task, after_row in tasks)
+        # pylance opens the files of fragments by itself.
+        own = ((task, after_row) for task, after_row in tasks if task.fragment is None)
+        self._files = files.in_turn((task.uri, needed_bytes(task, after_row)) for task, after_row in own)
         self._batches = _execute_all(tasks, self._files)
         self._limiter = limiter
         self._has_room = has_room

@@ -206,7 +206,8 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 
 
 def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch]:
-    with closing(files.in_turn((part.task.uri, part.needed_bytes) for part in slices)) as opened:
+    own = (part for part in slices if part.task.fragment is None)  # pylance opens the files of fragments by itself
+    with closing(files.in_turn((part.task.uri, part.needed_bytes) for part in own)) as opened:
         for part in slices:
             yield from part.rows(opened)
 

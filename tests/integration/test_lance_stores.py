@@ -14,6 +14,7 @@ from tailer.daemon.fleet.discovery import find_tables
 from tailer.errors import NotATable
 from tailer.stores.stores import Stores
 from tests.support.daemon.commands import tailer as command
+from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
 from tests.support.tables.lance_histories import LanceHistory, changes_of
@@ -30,6 +31,19 @@ def test_changes_from_s3(versitygw: S3Server, tmp_path: Path, monkeypatch: pytes
         history.grow(15)
         remote = RemoteTable.copied(history.path, versitygw, versitygw.new_bucket())
         assert changes_of(tailer.changes(remote.location)) == changes_of(tailer.changes(history.path))
+
+
+def test_only_files_are_asked_for(versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task has the location of the dataset, at which there is no object."""
+    history = LanceHistory(tmp_path / "t.lance", 6, stable=False)
+    history.grow(6)
+    remote = RemoteTable.copied(history.path, versitygw, versitygw.new_bucket())
+    with S3Link(versitygw) as link:
+        for name, value in {**versitygw.environment, "AWS_ENDPOINT_URL": link.endpoint}.items():
+            monkeypatch.setenv(name, value)
+        assert changes_of(tailer.changes(remote.location)) == changes_of(tailer.changes(history.path))
+        assert len(link.requests) > 6
+        assert [each.path for each in link.requests if each.path.endswith("t.lance")] == []
 
 
 def test_a_dataset_without_the_usual_name(versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
