@@ -9,7 +9,7 @@ import click
 
 from tailer.cli.display.bars import bars_on_terminal
 from tailer.config.settings import load
-from tailer.daemon.logs import LogFormat, log_to_stderr
+from tailer.daemon.logs import LogFormat, logging_beside
 from tailer.daemon.serve import serve
 
 __all__ = ["command"]
@@ -42,6 +42,6 @@ def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     settings = load(config)
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
-    log_to_stderr(level, LogFormat(form) if form is not None else LogFormat.for_stderr())
-    with bars_on_terminal() as show:
+    log_form = LogFormat(form) if form is not None else LogFormat.for_stderr()
+    with logging_beside(level, log_form), bars_on_terminal() as show:
         anyio.run(serve, settings, None if quiet else show)

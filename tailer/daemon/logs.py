@@ -18,9 +18,10 @@ from typing import Any, Final
 import anyio
 import msgspec
 
+from tailer.daemon.observe.log_writer import LogWriter
 from tailer.pipeline.status import PipelineStatus
 
-__all__ = ["LogFormat", "Summaries", "about", "log_to_stderr"]
+__all__ = ["LogFormat", "Summaries", "about", "log_to_stderr", "logging_beside"]
 
 SUMMARY_S: Final = 60.0
 
@@ -73,11 +74,26 @@ class _Json(logging.Formatter):
 
 def log_to_stderr(level: int = logging.INFO, form: LogFormat = LogFormat.TEXT) -> None:
     """Log one line for each event with UTC time: ours from `level` on, those of libraries from warnings on."""
+    _log_to(logging.StreamHandler(), level, form)
+
+
+@contextmanager
+def logging_beside(level: int, form: LogFormat) -> Iterator[None]:
+    """Log as `log_to_stderr` does, but never wait for the reader of standard error (`LogWriter`)."""
+    writer = LogWriter()
+    _log_to(writer, level, form)
+    try:
+        yield
+    finally:
+        writer.finish()
+        log_to_stderr(level, form)
+
+
+def _log_to(handler: logging.Handler, level: int, form: LogFormat) -> None:
     formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
-    stream = logging.StreamHandler()
-    stream.setFormatter(_Json() if form is LogFormat.JSON else formatter)
-    logging.basicConfig(level=max(level, logging.WARNING), handlers=[stream], force=True)
+    handler.setFormatter(_Json() if form is LogFormat.JSON else formatter)
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
     for ours in ("tailer", "sinks"):
         logging.getLogger(ours).setLevel(level)
 

@@ -3,8 +3,8 @@
 A bar appears when that has lasted `AFTER_S`, and goes when the pipeline is level. Lines of the log appear above.
 """
 
-import logging
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import anyio
+from anyio import to_thread
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -49,9 +50,14 @@ class Bars:
         self._progress = Progress(*columns, console=console, transient=True, redirect_stdout=False)
         self._work: dict[str, _Work] = {}
         self._live = False
+        self._turns = threading.Lock()
 
     def update(self, statuses: Iterable[PipelineStatus]) -> None:
         """Add, move and remove bars."""
+        with self._turns:
+            self._update(statuses)
+
+    def _update(self, statuses: Iterable[PipelineStatus]) -> None:
         now_s, found = time.monotonic(), {status.name: status for status in statuses if status.state in _LONG}
         for name in set(self._work).difference(found):
             self._remove(name)
@@ -83,18 +89,16 @@ class Bars:
         """Start or stop the display; while it is there, the log is printed above it."""
         if live == self._live:
             return
-        self._live, before = live, sys.stderr
+        self._live = live
         if live:
             self._progress.start()
         else:
             self._progress.stop()
-        for handler in logging.getLogger().handlers:
-            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
-                handler.setStream(sys.stderr)
 
     def close(self) -> None:
         """Remove the display."""
-        self._turn(live=False)
+        with self._turns:
+            self._turn(live=False)
 
 
 class _Shown:
@@ -106,7 +110,8 @@ class _Shown:
     async def __call__(self, statuses: Sequence[PipelineStatus]) -> None:
         while True:
             hidden = sys.stdout.isatty() and any(status.sink_kind == "stdout" for status in statuses)
-            self._bars.update(() if hidden else statuses)
+            # In a thread, because a terminal that is halted (Ctrl-S) blocks who writes to it.
+            await to_thread.run_sync(self._bars.update, () if hidden else statuses, abandon_on_cancel=True)
             await anyio.sleep(_LOOK_S)
 
 

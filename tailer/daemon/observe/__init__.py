@@ -1,3 +1,3 @@
-"""Reports of the daemon to other systems, beside its own HTTP: OpenTelemetry."""
+"""Reports of the daemon beside its own HTTP: the log, and OpenTelemetry."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
 """The progress bars of `tailer run`: which pipelines have one, and what it says."""
 
 import io
-import logging
+import sys
 import time
 
 import pytest
@@ -87,17 +87,11 @@ def test_short_work_has_no_bar(console: Console, monkeypatch: pytest.MonkeyPatch
 
 
 def test_lines_of_the_log_go_through_the_display(console: Console) -> None:
-    root = logging.getLogger()
-    handler = logging.StreamHandler()
-    root.addHandler(handler)
-    try:
-        display, before = Bars(console), handler.stream
-        display.update([working("orders", 9)])
-        assert handler.stream is not before
-        display.close()
-        assert handler.stream is before
-    finally:
-        root.removeHandler(handler)
+    display, before = Bars(console), sys.stderr
+    display.update([working("orders", 9)])
+    assert sys.stderr is not before
+    display.close()
+    assert sys.stderr is before
 
 
 def test_without_a_terminal_there_are_none() -> None:
