@@ -7,7 +7,7 @@ items list by list, so only the rows of the current slice are ever encoded.
 Each writer has a fast path that is exact for nearly all values, and *knows* the values for which it is not: dates and
 timestamps outside years 0000 to 9999 (Arrow prints them otherwise, or not at all), strings that need escapes, decimals
 that Arrow prints with an exponent, floats that are not finite. Those values are written one by one by the reference and
-replace the fast text (`_patched`).
+replace the fast text (`_patched`). Values that their type does not have are refused with `NoText`, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.values import (
+    DIGITS,
+    MS_PER_DAY,
+    NoText,
     base64_text,
     date_text,
     decimal_text,
@@ -29,43 +32,30 @@ from sinks.encoding.values import (
     is_list,
     is_plain_string,
     is_string,
-    is_timestamp,
+    is_temporal,
     string_text,
     timestamp_text,
 )
 from tailer.events import is_variant
 from tailer.variant import InvalidVariant, json_texts
-from tailer.variant.text import US_PER_DAY
 
-__all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "Writer", "whole", "writer_for"]
+__all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "Writer", "check_midnight", "check_times", "whole", "writer_for"]
 
 TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)
 EMPTY: Final = pa.scalar("", TEXT)
 _PLAIN: Final = {pa.string_view(): TEXT, pa.binary_view(): pa.large_binary()}
 # Scalars, because a Python number would be converted on every comparison with a column.
-FIRST_DAY: Final = pa.scalar(-719_528, pa.int32())  # 0000-01-01
-LAST_DAY: Final = pa.scalar(2_932_896, pa.int32())  # 9999-12-31
-FIRST_MOMENT: Final = pa.scalar(-719_528 * US_PER_DAY, pa.int64())
-LAST_MOMENT: Final = pa.scalar(2_932_897 * US_PER_DAY - 1, pa.int64())
+DAYS: Final = pa.scalar(-719_528, pa.int32()), pa.scalar(2_932_896, pa.int32())  # 0000-01-01, 9999-12-31
+# The first and last moments of these days, by unit. All moments in nanoseconds are between them.
+MOMENTS: Final = {
+    unit: (pa.scalar(-719_528 * day, pa.int64()), pa.scalar(2_932_897 * day - 1, pa.int64()))
+    for unit, day in (("s", 86_400), ("ms", MS_PER_DAY), ("us", MS_PER_DAY * 1000))
+}
+MS_OF_DAY: Final = pa.scalar(MS_PER_DAY, pa.int64())
+ZERO: Final = pa.scalar(0, pa.int64())
 MUST_ESCAPE: Final = r'["\\\x00-\x1f]'
 QUOTE: Final = '"'
-
-
-class NoText(ValueError):
-    """The error for a value without JSON text: of an unknown type, or a string that is not UTF-8.
-
-    `where` is the column, dotted if nested.
-    """
-
-    def __init__(self, reason: str, where: str = "") -> None:
-        super().__init__(f"column {where} {reason}")
-        self.reason = reason
-        self.where = where
-
-    def below(self, name: str) -> "NoText":
-        """Return the same error, seen from outside the column `name`."""
-        return NoText(self.reason, f"{name}.{self.where}" if self.where else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +130,8 @@ def _plain(column: pa.Array) -> Texts:
 
 
 def _floats(column: pa.Array) -> Texts:
+    if pa.types.is_float16(column.type):
+        column = pc.cast(column, pa.float32())
     texts = pc.cast(column, TEXT)
     integral = pc.equal(pc.floor(column), column)
     if pc.any(integral).as_py():
@@ -165,17 +157,54 @@ def _digits(column: pa.Array) -> pa.Array:
 
 
 def _dates(column: pa.Array) -> Texts:
-    odd = _outside(column.view(pa.int32()), FIRST_DAY, LAST_DAY)
+    if pa.types.is_date32(column.type):
+        odd = _outside(column.view(pa.int32()), *DAYS)
+    else:
+        check_midnight(column)
+        odd = _outside(column.view(pa.int64()), *MOMENTS["ms"])
     return _closed(_patched(pc.cast(column, TEXT), odd, column, date_text), QUOTE, QUOTE)
 
 
+def check_midnight(column: pa.Array) -> None:
+    """Raise `NoText` if a date in milliseconds is not midnight."""
+    ms = column.view(pa.int64())
+    if not pc.all(pc.equal(pc.multiply(pc.divide(ms, MS_OF_DAY), MS_OF_DAY), ms), min_count=0).as_py():
+        raise NoText("holds a date that is not midnight")
+
+
 def _timestamps(column: pa.Array) -> Texts:
-    odd = _outside(column.view(pa.int64()), FIRST_MOMENT, LAST_MOMENT)
     # An Arrow zone only affects display, the instant is UTC; without it no zone data base is needed.
-    plain = column.view(pa.timestamp("us"))
+    plain = column.view(pa.timestamp(column.type.unit))
     texts = pc.binary_replace_slice(pc.cast(plain, TEXT), 10, 11, "T")
+    if (moments := MOMENTS.get(plain.type.unit)) is not None:
+        texts = _patched(texts, _outside(plain.view(pa.int64()), *moments), plain, timestamp_text)
     zone = "" if column.type.tz is None else "Z"
-    return _closed(_patched(texts, odd, plain, timestamp_text), QUOTE, zone + QUOTE)
+    return _closed(texts, QUOTE, zone + QUOTE)
+
+
+def _times(column: pa.Array) -> Texts:
+    check_times(column)
+    return _closed(pc.cast(column, TEXT), QUOTE, QUOTE)
+
+
+def check_times(column: pa.Array) -> None:
+    """Raise `NoText` if a time is not one of a day's."""
+    ends = pc.min_max(column.view(pa.int32() if pa.types.is_time32(column.type) else pa.int64())).as_py()
+    if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < 86_400 * 10 ** DIGITS[column.type.unit]:
+        raise NoText("holds a time that is not between 00:00 and 24:00")
+
+
+def _durations(column: pa.Array) -> Texts:
+    counts, digits = column.view(pa.int64()), DIGITS[column.type.unit]
+    units = pc.abs(counts).view(pa.uint64())  # whose absolute values all have a place there
+    second = pa.scalar(10**digits, pa.uint64())
+    seconds = pc.divide(units, second)
+    sign = pc.if_else(pc.less(counts, ZERO), pa.scalar("-", TEXT), EMPTY)
+    parts: list[pa.Array | str] = [sign, "PT", pc.cast(seconds, TEXT)]
+    if digits:
+        rest = pc.cast(pc.subtract(units, pc.multiply(seconds, second)), TEXT)
+        parts += [".", pc.utf8_lpad(rest, digits, "0")]
+    return _closed(_joined(*parts), QUOTE, f"S{QUOTE}")
 
 
 def _strings(column: pa.Array) -> Texts:
@@ -340,8 +369,7 @@ _COMPARABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_integer,
     pa.types.is_string,
     pa.types.is_boolean,
-    pa.types.is_date32,
-    is_timestamp,
+    is_temporal,
 )
 _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (pa.types.is_null, _nothing),
@@ -352,8 +380,10 @@ _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (is_plain_string, _strings),
     (is_json, _json_strings),
     (is_binary, _binaries),
-    (pa.types.is_date32, _dates),
-    (is_timestamp, _timestamps),
+    (pa.types.is_date, _dates),
+    (pa.types.is_timestamp, _timestamps),
+    (pa.types.is_time, _times),
+    (pa.types.is_duration, _durations),
 )
 _MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, DecimalForm], Writer]], ...]] = (
     (pa.types.is_dictionary, _dictionaries),

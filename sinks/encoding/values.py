@@ -12,11 +12,14 @@ null, any null   `null`
 bool, integers   as they are, with every digit
 float, double    the shortest text that reads back as the same value *of that width*, always with a point or
                  an exponent (`1.0`, `-0.0`, `1e+10`); otherwise the strings "NaN", "Infinity", "-Infinity"
+half float       that of the float of the same value, as readers have no half floats
 decimal          a string with all digits of its scale, never an exponent
 string           a string; only what JSON demands is escaped
 binary           a string, base64
 date             a string, `2026-03-01`
-timestamp        a string, `2026-03-01T12:00:00.000000Z`, without a time zone no `Z`; always six digits
+timestamp        a string, `2026-03-01T12:00:00.000000Z`, without a time zone no `Z`
+time             a string, `12:00:00.000000`
+duration         a string, `PT5400.000000S`, `-PT0.000001S`: ISO 8601, in seconds, as Java and JavaScript read it
 list             an array
 struct           an object
 map              an object where keys are strings, otherwise an array of {"key": ..., "value": ...}
@@ -26,8 +29,10 @@ Variant          the JSON of its value, as `tailer.variant` writes it
 ===============  ===========================================================================================
 
 Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000 to 9999 carry a sign
-(`+10000-01-01`, `-0001-12-31`), which is ISO 8601's expanded form and what Java's readers expect. Any other
-type has no rule and is refused, not guessed. The one choice, decimals without quotes, is `sinks.encoding.columns`'s.
+(`+10000-01-01`, `-0001-12-31`), which is ISO 8601's expanded form and what Java's readers expect. Of a second there
+are as many digits as the type has: none, three, six or nine, as its unit is seconds, milliseconds, microseconds or
+nanoseconds. Any other type has no rule and is refused, not guessed; so is a time that no day has, and a date of
+milliseconds that is not midnight. The one choice, decimals without quotes, is `sinks.encoding.columns`'s.
 """
 
 from binascii import b2a_base64
@@ -39,9 +44,12 @@ import pyarrow as pa
 
 from tailer.events import is_variant
 from tailer.variant import Variant
-from tailer.variant.text import day_text, double_text, moment_text, single_text
+from tailer.variant.text import day_text, double_text, duration_text, moment_text, single_text, time_text
 
 __all__ = [
+    "DIGITS",
+    "MS_PER_DAY",
+    "NoText",
     "base64_text",
     "date_text",
     "decimal_text",
@@ -53,15 +61,32 @@ __all__ = [
     "is_list",
     "is_plain_string",
     "is_string",
-    "is_timestamp",
+    "is_temporal",
     "row_texts",
     "string_text",
     "timestamp_text",
     "value_text",
 ]
 
-
+DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # of a second, by a type's unit
+MS_PER_DAY: Final = 86_400_000
 escape: Final = JSONEncoder(ensure_ascii=False).encode
+
+
+class NoText(ValueError):
+    """The error for a value without JSON text: of an unknown type, not UTF-8, or a time that no day has.
+
+    `where` is the column, dotted if nested.
+    """
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        super().__init__(f"column {where} {reason}")
+        self.reason = reason
+        self.where = where
+
+    def below(self, name: str) -> "NoText":
+        """Return the same error, seen from outside the column `name`."""
+        return NoText(self.reason, f"{name}.{self.where}" if self.where else name)
 
 
 def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
@@ -72,7 +97,10 @@ def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
 
 
 def value_text(value: pa.Scalar) -> str:
-    """Return the JSON text of `value`. Raises `TypeError` for an unknown type, and `InvalidVariant`."""
+    """Return the JSON text of `value`.
+
+    Raises `TypeError` for an unknown type, `NoText` for a time or date that its type does not have, `InvalidVariant`.
+    """
     if not value.is_valid:
         return "null"
     for applies, text in _RULES:
@@ -107,13 +135,13 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def is_float(kind: pa.DataType) -> bool:
-    """Return whether `kind` is a float with a rule; half floats have none."""
-    return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
+    """Return whether values of `kind` are floats, of any width."""
+    return bool(pa.types.is_floating(kind))
 
 
-def is_timestamp(kind: pa.DataType) -> bool:
-    """Return whether `kind` is a timestamp with a rule: microseconds, the only unit in a Delta table."""
-    return bool(pa.types.is_timestamp(kind) and kind.unit == "us")
+def is_temporal(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are dates, times, timestamps or durations."""
+    return bool(pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -160,22 +188,34 @@ def decimal_text(value: pa.Scalar) -> str:
 
 
 def date_text(value: pa.Scalar) -> str:
-    """Return a date32 as year-month-day."""
-    return day_text(value.value)
+    """Return a date as year-month-day. Raises `NoText` for a date of milliseconds that is not midnight."""
+    if pa.types.is_date32(value.type):
+        return day_text(value.value)
+    days, rest = divmod(value.value, MS_PER_DAY)
+    if rest:
+        raise NoText("holds a date that is not midnight")
+    return day_text(days)
 
 
 def timestamp_text(value: pa.Scalar) -> str:
-    """Return a timestamp in microseconds, without a zone."""
-    return moment_text(value.value)
+    """Return a timestamp with all digits of its unit, without a zone."""
+    return moment_text(value.value, DIGITS[value.type.unit])
 
 
 def float_text(value: pa.Scalar) -> str:
-    """Return a float or double in its shortest form; NaN and the infinities as strings."""
+    """Return a float in its shortest form, a half float as a float32; NaN and the infinities as strings."""
     return (double_text if pa.types.is_float64(value.type) else single_text)(value.as_py())
 
 
 def _quoted(text: Callable[[pa.Scalar], str]) -> Callable[[pa.Scalar], str]:
     return lambda value: f'"{text(value)}"'
+
+
+def _time(value: pa.Scalar) -> str:
+    digits = DIGITS[value.type.unit]
+    if not 0 <= value.value < 86_400 * 10**digits:
+        raise NoText("holds a time that is not between 00:00 and 24:00")
+    return time_text(value.value, digits)
 
 
 def _moment(value: pa.Scalar) -> str:
@@ -191,8 +231,10 @@ _RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar], s
     (is_plain_string, string_text),
     (is_json, lambda value: string_text(value.value)),
     (is_binary, lambda value: f'"{base64_text(value.as_py())}"'),
-    (pa.types.is_date32, _quoted(date_text)),
-    (is_timestamp, _quoted(_moment)),
+    (pa.types.is_date, _quoted(date_text)),
+    (pa.types.is_timestamp, _quoted(_moment)),
+    (pa.types.is_time, _quoted(_time)),
+    (pa.types.is_duration, _quoted(lambda value: duration_text(value.value, DIGITS[value.type.unit]))),
     (is_list, _list),
     (is_variant, _variant),
     (pa.types.is_struct, _struct),

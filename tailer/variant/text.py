@@ -11,7 +11,7 @@ from datetime import date
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["US_PER_DAY", "day_text", "double_text", "moment_text", "single_text", "time_text"]
+__all__ = ["US_PER_DAY", "day_text", "double_text", "duration_text", "moment_text", "single_text", "time_text"]
 
 US_PER_DAY: Final = 86_400_000_000
 _DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
@@ -49,13 +49,24 @@ def time_text(count: int, digits: int = 6) -> str:
     """Return the time of day `count` units of 10^-`digits` seconds after midnight."""
     seconds, fraction = divmod(count, 10**digits)
     minutes, second = divmod(seconds, 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}.{fraction:0{digits}}"
+    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{_fraction(fraction, digits)}"
 
 
 def moment_text(count: int, digits: int = 6) -> str:
     """Return the date and time `count` units of 10^-`digits` seconds after 1970, without a zone."""
     days, rest = divmod(count, 86_400 * 10**digits)
     return f"{day_text(days)}T{time_text(rest, digits)}"
+
+
+def duration_text(count: int, digits: int) -> str:
+    """Return `count` units of 10^-`digits` seconds as an ISO 8601 duration of seconds."""
+    seconds, fraction = divmod(abs(count), 10**digits)
+    return f"{'-' if count < 0 else ''}PT{seconds}{_fraction(fraction, digits)}S"
+
+
+def _fraction(count: int, digits: int) -> str:
+    """Return the fraction of a second, with its point; nothing if a unit is a second."""
+    return f".{count:0{digits}}" if digits else ""
 
 
 def double_text(number: float) -> str:

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encoding.columns import NoText
-from sinks.encoding.values import is_binary, is_float, is_json, is_list, is_plain_string, is_timestamp
+from sinks.encoding.columns import NoText, check_midnight, check_times
+from sinks.encoding.values import DIGITS, MS_PER_DAY, is_binary, is_float, is_json, is_list, is_plain_string
 
 __all__ = ["Part", "Writer", "joined", "writer_for"]
 
@@ -148,13 +148,19 @@ def _booleans(column: pa.Array) -> list[Part]:
     return [pc.if_else(column, _operand(b"\x01"), _operand(b"\x00"))]
 
 
-def _fixed(column: pa.Array) -> list[Part]:
-    return [_memory(column)]
+def _floats(column: pa.Array) -> list[Part]:
+    return [_memory(pc.cast(column, pa.float32()) if pa.types.is_float16(column.type) else column)]
 
 
 def _memory(column: pa.Array) -> pa.Array:
     """Return the bytes of fixed-width values as in memory, lowest first."""
     return pc.cast(column.view(pa.binary(column.type.byte_width)), BYTES)
+
+
+def _long_integers(_: pa.DataType) -> Writer:
+    kind = pa.decimal128(20, 0)
+    write = _decimals(kind)
+    return lambda column: write(pc.cast(column, kind))
 
 
 def _decimals(kind: pa.DataType) -> Writer:
@@ -270,24 +276,54 @@ def _plain_writer_for(kind: pa.DataType) -> Writer:
 
 
 def _days(column: pa.Array) -> list[Part]:
-    return _integers(column.view(pa.int32()))
+    if pa.types.is_date32(column.type):
+        return _integers(column.view(pa.int32()))
+    check_midnight(column)
+    days = pc.divide(column.view(pa.int64()), pa.scalar(MS_PER_DAY, pa.int64()))
+    try:
+        return _integers(pc.cast(days, pa.int32()))
+    except pa.ArrowInvalid as error:
+        raise NoText("holds a date that Avro's days do not reach") from error
 
 
 def _moments(column: pa.Array) -> list[Part]:
-    return _varints(column.view(pa.int64()))
+    return _counts(column, max(3, DIGITS[column.type.unit]))
+
+
+def _times(column: pa.Array) -> list[Part]:
+    check_times(column)
+    return _moments(column)
+
+
+def _durations(column: pa.Array) -> list[Part]:
+    return _counts(column, max(6, DIGITS[column.type.unit]))
+
+
+def _counts(column: pa.Array, digits: int) -> list[Part]:
+    """Encode counts of a unit of time as counts of 10^-`digits` seconds: the same unit, or a smaller one."""
+    numbers = pc.cast(column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()), pa.int64())
+    if (more := digits - DIGITS[column.type.unit]) == 0:
+        return _varints(numbers)
+    try:
+        return _varints(pc.multiply_checked(numbers, pa.scalar(10**more, pa.int64())))
+    except pa.ArrowInvalid as error:
+        raise NoText(f"holds a {column.type} that does not fit 64 bits with {digits} digits of a second") from error
 
 
 _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (pa.types.is_boolean, _booleans),
     (lambda kind: pa.types.is_integer(kind) and kind != pa.uint64(), _integers),
-    (is_float, _fixed),
+    (is_float, _floats),
     (is_plain_string, _strings),
     (is_json, lambda column: _strings(column.storage)),
     (is_binary, _binaries),
-    (pa.types.is_date32, _days),
-    (is_timestamp, _moments),
+    (pa.types.is_date, _days),
+    (pa.types.is_timestamp, _moments),
+    (pa.types.is_time, _times),
+    (pa.types.is_duration, _durations),
 )
 _MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Writer]], ...]] = (
+    (pa.types.is_uint64, _long_integers),
     (pa.types.is_decimal, _decimals),
     (is_list, _lists),
     (pa.types.is_struct, _structs),

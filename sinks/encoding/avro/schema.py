@@ -6,12 +6,18 @@ Arrow                 Avro
 bool                  `boolean`
 int8, int16, int32    `int`; the first two say so in `connect.type`, as Kafka Connect does
 int64, uint32         `long`; smaller unsigned ones are `int`
-float, double         the same, with NaN and the infinities
+uint64                `bytes` with `decimal`, 20 digits
+float, double         the same, with NaN and the infinities; a half float is a `float`
 decimal               `bytes` with `decimal`, its precision and scale
 string, binary        `string`, `bytes`
 JSON                  `string`, marked as Debezium marks JSON
 date                  `int` with `date`: days since 1970-01-01, of any year
-timestamp             `long` with `timestamp-micros`, without a time zone with `local-timestamp-micros`
+timestamp             `long` with `timestamp-micros`, without a time zone with `local-timestamp-micros`; with `-nanos`
+                      or `-millis` if these are its unit, and `-millis` also for seconds
+time                  `long` with `time-micros`; `int` with `time-millis`, also for seconds; nanoseconds are a `long`
+                      that is marked as Debezium's `io.debezium.time.NanoTime`
+duration              `long`, marked as Debezium's `io.debezium.time.MicroDuration`, or `NanoDuration` if nanoseconds
+                      are its unit: Avro's own counts milliseconds
 list                  `array`
 struct                `record`
 map                   `map` where keys are strings, otherwise an `array` of records `key`, `value`, marked as Kafka
@@ -36,7 +42,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sinks.encoding.columns import NoText
-from sinks.encoding.values import is_binary, is_list, is_plain_string, is_string, is_timestamp
+from sinks.encoding.values import is_binary, is_list, is_plain_string, is_string
 
 __all__ = ["Schema", "avro_field", "avro_name", "full_name", "record_schema"]
 
@@ -45,6 +51,7 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 DIGITS: Final = frozenset("0123456789")
 
+_MICROSECONDS: Final = {"type": "long", "connect.version": 1, "connect.name": "io.debezium.time.MicroDuration"}
 _PLAIN: Final[dict[pa.DataType, Schema]] = {
     pa.null(): "null",
     pa.bool_(): "boolean",
@@ -55,11 +62,23 @@ _PLAIN: Final[dict[pa.DataType, Schema]] = {
     pa.uint8(): "int",
     pa.uint16(): "int",
     pa.uint32(): "long",
+    pa.uint64(): {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 0},
+    pa.float16(): "float",
     pa.float32(): "float",
     pa.float64(): "double",
     pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.date64(): {"type": "int", "logicalType": "date"},
+    pa.time32("s"): {"type": "int", "logicalType": "time-millis"},
+    pa.time32("ms"): {"type": "int", "logicalType": "time-millis"},
+    pa.time64("us"): {"type": "long", "logicalType": "time-micros"},
+    pa.time64("ns"): {"type": "long", "connect.version": 1, "connect.name": "io.debezium.time.NanoTime"},
+    pa.duration("s"): _MICROSECONDS,
+    pa.duration("ms"): _MICROSECONDS,
+    pa.duration("us"): _MICROSECONDS,
+    pa.duration("ns"): {"type": "long", "connect.version": 1, "connect.name": "io.debezium.time.NanoDuration"},
     pa.json_(pa.large_string()): {"type": "string", "connect.version": 1, "connect.name": "io.debezium.data.Json"},
 }
+_UNITS: Final = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}
 
 
 def avro_name(name: str) -> str:
@@ -122,8 +141,9 @@ def _schema(kind: pa.DataType, path: str) -> Schema:
         return "bytes"
     if pa.types.is_decimal(kind):
         return _decimal(kind)
-    if is_timestamp(kind):
-        return {"type": "long", "logicalType": "local-timestamp-micros" if kind.tz is None else "timestamp-micros"}
+    if pa.types.is_timestamp(kind):
+        zone = "local-" if kind.tz is None else ""
+        return {"type": "long", "logicalType": f"{zone}timestamp-{_UNITS[kind.unit]}"}
     if is_list(kind):
         return {"type": "array", "items": _nullable(kind.value_field, f"{path}.item")}
     if pa.types.is_struct(kind):

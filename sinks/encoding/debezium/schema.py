@@ -1,11 +1,12 @@
 """The parts of Debezium's messages besides the rows: the source block, and the schemas that JSON messages can carry.
 
 A message's schema is in the format of Kafka Connect's JSON converter. It describes *our* JSON
-(`sinks.encoding.values`), so decimals, dates and timestamps are strings in it. A name tells a reader how to interpret
-such a string. It is given only if readers of that name accept our form: `io.debezium.time.ZonedTimestamp` for
-timestamps with a zone. Debezium's `IsoDate` and `IsoTimestamp` demand a zone, which our dates and our timestamps
-without one do not have. NaN and the infinities have no form in such a field that Kafka Connect can read: it turns the
-strings of its own converter into zeros (`not_finite`).
+(`sinks.encoding.values`), so decimals, dates, times and the like are strings in it. A name tells a reader how to
+interpret such a string. It is given only if readers of that name accept our form: `io.debezium.time.ZonedTimestamp` for
+timestamps with a zone. Debezium's `IsoDate`, `IsoTime` and `IsoTimestamp` demand a zone, which our dates, our times and
+our timestamps without one do not have; and its `Interval` has another form than our durations. NaN and the infinities
+have no form in such a field that Kafka Connect can read: it turns the strings of its own converter into zeros
+(`not_finite`).
 
 `operation`, `txn_id` and `file` of the source block are null, because rows do not identify their commit so. So is the
 `transaction` block: its `total_order` and `data_collection_order` count the events of a version from the first, which
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encoding.columns import NoText
-from sinks.encoding.values import is_binary, is_float, is_json, is_list, is_string, is_timestamp
+from sinks.encoding.values import is_binary, is_float, is_json, is_list, is_string, is_temporal
 from tailer.events import is_variant
 
 __all__ = ["Snapshot", "Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
@@ -198,9 +199,9 @@ _PLAIN: Final = {
     pa.uint8(): "int16",
     pa.uint16(): "int32",
     pa.uint32(): "int64",
+    pa.float16(): "float",
     pa.float32(): "float",
     pa.float64(): "double",
-    pa.date32(): "string",
 }
 
 
@@ -226,7 +227,7 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
         return _map(kind, optional)
     if name := _semantic_name(kind):
         return {"type": "string", "optional": optional, "name": name, "version": 1}
-    if is_timestamp(kind) or is_string(kind) or pa.types.is_decimal(kind):
+    if is_temporal(kind) or is_string(kind) or pa.types.is_decimal(kind):
         return {"type": "string", "optional": optional}
     if is_binary(kind):
         return {"type": "bytes", "optional": optional}
@@ -237,7 +238,7 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
 
 def _semantic_name(kind: pa.DataType) -> str | None:
     """Return Debezium's name for the strings of `kind`."""
-    if is_timestamp(kind) and kind.tz is not None:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
         return "io.debezium.time.ZonedTimestamp"
     return "io.debezium.data.Json" if is_json(kind) else None
 

@@ -6,6 +6,7 @@ Both may share a mistake where they share a function. So Python's own JSON parse
 import base64
 import json
 import struct
+from datetime import UTC, datetime
 from decimal import Decimal
 from math import isnan
 from typing import Any
@@ -64,6 +65,28 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.timestamp("us"), st.one_of(st.integers(-(2**55), 2**58), st.sampled_from(MICROSECONDS))),
 ]
 
+UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+ANY_COUNT = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-(10**10), 10**10))
+LEAVES += [
+    (pa.float16(), st.floats(width=16)),
+    (pa.large_binary(), st.binary(max_size=10)),
+    (pa.date64(), st.one_of(st.integers(-(10**11), 10**11), st.sampled_from(EDGES)).map(lambda day: day * 86_400_000)),
+    *((pa.duration(unit), ANY_COUNT) for unit in UNITS),
+    *(
+        (kind(unit), st.integers(0, 86_400 * UNITS[unit] - 1))
+        for kind, units in ((pa.time32, ("s", "ms")), (pa.time64, ("us", "ns")))
+        for unit in units
+    ),
+    *(
+        (pa.timestamp(unit, zone), st.one_of(ANY_COUNT, st.sampled_from([us * size // 10**6 for us in MICROSECONDS])))
+        for unit, size in UNITS.items()
+        if unit in ("s", "ms")
+        for zone in (None, "UTC")
+    ),
+    (pa.timestamp("ns", "Europe/Berlin"), ANY_COUNT),
+    (pa.timestamp("ns"), ANY_COUNT),
+]
+
 Typed = tuple[pa.DataType, st.SearchStrategy[Any]]
 
 
@@ -89,7 +112,8 @@ def a_struct(fields: dict[str, Typed]) -> Typed:
     return kind, st.fixed_dictionaries({name: nullable(typed) for name, typed in fields.items()})
 
 
-KEYS = st.sampled_from([leaf for leaf in LEAVES if leaf[0] in (pa.string(), pa.int32(), pa.date32(), pa.float64())])
+KEY_TYPES = (pa.string(), pa.int32(), pa.date32(), pa.float64(), pa.time64("ns"), pa.duration("ms"))
+KEYS = st.sampled_from([leaf for leaf in LEAVES if leaf[0] in KEY_TYPES])
 TYPES: st.SearchStrategy[Typed] = st.recursive(
     st.sampled_from(LEAVES),
     lambda inner: st.one_of(
@@ -159,6 +183,34 @@ def test_text_bytes_and_decimals_read_back_as_what_they_were(
     assert texts(pa.array(numbers, pa.decimal128(38, 20))) == [format(number, "f") for number in numbers]
     assert [Decimal(text) for text in texts(pa.array(numbers, pa.decimal128(38, 20)))] == numbers
     assert list(map(base64_to_bytes, texts(pa.array(binaries, pa.binary())))) == binaries
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(width=16), min_size=5))
+def test_half_floats_read_back_as_half_floats_and_as_floats(numbers: list[float]) -> None:
+    for number, text in zip(numbers, plain_texts(pa.array(numbers, pa.float16())), strict=True):
+        found = float(text.strip('"'))
+        assert isnan(number) or single(found) == number
+        assert isnan(number) or struct.pack("<e", found) == struct.pack("<e", number)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(list(UNITS)), st.lists(ANY_COUNT))
+def test_durations_read_back_as_what_they_were(unit: str, counts: list[int]) -> None:
+    for count, text in zip(counts, texts(pa.array(counts, pa.duration(unit))), strict=True):
+        seconds = text.removeprefix("-").removeprefix("PT").removesuffix("S")
+        assert Decimal(seconds) * UNITS[unit] == abs(count)
+        assert text.startswith("-") == (count < 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ANY_COUNT))
+def test_nanoseconds_read_back_as_what_they_were(counts: list[int]) -> None:
+    for count, text in zip(counts, texts(pa.array(counts, pa.timestamp("ns", "UTC"))), strict=True):
+        moment, fraction = text.removesuffix("Z").split(".")
+        second = datetime.fromisoformat(f"{moment}+00:00") - datetime(1970, 1, 1, tzinfo=UTC)
+        assert (second.days * 86_400 + second.seconds) * 10**9 + int(fraction) == count
+        assert len(fraction) == 9
 
 
 def plain_texts(array: pa.Array) -> list[str]:

@@ -283,8 +283,8 @@ def test_a_commit_beyond_the_years_of_events_is_refused() -> None:
 
 
 def test_columns_that_events_cannot_hold_are_refused() -> None:
-    with pytest.raises(SinkRejected, match=r"column v has type duration\[s\]"):
-        events(changes([INSERT], {"v": pa.array([1], pa.duration("s"))}), [])
+    with pytest.raises(SinkRejected, match="column v has type month_day_nano_interval"):
+        events(changes([INSERT], {"v": pa.array([None], pa.month_day_nano_interval())}), [])
 
 
 @settings(max_examples=60, deadline=None)

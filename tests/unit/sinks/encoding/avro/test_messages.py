@@ -226,7 +226,74 @@ def test_values_that_their_type_does_not_have() -> None:
         encoded(text)
 
 
-@pytest.mark.parametrize("kind", [pa.uint64(), pa.time64("us"), pa.timestamp("ns"), pa.decimal128(5, -2)])
+EDGES = [0, 1, -1, 10**9, 2**62 // 10**6, -(2**62) // 10**6, None]
+TIMES = [0, 1, 86_399, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "factor", "form"),
+    [
+        (pa.timestamp("s"), EDGES, 1000, ("long", "local-timestamp-millis")),
+        (pa.timestamp("ms", "UTC"), EDGES, 1, ("long", "timestamp-millis")),
+        (pa.timestamp("us"), EDGES, 1, ("long", "local-timestamp-micros")),
+        (pa.timestamp("ns"), [*EDGES, 2**63 - 1, -(2**63)], 1, ("long", "local-timestamp-nanos")),
+        (pa.timestamp("ns", "Europe/Berlin"), [*EDGES, 2**63 - 1], 1, ("long", "timestamp-nanos")),
+        (pa.time32("s"), TIMES, 1000, ("int", "time-millis")),
+        (pa.time32("ms"), [*TIMES, 86_399_999], 1, ("int", "time-millis")),
+        (pa.time64("us"), [*TIMES, 86_399_999_999], 1, ("long", "time-micros")),
+        (pa.time64("ns"), [*TIMES, 86_399_999_999_999], 1, ("long", "io.debezium.time.NanoTime")),
+        (pa.duration("s"), EDGES, 10**6, ("long", "io.debezium.time.MicroDuration")),
+        (pa.duration("ms"), EDGES, 10**3, ("long", "io.debezium.time.MicroDuration")),
+        (pa.duration("us"), [*EDGES, 2**63 - 1, -(2**63)], 1, ("long", "io.debezium.time.MicroDuration")),
+        (pa.duration("ns"), [*EDGES, 2**63 - 1, -(2**63)], 1, ("long", "io.debezium.time.NanoDuration")),
+        (pa.date64(), [0, 86_400_000, -86_400_000, 86_400_000 * (2**31 - 1), None], 1 / 86_400_000, ("int", "date")),
+        (pa.uint64(), [0, 1, 2**64 - 1, None], 1, ("bytes", "decimal")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_types_that_delta_lacks(
+    kind: pa.DataType, counts: list[int | None], factor: float, form: tuple[str, str]
+) -> None:
+    """The numbers are exact, the type names their unit."""
+    numbers = pa.array(
+        counts, pa.int32() if kind.bit_width == 32 else pa.uint64() if kind == pa.uint64() else pa.int64()
+    )
+    column = numbers.view(kind)
+    wanted = [None if count is None else round(count * factor) for count in counts]
+    for some, expected in ((column, wanted), (column.slice(1, 2), wanted[1:3]), (column.dictionary_encode(), wanted)):
+        texts, schema = encoded(some)
+        inner = schema["fields"][0]["type"][1]
+        assert (inner["type"], inner.get("logicalType") or inner["connect.name"]) == form
+        found = [read(text, plain(schema) if form[1] != "decimal" else schema)["v"] for text in texts]
+        assert found == expected
+
+
+def test_half_floats_are_floats() -> None:
+    numbers = [0.0999755859375, -0.0, 65504.0, 2.0**-24, float("inf"), None]
+    column = pa.array(numbers, pa.float16())
+    assert [comparable(value) for value in values_of(column)] == [comparable(value) for value in numbers]
+    vectors = pa.array([[0.5, None], None, [1.5, -2.0]], pa.list_(pa.float16(), 2))
+    assert values_of(vectors) == [[0.5, None], None, [1.5, -2.0]]
+    assert encoded(vectors)[1]["fields"][0]["type"][1] == {"type": "array", "items": ["null", "float"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "reason"),
+    [
+        (pa.time32("s"), 86_400, "a time that is not between 00:00 and 24:00"),
+        (pa.time64("ns"), -1, "a time that is not between 00:00 and 24:00"),
+        (pa.date64(), 1, "a date that is not midnight"),
+        (pa.date64(), 86_400_000 * 2**31, "a date that Avro's days do not reach"),
+        (pa.timestamp("s"), 2**62, r"a timestamp\[s\] that does not fit 64 bits with 3 digits of a second"),
+        (pa.duration("ms"), -(2**62), r"a duration\[ms\] that does not fit 64 bits with 6 digits of a second"),
+    ],
+)
+def test_counts_that_their_form_does_not_have(kind: pa.DataType, count: int, reason: str) -> None:
+    with pytest.raises(NoText, match=f"column v holds {reason}"):
+        encoded(pa.array([0, count], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind))
+
+
+@pytest.mark.parametrize("kind", [pa.month_day_nano_interval(), pa.list_view(pa.int8()), pa.decimal128(5, -2)])
 def test_types_without_a_form_are_refused(kind: pa.DataType) -> None:
     batch = change_batch(1, {"s": pa.array([None], pa.struct([("x", pa.list_(kind))]))})
     with pytest.raises(SinkRejected, match=r"column s\.x has type .* Avro") as caught:
