@@ -137,6 +137,42 @@ def test_delta_to_delta_with_metrics(folder: Path) -> None:
             assert f"\n{line.split()[1]}{{" in metrics
 
 
+def test_many_tables(folder: Path) -> None:
+    config, address = "many_tables.toml", f"127.0.0.1:{free_ports(1)[0]}"
+    sales = folder / "lake" / "sales"
+    sales.mkdir(parents=True)
+    shutil.move(folder / "orders", sales / "orders")
+    run(folder, "tailer", "check", "--connect", config)
+
+    def targets(name: str) -> list[list[Event]]:
+        """Return the events of a table in its two targets."""
+        files = (folder / "export" / name).rglob("*.jsonl")
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        history = folder / "history" / name
+        rows = events_of(DeltaTable(history).to_pyarrow_table()) if (history / "_delta_log").exists() else []
+        return [rows, events_of(pa.Table.from_pylist(list(map(json.loads, lines)))) if lines else []]
+
+    def states() -> dict[str, str]:
+        """Return the state of each pipeline, as printed."""
+        lines = run(folder, "tailer", "status", config).splitlines()[1:]
+        return {line.split("\t")[0]: line.split("\t")[1] for line in lines}
+
+    with daemon(folder, config, TAILER_METRICS=address):
+        until(lambda: targets("orders") == [sorted(EVENTS)] * 2)
+        make_orders(sales / "made_later")
+        shutil.move(sales / "made_later" / "orders", sales / "items")
+        until(lambda: targets("items") == [sorted(EVENTS)] * 2)
+        assert set(states()) == {f"{each}/{name}" for each in ("history", "export") for name in ("orders", "items")}
+        run(folder, "tailer", "pause", "history/orders", config)
+        until(lambda: states()["history/orders"] == "paused")
+        add_a_row(sales)
+        until(lambda: targets("orders") == [sorted(EVENTS), sorted([*EVENTS, LATER])])
+        run(folder, "tailer", "resume", "history/orders", config)
+        until(lambda: targets("orders") == [sorted([*EVENTS, LATER])] * 2)
+        shutil.rmtree(sales / "items")
+        until(lambda: set(states()) == {"history/orders", "export/orders"})
+
+
 @pytest.mark.parametrize("library", ["polars", pytest.param("pandas", marks=pytest.mark.spark_connect)])
 def test_changes_in_dataframes(folder: Path, library: str) -> None:
     printed = run(folder, "python", "changes_in_dataframes.py", "orders", library)
