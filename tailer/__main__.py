@@ -38,6 +38,8 @@ COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 
 def main() -> None:
     """Entry point of the console script."""
+    # Arrow's other allocators keep far more of the memory that batches have left.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
     guard_streams()
     try:
         code = _run()

@@ -46,8 +46,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.plan import ChangePlan, ChangeTask, Refinement, Regime, TaskKind, add_row_ids, select_columns
-from tailer.read.data_files import DataFiles
-from tailer.read.execute import execute
+from tailer.read.kept_rows import KeptRows
 from tailer.read.row_bitmaps import Bitmaps
 from tailer.schema.columns import dropped_column
 
@@ -110,17 +109,17 @@ def refine(
     row_index: RowIndex,
     bitmaps: SpilledBitmaps,
     preimages: SpilledPreimages,
-    files: DataFiles,
+    rows: KeptRows,
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
     The new plan refers to `bitmaps` and is valid as long as they are. `plan` must have the key columns
-    (`check_key`). `files`: opens what its tasks name.
+    (`check_key`). `rows`: gives those of its tasks.
 
-    Raises what `tailer.read.execute.execute` raises, and `StorageUnavailable` where the disk is full.
+    Raises what `rows` raises, and `StorageUnavailable` where the disk is full.
     """
     columns = ComparedColumns.of([plan])
-    comparison = _Comparison(plan.tasks, columns, row_index, bitmaps, files)
+    comparison = _Comparison(plan.tasks, columns, row_index, bitmaps, rows)
     row_index.begin()
     carryovers = updates = ambiguous = 0
     if plan.paired:
@@ -140,7 +139,7 @@ def refine(
 
 
 def refine_range(
-    plans: Sequence[ChangePlan], rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps, files: DataFiles
+    plans: Sequence[ChangePlan], rules: PairingRules, row_index: RowIndex, bitmaps: SpilledBitmaps, rows: KeptRows
 ) -> tuple[tuple[ChangePlan, ...], ChangelogCounts]:
     """Refine the plans of consecutive versions to their net changes, from before the first to after the last version.
 
@@ -157,13 +156,13 @@ def refine_range(
     carryovers = updates = ambiguous = 0
     for plan in plans:
         if plan.regime is Regime.FILES and not plan.feed:
-            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), row_index, bitmaps, files)
+            carried = _Comparison(plan.tasks, ComparedColumns.of([plan]), row_index, bitmaps, rows)
             row_index.begin()
             carryovers += carried.cancel()
             dropped |= {len(tasks) + index: rows for index, rows in carried.dropped.items()}
         tasks += plan.tasks
     columns = ComparedColumns.of(plans, own=True)
-    comparison = _Comparison(tasks, columns, row_index, bitmaps, files, dropped, exactly=True)
+    comparison = _Comparison(tasks, columns, row_index, bitmaps, rows, dropped, exactly=True)
     row_index.begin()
     comparison.cancel_all()
     if rules.compute_updates:
@@ -200,7 +199,7 @@ class _Comparison:
         columns: ComparedColumns,
         row_index: RowIndex,
         bitmaps: SpilledBitmaps,
-        files: DataFiles,
+        rows: KeptRows,
         dropped: Bitmaps | None = None,
         exactly: bool = False,
     ) -> None:
@@ -208,7 +207,7 @@ class _Comparison:
         self._columns = columns
         self._row_index = row_index
         self._bitmaps = bitmaps
-        self._files = files
+        self._rows = rows
         self._exactly = exactly
         self.dropped: Bitmaps = dropped or {}
         self._preimages: Bitmaps = {}  # of the updates found so far
@@ -325,7 +324,7 @@ class _Comparison:
                 task, refinement = self._tasks[index], Refinement(updated=rows)
                 schema = self._columns.as_of_task(index, self._columns.latest)
                 preimages = replace(task, schema=schema, include=rows, exclude=None, refinement=refinement)
-                yield from (batch.rows for batch in execute(preimages, files=self._files))
+                yield from (batch.rows for batch in self._rows.read(preimages))
 
     def _index_rows(
         self,
@@ -337,11 +336,8 @@ class _Comparison:
     ) -> Bitmaps:
         """Index the rows of these tasks and return their positions. `unpaired`: without rows already paired."""
         self._row_index.clear()
-        positions: Bitmaps = {}
-        for index in indices:
-            batches = execute(self._refined(index, self._as_of_task(index, schema), unpaired), files=self._files)
-            positions[index] = self._row_index.add(index, batches, types, nulls_differ)
-        return positions
+        tasks = ((index, self._refined(index, self._as_of_task(index, schema), unpaired)) for index in indices)
+        return self._row_index.add(((index, self._rows.read(task)) for index, task in tasks), types, nulls_differ)
 
     def _tracked(self) -> list[int]:
         return [index for index, task in enumerate(self._tasks) if task.tracking is not None]
@@ -374,7 +370,9 @@ class _Comparison:
         return self._exactly or dropped_column(self._columns.by_task[index], self._columns.latest) is None
 
     def _has_both(self, indices: Iterable[int]) -> bool:
-        return len({self._tasks[index].kind for index in indices}) > 1
+        tasks = [self._tasks[index] for index in indices]
+        has_both = len({task.kind for task in tasks}) > 1
+        return has_both and len({task.kind for task in tasks if self._rows.may_have(task)}) > 1
 
     def _in_mixed_partitions(self, indices: Sequence[int]) -> list[int]:
         """Return the tasks whose partition has deletes and inserts: rows of two partitions are never equal."""

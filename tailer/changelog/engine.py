@@ -6,8 +6,9 @@ persisted: resuming in the middle of a version compares it again, by the same ru
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Final
 
 from anyio import CancelScope, to_thread
@@ -18,10 +19,13 @@ from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
+from tailer.engine.local import remaining
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
+from tailer.read.execute import execute
+from tailer.read.kept_rows import KeptRows
 
 __all__ = ["ChangelogEngine"]
 
@@ -73,8 +77,9 @@ class ChangelogEngine:
                 yield batches
             return
         async with _spill_files() as (bitmaps, preimages):
-            plan = await self._refined(plan, bitmaps, preimages)
-            async with self._engine.run(plan, after) as batches:
+            kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True))
+            plan = await self._refined(plan, bitmaps, preimages, kept)
+            async with self._run_refined(plan, after, kept) as batches:
                 if not preimages:
                     yield batches
                     return
@@ -87,9 +92,23 @@ class ChangelogEngine:
             self._warned = True
             _log.warning("%s: updates cannot be computed without a key or row tracking: %s", plan.table, _REMEDY)
 
-    async def _refined(self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages) -> ChangePlan:
-        rules, files = self._rules, self._files
-        refined, counts = await compare(lambda row_index: refine(plan, rules, row_index, bitmaps, preimages, files))
+    @asynccontextmanager
+    async def _run_refined(
+        self, plan: ChangePlan, after: Position | None, kept: KeptRows
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """Give the rows from memory if they are all there, else run the engine."""
+        if not kept.has_all(plan):
+            async with self._engine.run(plan, after) as batches:
+                yield batches
+            return
+        async with aclosing(_each(await to_thread.run_sync(_rows_after, kept, plan, after))) as batches:
+            yield batches
+
+    async def _refined(
+        self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, kept: KeptRows
+    ) -> ChangePlan:
+        rules = self._rules
+        refined, counts = await compare(lambda row_index: refine(plan, rules, row_index, bitmaps, preimages, kept))
         if self._report is not None:
             self._report(plan, counts)
         return refined
@@ -105,6 +124,17 @@ async def _spill_files() -> AsyncIterator[tuple[SpilledBitmaps, SpilledPreimages
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(stack.close)
+
+
+def _rows_after(kept: KeptRows, plan: ChangePlan, after: Position | None) -> list[ChangeBatch]:
+    batches = ((batch, row) for task, row in remaining(plan, after) for batch in kept.read(task))
+    later = (batch if row < 0 else batch.after(row) for batch, row in batches)
+    return [batch for batch in later if len(batch) > 0]
+
+
+async def _each(batches: Iterable[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
+    for batch in batches:
+        yield batch
 
 
 async def _joined(

@@ -14,6 +14,7 @@ the plans.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from tailer.changelog.carryovers import ChangelogCounts, refine_range
 from tailer.changelog.comparison import compare
@@ -23,6 +24,8 @@ from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
+from tailer.read.execute import execute
+from tailer.read.kept_rows import KeptRows
 from tailer.table_log import TableLog
 
 __all__ = ["NetChanges", "net_changes"]
@@ -73,6 +76,7 @@ async def net_changes(
         if plans:
             if rules.compute_updates:
                 check_key(plans[-1], rules)
-            net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps, files))
+            kept = KeptRows(plans, partial(execute, files=files, use_threads=True))
+            net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps, kept))
             report(plans[-1], counts)
         yield NetChanges(engine, net)

@@ -17,8 +17,10 @@ import os
 import secrets
 import shutil
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,7 +45,7 @@ DELETED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 _THREADS: Final = 2
 _RESULT_ROWS: Final = 65536
 _MANY_ROWS: Final = 200_000
-_LEADING_COLUMNS: Final = ("row", "deleted")
+_LEADING_COLUMNS: Final = ("address", "deleted")
 # An address is the number of a source times this, plus the position of a row.
 _MAX_ROWS: Final = 2**40
 
@@ -188,29 +190,31 @@ class RowIndex:
         self._rows, self._hashed = 0, True
 
     def add(
-        self, source: int, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool = False
-    ) -> BitMap64:
-        """Add the rows of `source` whose change type is one of `types`; return their positions.
+        self,
+        sources: Iterable[tuple[int, Iterator[ChangeBatch]]],
+        types: tuple[ChangeType, ...],
+        nulls_differ: bool = False,
+    ) -> Bitmaps:
+        """Add the rows of `sources` whose change type is one of `types`; return their positions by source.
 
         Columns are compared by position. `nulls_differ`: leave out rows with a null in one of them.
         """
-        source_rows = _SourceRows(batches, types, nulls_differ)
-        rows = source_rows.prepared()
-        first = next(rows, None)
-        if first is None:
-            return source_rows.positions
-        columns = list(first.schema)[len(_LEADING_COLUMNS) :]
-        self._used.add("rows")
-        with self._translated(source_rows):
-            reader = pa.RecordBatchReader.from_batches(first.schema, self._until_stopped(first, rows))
-            self._database.register("batches", reader)
-            try:
-                columns_sql = f"{source * _MAX_ROWS} + row, deleted, {self._fingerprint_sql(columns, nulls_differ)}"
-                self._database.execute(f"INSERT INTO rows SELECT {columns_sql} FROM batches")
-            finally:
-                self._database.unregister("batches")
-        self._rows += len(source_rows.positions)
-        self._rows_so_far += len(source_rows.positions)
+        source_rows = _SourceRows(sources, types, nulls_differ)
+        # A statement takes longer than a few rows, so there is one for all rows of the same types.
+        for schema, alike in groupby(source_rows.prepared(), attrgetter("schema")):
+            self._used.add("rows")
+            with self._translated(source_rows):
+                self._database.register(
+                    "batches", pa.RecordBatchReader.from_batches(schema, self._until_stopped(alike))
+                )
+                try:
+                    fingerprint = self._fingerprint_sql(list(schema)[len(_LEADING_COLUMNS) :], nulls_differ)
+                    self._database.execute(f"INSERT INTO rows SELECT address, deleted, {fingerprint} FROM batches")
+                finally:
+                    self._database.unregister("batches")
+        count = sum(map(len, source_rows.positions.values()))
+        self._rows += count
+        self._rows_so_far += count
         return source_rows.positions
 
     def unmatched(self) -> Bitmaps:
@@ -267,9 +271,8 @@ class RowIndex:
         with self._translated():
             yield from self._database.sql(_RANKS).to_arrow_reader(_RESULT_ROWS)
 
-    def _until_stopped(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield first
-        for batch in rest:
+    def _until_stopped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
             if self._stopped:
                 raise Stopped
             yield batch
@@ -330,31 +333,39 @@ def _release(connections: "list[duckdb.DuckDBPyConnection]", folder: str, owner:
 
 
 class _SourceRows:
-    """Stream of the rows of one source for the database.
+    """Stream of the rows of some sources for the database.
 
-    `positions`: positions of the rows so far. `failure`: the error that ended the stream, if any.
+    `positions`: positions of the rows so far, by source. `failure`: the error that ended the stream, if any.
     """
 
-    def __init__(self, batches: Iterator[ChangeBatch], types: tuple[ChangeType, ...], nulls_differ: bool) -> None:
-        self.positions = BitMap64()
+    def __init__(
+        self,
+        sources: Iterable[tuple[int, Iterator[ChangeBatch]]],
+        types: tuple[ChangeType, ...],
+        nulls_differ: bool,
+    ) -> None:
+        self.positions: Bitmaps = {}
         self.failure: Exception | None = None
-        self._batches = batches
+        self._sources = sources
         self._types = pa.array([kind.value for kind in types])
         self._nulls_differ = nulls_differ
 
     def prepared(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of: row position, whether the row is deleted, and the compared columns as c0, c1 and so on."""
+        """Yield batches of: address, whether the row is deleted, and the compared columns as c0, c1 and so on."""
         try:
-            for batch in self._batches:
-                rows = self._wanted(batch)
-                if rows.num_rows > 0:
-                    self.positions |= bitmap_of(rows["row"])
-                    yield rows
+            for source, batches in self._sources:
+                positions = self.positions.setdefault(source, BitMap64())
+                for batch in batches:
+                    row_index, rows = self._wanted(source, batch)
+                    if rows.num_rows > 0:
+                        positions |= bitmap_of(row_index)
+                        yield rows
         except Exception as error:
             self.failure = error
             raise
 
-    def _wanted(self, batch: ChangeBatch) -> pa.RecordBatch:
+    def _wanted(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
+        """Return the positions of the wanted rows, and these rows."""
         columns = batch.rows.columns[: -len(METADATA_FIELDS)]
         types = batch.rows[CHANGE_TYPE]
         wanted = pc.is_in(types, value_set=self._types)
@@ -363,12 +374,15 @@ class _SourceRows:
                 wanted = pc.and_(wanted, column.is_valid())
         deleted = pc.is_in(types, value_set=_DELETED_VALUES)
         try:
-            arrays = [batch.row_index, deleted, *map(comparable, columns)]
+            address = pc.add(batch.row_index, pa.scalar(source * _MAX_ROWS, pa.int64()))
+            arrays = [address, deleted, *map(comparable, columns)]
         except InvalidVariant as error:
             file = f"the file of task {batch.task}"
             raise DataCorrupt(batch.table_id, batch.version, file, f"a Variant is not sound: {error}") from error
         rows = pa.RecordBatch.from_arrays(arrays, [*_LEADING_COLUMNS, *(f"c{index}" for index in range(len(columns)))])
-        return rows if wanted.true_count == len(batch) else rows.filter(wanted)
+        if wanted.true_count == len(batch):
+            return batch.row_index, rows
+        return batch.row_index.filter(wanted), rows.filter(wanted)
 
 
 _DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])

@@ -5,6 +5,9 @@ is raised at its place in that order, after all earlier rows. Memory is bounded 
 at most `threads` + 1 files are open, each at most one read ahead of the consumer. Tiny files are read by one thread,
 many at a time, when the consumer asks for them.
 
+The columns of a local file are decoded beside each other by Arrow's threads, of which a process has one for each
+processor. So one large file keeps all processors busy, and half as many files need to be open.
+
 All plans that run at a time share the threads, in the order in which they ask, and the memory that they may read ahead
 into. Where rows of the process take more, each plan reads only the batch that its consumer waits for. That one never
 waits for memory: a plan whose sink does not take rows cannot hold up the others.
@@ -87,19 +90,20 @@ class LocalEngine:
             # store, they wait for the answer.
             small = _are_few(tasks) or (are_local and _are_tiny(tasks))
             group = None if small else await stack.enter_async_context(background())
-            yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, threads)))
+            ahead = threads // 2 + 1 if are_local else threads + 1
+            yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, max(ahead, 2))))
 
     def _has_room(self) -> bool:
         return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
 
     async def _ordered(
-        self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, threads: int
+        self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, at_once: int
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """Yield batches in order, while `group`, if any, reads the current chunk and the next `threads` chunks."""
+        """Yield batches in order, while `group`, if any, reads `at_once` chunks: the current one and the next."""
         waiting, unopened = iter(chunks), iter(chunks)
-        for ahead in islice(unopened, threads + 1 + _OPEN_CHUNKS if group is not None else 0):
+        for ahead in islice(unopened, at_once + _OPEN_CHUNKS if group is not None else 0):
             ahead.open_ahead()
-        for ahead in islice(waiting, threads + 1):
+        for ahead in islice(waiting, at_once):
             ahead.start(group)
         for chunk in chunks:
             more = True
@@ -153,7 +157,7 @@ class _TaskChunk:
         # pylance opens the files of fragments by itself.
         own = ((task, after_row) for task, after_row in tasks if task.fragment is None)
         self._files = files.in_turn((task.uri, needed_bytes(task, after_row)) for task, after_row in own)
-        self._batches = _execute_all(tasks, self._files)
+        self._batches = _execute_all(tasks, self._files, limiter.total_tokens > 1)
         self._limiter = limiter
         self._has_room = has_room
         self._results: list[_ReadResult] = []
@@ -191,9 +195,9 @@ class _TaskChunk:
         self._files.close()
 
 
-def _execute_all(tasks: _Tasks, files: Files) -> Generator[ChangeBatch, None, None]:
+def _execute_all(tasks: _Tasks, files: Files, use_threads: bool) -> Generator[ChangeBatch, None, None]:
     for task, after_row in tasks:
-        yield from execute(task, after_row, files=files)
+        yield from execute(task, after_row, files=files, use_threads=use_threads)
 
 
 def _read_some(batches: Iterator[ChangeBatch], most_bytes: int) -> _ReadResult:

@@ -25,7 +25,7 @@ from tailer.read.parquet.footer import Chunk, Footer
 __all__ = ["BATCH_BYTES", "MAX_ROWS", "BatchSizes", "ValueSizes"]
 
 BATCH_BYTES: Final = 8 * 2**20
-MAX_ROWS: Final = 8192
+MAX_ROWS: Final = 2**15
 _GROUP_BYTES: Final = 3 * BATCH_BYTES
 _NUMBER_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
@@ -54,9 +54,14 @@ class ValueSizes:
 
 
 class BatchSizes:
-    """Batches of the columns of `sizes` of one file, decoded on this thread. `source`: the file's bytes."""
+    """Batches of the columns of `sizes` of one file. `source`: the file's bytes.
 
-    def __init__(self, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, sizes: ValueSizes) -> None:
+    `use_threads`: whether Arrow's threads decode the columns of a batch, or this thread does.
+    """
+
+    def __init__(
+        self, file: pq.ParquetFile, source: pa.NativeFile, footer: Footer, sizes: ValueSizes, use_threads: bool
+    ) -> None:
         self._metadata = file.metadata
         self._source = source
         self._footer = footer
@@ -64,6 +69,7 @@ class BatchSizes:
         self._varying = sizes.varying
         self._fixed_bytes = sizes.fixed_bytes
         self._has_lists = sizes.has_lists
+        self._use_threads = use_threads
 
     def decode(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group. `file`: the file, opened in whatever way."""
@@ -86,7 +92,9 @@ class BatchSizes:
             yield batch
 
     def _batches(self, file: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
-        yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=self._columns, use_threads=False)
+        yield from file.iter_batches(
+            batch_size=rows, row_groups=[group], columns=self._columns, use_threads=self._use_threads
+        )
 
     def _group_bytes(self, item: tuple[int, Chunk]) -> int:
         """Return the most bytes that a chunk decodes to; where its numbers cannot be right, more than are few."""

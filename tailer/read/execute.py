@@ -61,9 +61,11 @@ def execute(
     end_byte: int = END,
     *,
     files: Files = LOCAL,
+    use_threads: bool = False,
 ) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
 
+    `use_threads`: whether Arrow's threads may decode columns of a file beside each other.
     Of these only those of row groups with their middle in the bytes from `first_byte` to before `end_byte`, where rows
     are taken to be equally long and the file to be as long as the log says.
 
@@ -88,7 +90,8 @@ def execute(
         footer = Footer(source)
         layout = layout_of(task, file, partial(Int96.of, file, source, footer, **_READER))
         int96, projection = layout.int96, layout.projection
-        sizes = BatchSizes(file, source, footer, layout.sizes)
+        threads = use_threads and opened.read_ahead is None and int96 is None
+        sizes = BatchSizes(file, source, footer, layout.sizes, threads)
         stamped = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         asked = range(after_row + 1, through_row + 1)
         groups = {

@@ -17,6 +17,7 @@ are found by each machine itself.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -30,6 +31,7 @@ from tailer.events import ChangeBatch
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
 from tailer.read.execute import execute, needed_bytes
+from tailer.read.kept_rows import KeptRows
 
 __all__ = [
     "DiffSplit",
@@ -214,15 +216,18 @@ def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch
 
 def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
+        kept = KeptRows([split.plan], partial(execute, files=split.files))
         with borrowed_index() as row_index:
-            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, split.files)
-        for batch in _read(file_slices(plan), split.files):
+            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, kept)
+        in_memory = (batch for task in plan.tasks for batch in kept.read(task))
+        for batch in in_memory if kept.has_all(plan) else _read(file_slices(plan), split.files):
             yield from preimages.joined(batch)
 
 
 def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps:
         with borrowed_index() as row_index:
-            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, split.files)
+            kept = KeptRows(split.plans, partial(execute, files=split.files))
+            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, kept)
         for plan in plans:
             yield from _read(file_slices(plan), split.files)

@@ -26,12 +26,14 @@ from tests.support.tables.log_files import add, commit_info, metadata, protocol,
 __all__ = [
     "CHANGED",
     "CONDITION",
+    "DELTA_TYPES",
     "FILES",
     "REWRITE",
     "ROWS",
     "SPARK_COLUMNS",
     "changed_ids",
     "pass_rewrite",
+    "shop_rows",
     "write_by_hand",
 ]
 
@@ -60,7 +62,7 @@ SPARK_COLUMNS: Final = (
 _ID_COLUMN: Final = "_row-id-col-5c0e1f4e-7b7e-4f61-8a53-0d2f5f0c1f3a"
 _VERSION_COLUMN: Final = "_row-commit-version-col-9a7d4f2c-62a0-4c0c-b1c5-3f6f3a5f8f10"
 _PLACE: Final = {"street": "string", "number": "integer"}
-_COLUMNS: Final[dict[str, Any]] = {
+DELTA_TYPES: Final[dict[str, Any]] = {
     "id": "long",
     "at": "timestamp",
     "count": "integer",
@@ -105,7 +107,7 @@ def write_by_hand(tracked: Path, plain: Path) -> None:
     names = [(f"before-{number}.parquet", f"after-{number}.parquet") for number in range(FILES)]
     tracked.mkdir()
     for number, (before, after) in enumerate(names):
-        rows = _rows(number * ROWS)
+        rows = shop_rows(pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64()))
         pq.write_table(rows, tracked / before, row_group_size=ROWS)
         # Columns outside the schema are ignored, so the table without row tracking may have them.
         pq.write_table(_updated(rows), tracked / after, row_group_size=ROWS)
@@ -122,7 +124,7 @@ def _commits(path: Path, names: list[tuple[str, str]], tracked: bool) -> Iterato
     columns = {"IdColumnName": _ID_COLUMN, "CommitVersionColumnName": _VERSION_COLUMN}
     properties = {f"delta.rowTracking.materializedRow{name}": column for name, column in columns.items()}
     properties |= {"delta.enableRowTracking": "true"}
-    table = metadata(schema_string(**_COLUMNS), **(properties if tracked else {}))
+    table = metadata(schema_string(**DELTA_TYPES), **(properties if tracked else {}))
 
     def described(number: int, version: int) -> dict[str, Any]:
         ids = {"baseRowId": (version * FILES + number) * ROWS, "defaultRowCommitVersion": version} if tracked else {}
@@ -134,11 +136,13 @@ def _commits(path: Path, names: list[tuple[str, str]], tracked: bool) -> Iterato
     yield [commit_info(operation="UPDATE"), *(after for _, after in added), *removed]
 
 
-def _rows(first: int) -> pa.Table:
-    ids = pa.array(range(first, first + ROWS), pa.int64())
+def shop_rows(ids: pa.Array) -> pa.Table:
+    """Make the rows with these ids, in the types of `DELTA_TYPES`."""
     text = {size: _remainder(ids, size).cast(pa.string()) for size in (1000, 5000)}
     streets = pc.binary_join_element_wise("street", text[1000], " ")
-    flat = _remainder(pa.array(range(2 * ROWS), pa.int64()), 10).cast(pa.int32())
+    places = pa.array(range(2 * len(ids)), pa.int64())
+    twice = pc.multiply(ids.take(pc.divide(places, 2)), 2)
+    flat = _remainder(pc.add(twice, _remainder(places, 2)), 10).cast(pa.int32())
     columns = [
         ids,
         pc.multiply(ids, 1001).cast(pa.timestamp("us", "UTC")),
@@ -150,10 +154,10 @@ def _rows(first: int) -> pa.Table:
         pc.binary_join_element_wise("order", ids.cast(pa.string()), " "),
         _remainder(ids, 100_000).cast(pa.decimal128(21, 2)).cast(pa.decimal128(12, 2)),
         pa.StructArray.from_arrays([streets, _remainder(ids, 100).cast(pa.int32())], list(_PLACE)),
-        pa.ListArray.from_arrays(pa.array(range(0, 2 * ROWS + 1, 2), pa.int32()), flat),
+        pa.ListArray.from_arrays(pa.array(range(0, 2 * len(ids) + 1, 2), pa.int32()), flat),
         pc.equal(_remainder(ids, 2), 0),
     ]
-    return pa.table(columns, list(_COLUMNS))
+    return pa.table(columns, list(DELTA_TYPES))
 
 
 def _updated(rows: pa.Table) -> pa.Table:

@@ -18,10 +18,10 @@ from tailer.changelog.rules import Carryovers, PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import RUN_BYTES, SpilledPreimages
 from tailer.errors import ConfigError, FileVacuumed
-from tailer.events import CHANGE_TYPE, METADATA_FIELDS
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
-from tailer.read.data_files import LOCAL
 from tailer.read.execute import execute
+from tailer.read.kept_rows import KeptRows
 from tailer.schema.columns import PHYSICAL_NAME
 from tests.support.tables.log_files import marked, parquet
 
@@ -129,24 +129,36 @@ def tracked(values: Sequence[Any], first: int | None, version: int | None, **sto
 
 
 def read(tasks: Iterable[ChangeTask], preimages: SpilledPreimages | None = None) -> list[Row]:
+    return rows_of((batch for task in tasks for batch in execute(task)), preimages)
+
+
+def rows_of(batches: Iterable[ChangeBatch], preimages: SpilledPreimages | None = None) -> list[Row]:
     found: list[Row] = []
-    for task in tasks:
-        for batch in execute(task):
-            for piece in (batch,) if preimages is None else preimages.joined(batch):
-                columns = [column.to_pylist() for column in piece.rows.columns[: -len(METADATA_FIELDS)]]
-                kinds = piece.rows[CHANGE_TYPE].to_pylist()
-                places = [[task.index] * len(kinds), piece.row_index.to_pylist()]
-                found += zip(kinds, *places, *columns, strict=True)
+    for batch in batches:
+        for piece in (batch,) if preimages is None else preimages.joined(batch):
+            columns = [column.to_pylist() for column in piece.rows.columns[: -len(METADATA_FIELDS)]]
+            kinds = piece.rows[CHANGE_TYPE].to_pylist()
+            places = [[batch.task] * len(kinds), piece.row_index.to_pylist()]
+            found += zip(kinds, *places, *columns, strict=True)
     return found
 
 
 def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -> tuple[list[Row], ChangelogCounts]:
-    """Return the rows of a plan by `rules`, and the counts."""
+    """Return the rows of a plan by `rules`, and the counts: the same whether rows are kept in memory or read again."""
     if not concerns(plan, rules):
         return read(plan.tasks), ChangelogCounts()
-    with SpilledBitmaps() as selections, SpilledPreimages(run_bytes) as preimages:
-        found, counts = refine(plan, rules, matches(), selections, preimages, LOCAL)
-        return read(found.tasks, preimages), counts
+    answers = []
+    for kept in (KeptRows([plan], execute), KeptRows([], execute)):
+        with SpilledBitmaps() as selections, SpilledPreimages(run_bytes) as preimages:
+            found, counts = refine(plan, rules, matches(), selections, preimages, kept)
+            answers.append((read(found.tasks, preimages), counts))
+            if kept.has_all(found):
+                answers.append(
+                    (rows_of((batch for task in found.tasks for batch in kept.read(task)), preimages), counts)
+                )
+    for answer in answers[1:]:
+        assert repr(answer) == repr(answers[0])  # NaN is not equal to itself
+    return answers[0]
 
 
 def left(plan: ChangePlan, rules: PairingRules = DROP) -> list[Row]:
@@ -693,7 +705,7 @@ class TestPartitions:
         plan = table.files(files[:1], files[1:], schema)
         list(execute(plan.tasks[0]))
         with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
-            _, counts = refine(plan, DROP, matches(), selections, preimages, LOCAL)
+            _, counts = refine(plan, DROP, matches(), selections, preimages, KeptRows([plan], execute))
         assert counts.carryovers == 4
 
     def test_a_partition_column_that_widens(self, table: Versions) -> None:
@@ -710,7 +722,7 @@ class TestPartitions:
         for index in (0, 3):
             Path(plan.tasks[index].uri).unlink()
         with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
-            found, counts = refine(plan, DROP, matches(), selections, preimages, LOCAL)
+            found, counts = refine(plan, DROP, matches(), selections, preimages, KeptRows([plan], execute))
             assert counts == ChangelogCounts(carryovers=4)
             assert read(found.tasks[1:3]) == []
             with pytest.raises(FileVacuumed):
@@ -770,8 +782,13 @@ def test_rules_against_counting(
 def net(table: Versions, rules: PairingRules = DROP, plans: Sequence[ChangePlan] | None = None) -> list[Row]:
     """Return kind, version, position and values of the rows left of all versions."""
     with SpilledBitmaps() as selections:
-        found, _ = refine_range(table.plans if plans is None else plans, rules, matches(), selections, LOCAL)
-        return [(row[0], plan.version, *row[1:]) for plan in found for row in read(plan.tasks)]
+        plans = table.plans if plans is None else plans
+        answers = []
+        for kept in (KeptRows(plans, execute), KeptRows([], execute)):
+            found, _ = refine_range(plans, rules, matches(), selections, kept)
+            answers.append([(row[0], plan.version, *row[1:]) for plan in found for row in read(plan.tasks)])
+        assert answers[0] == answers[1]
+        return answers[0]
 
 
 class TestNetChanges:

@@ -64,7 +64,7 @@ def test_rows_cancel_out_by_value(level: int) -> None:
     index.begin()
     index.clear()
     for source, (rows, kind) in enumerate(zip(ROWS[:2], (ChangeType.DELETE, ChangeType.INSERT), strict=True)):
-        index.add(source, iter([batch(nested(variants(rows, source))[level], kind)]), (kind,))
+        index.add([(source, iter([batch(nested(variants(rows, source))[level], kind)]))], (kind,))
     assert index.unmatched() == {}
     index.close()
 
@@ -74,5 +74,5 @@ def test_a_broken_value_is_named() -> None:
     index = RowIndex()
     index.begin()
     with pytest.raises(DataCorrupt, match=r"version 3.*task 5.*not sound"):
-        index.add(0, iter([batch(broken, ChangeType.DELETE)]), (ChangeType.DELETE,))
+        index.add([(0, iter([batch(broken, ChangeType.DELETE)]))], (ChangeType.DELETE,))
     index.close()

@@ -61,7 +61,7 @@ def one_row() -> Iterator[ChangeBatch]:
 def use(matches: RowIndex) -> int:
     """Compare one inserted row with nothing; return the number of remaining rows."""
     matches.begin()
-    matches.add(0, one_row(), TYPES)
+    matches.add([(0, one_row())], TYPES)
     return sum(map(len, matches.unmatched().values()))
 
 

@@ -39,6 +39,17 @@ def batch(columns: Sequence[pa.Array], kinds: str | Sequence[str] = "insert", fi
     return ChangeBatch("id", 1, 0, rows, pa.array(range(first, first + count), pa.int64()))
 
 
+def add(
+    matches: RowIndex,
+    source: int,
+    batches: Iterator[ChangeBatch],
+    types: tuple[ChangeType, ...],
+    nulls_differ: bool = False,
+) -> BitMap64:
+    """Add the rows of one source; return their positions."""
+    return matches.add([(source, batches)], types, nulls_differ)[source]
+
+
 def paired(matches: RowIndex) -> tuple[Bitmaps, int]:
     """Return the paired rows of both sides, and the number of ambiguous ones."""
     gone, come, unclear = matches.pair()
@@ -213,7 +224,7 @@ def test_rows_of_any_types_against_counting(shared: RowIndex, data: st.DataObjec
         cut = data.draw(st.integers(0, len(taken)))
         whole_batch = batch(columns, change_types, first=5)
         parts = [part for part in (whole_batch.slice(0, cut), whole_batch.slice(cut, len(taken) - cut)) if len(part)]
-        assert list(shared.add(source, iter(parts), ALL)) == list(range(5, 5 + len(taken)))
+        assert list(add(shared, source, iter(parts), ALL)) == list(range(5, 5 + len(taken)))
         for index, (row, change) in enumerate(taken):
             key = tuple(identity(value, kind) for value, kind in zip(row, kinds, strict=True))
             rows.append((key, change.value in GONE, (source, 5 + index)))
@@ -227,8 +238,8 @@ def test_rows_of_any_types_against_counting(shared: RowIndex, data: st.DataObjec
 def different(matches: RowIndex, columns: Sequence[pa.Array]) -> bool:
     """Return whether all rows are distinct: each deleted row has at most one equal row among the inserted ones."""
     matches.begin()
-    matches.add(0, iter([batch(columns, "delete")]), ALL)
-    matches.add(1, iter([batch(columns)]), ALL)
+    add(matches, 0, iter([batch(columns, "delete")]), ALL)
+    add(matches, 1, iter([batch(columns)]), ALL)
     found, unclear = paired(matches)
     every = list(range(len(columns[0])))
     assert lists(found) == {0: every, 1: every}
@@ -345,8 +356,8 @@ def test_equal_rows_are_equal(shared: RowIndex, name: str) -> None:
     one, other = EQUAL[name]
     for row in range(len(one)):
         shared.begin()
-        shared.add(0, iter([batch([one.slice(row, 1)], "delete")]), ALL)
-        shared.add(1, iter([batch([other.slice(row, 1)])]), ALL)
+        add(shared, 0, iter([batch([one.slice(row, 1)], "delete")]), ALL)
+        add(shared, 1, iter([batch([other.slice(row, 1)])]), ALL)
         assert shared.unmatched() == {}
 
 
@@ -356,9 +367,9 @@ def numbers(values: Sequence[Any], kinds: str | Sequence[str] = "insert", first:
 
 def test_of_equal_rows_the_first_that_go_and_the_last_that_come_are_left(shared: RowIndex) -> None:
     shared.begin()
-    shared.add(3, numbers([7, 8, 7], "delete", first=10), ALL)
-    shared.add(2, numbers([7], "update_preimage", first=40), ALL)
-    shared.add(0, numbers([7, 8, 8, 8]), ALL)
+    add(shared, 3, numbers([7, 8, 7], "delete", first=10), ALL)
+    add(shared, 2, numbers([7], "update_preimage", first=40), ALL)
+    add(shared, 0, numbers([7, 8, 8, 8]), ALL)
     assert lists(shared.unmatched()) == {0: [2, 3], 2: [40], 3: [10]}
     assert lists(shared.unmatched_singles()) == {0: [0, 1, 2, 3], 2: [40], 3: [10, 11, 12]}
     found, unclear = paired(shared)
@@ -380,25 +391,25 @@ def test_only_rows_of_some_types_are_compared(
 ) -> None:
     shared.begin()
     kinds = ["delete", "insert", "update_preimage", "update_postimage", "strange"]
-    assert list(shared.add(0, numbers([1, 2, 3, 4, 5], kinds), types)) == taken
+    assert list(add(shared, 0, numbers([1, 2, 3, 4, 5], kinds), types)) == taken
     assert lists(shared.unmatched()) == {0: taken}
 
 
 def test_null_keys_are_no_keys(shared: RowIndex) -> None:
     columns = [pa.array([1, None, 1, None]), pa.array(["a", "a", None, None])]
     shared.begin()
-    assert list(shared.add(0, iter([batch(columns, "delete")]), ALL, nulls_differ=True)) == [0]
-    assert list(shared.add(1, iter([batch(columns)]), ALL, nulls_differ=True)) == [0]
+    assert list(add(shared, 0, iter([batch(columns, "delete")]), ALL, nulls_differ=True)) == [0]
+    assert list(add(shared, 1, iter([batch(columns)]), ALL, nulls_differ=True)) == [0]
     assert lists(paired(shared)[0]) == {0: [0], 1: [0]}
     inner = [pa.array([{"x": None}, None])]
     shared.begin()
-    assert list(shared.add(0, iter([batch(inner)]), ALL, nulls_differ=True)) == [0]
+    assert list(add(shared, 0, iter([batch(inner)]), ALL, nulls_differ=True)) == [0]
 
 
 def test_nothing_to_compare(shared: RowIndex) -> None:
     shared.begin()
-    assert list(shared.add(0, iter([]), ALL)) == []
-    assert list(shared.add(1, numbers([1, 2], "strange"), ALL)) == []
+    assert list(add(shared, 0, iter([]), ALL)) == []
+    assert list(add(shared, 1, numbers([1, 2], "strange"), ALL)) == []
     assert (shared.unmatched(), shared.unmatched_singles(), paired(shared)) == ({}, {}, ({}, 0))
 
 
@@ -411,18 +422,18 @@ def test_partners_over_several_questions(shared: RowIndex) -> None:
     shared.begin()
     assert (ranks(shared), shared.unpair_equal()) == ([], {})
     for source, keys, kind in ((0, [1, 2], "delete"), (2, [9, 1], "insert")):
-        shared.add(source, numbers(keys, kind, first=10), ALL)
+        add(shared, source, numbers(keys, kind, first=10), ALL)
     assert (lists(paired(shared)[0]), ranks(shared)) == ({0: [10], 2: [11]}, [0])
     shared.clear()
     for source, keys, kind in ((0, [0, 5], "delete"), (1, [6], "delete"), (3, [6, 5], "insert")):
-        shared.add(source, numbers(keys, kind, first=10), ALL)
+        add(shared, source, numbers(keys, kind, first=10), ALL)
     assert lists(paired(shared)[0]) == {0: [11], 1: [10], 3: [10, 11]}
     # In the order of the deleted rows: 0/10 with 2/11, 0/11 with 3/11, 1/10 with 3/10.
     assert ranks(shared) == [0, 2, 1]
     shared.clear()
     for source, row_values, kind in ((0, [7, 8], "delete"), (1, [7], "delete"), (2, [7, 8], "insert")):
-        shared.add(source, numbers(row_values, kind, first=10), ALL)
-    shared.add(3, numbers([7, 8], first=10), ALL)
+        add(shared, source, numbers(row_values, kind, first=10), ALL)
+    add(shared, 3, numbers([7, 8], first=10), ALL)
     # 0/10 and 2/11 are 7 and 8, 0/11 and 3/11 are both 8, 1/10 and 3/10 are both 7.
     assert lists(shared.unpair_equal()) == {0: [11], 1: [10], 3: [10, 11]}
     assert ranks(shared) == [0]
@@ -451,7 +462,7 @@ def test_partners_against_counting(
         shared.clear()
         for source in range(6):
             taken = [row[part] for each in sides for place, row in each if place[0] == source]
-            shared.add(source, numbers(taken, "delete" if source < 3 else "insert") if taken else iter([]), ALL)
+            add(shared, source, numbers(taken, "delete" if source < 3 else "insert") if taken else iter([]), ALL)
 
     shared.begin()
     take(0)
@@ -478,9 +489,9 @@ def places(found: Bitmaps) -> list[Place]:
 @pytest.mark.parametrize("forget", [RowIndex.begin, RowIndex.clear])
 def test_begin_discards_earlier_rows(shared: RowIndex, forget: Callable[[RowIndex], None]) -> None:
     shared.begin()
-    shared.add(0, numbers([1], "delete"), ALL)
+    add(shared, 0, numbers([1], "delete"), ALL)
     forget(shared)
-    shared.add(1, numbers([1]), ALL)
+    add(shared, 1, numbers([1]), ALL)
     assert lists(shared.unmatched()) == {1: [0]}
     assert lists(shared.unmatched()) == {1: [0]}
 
@@ -492,7 +503,7 @@ def test_positions_with_holes_and_beyond_four_billion(shared: RowIndex) -> None:
         whole_batch = batch([pa.array([1, 1, 1])])
         sources.append(ChangeBatch("id", 1, 0, whole_batch.rows, pa.array(rows, pa.int64())))
     shared.begin()
-    assert list(shared.add(0, iter(sources), ALL)) == list(chain(*expected_rows))
+    assert list(add(shared, 0, iter(sources), ALL)) == list(chain(*expected_rows))
     assert lists(shared.unmatched()) == {0: list(chain(*expected_rows))}
 
 
@@ -517,9 +528,9 @@ def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
     for memory in (SPILLING_BYTES, 8 * SPILLING_BYTES):
         matches = RowIndex(memory)
         matches.begin()
-        matches.add(0, many(count, "delete"), ALL)
-        matches.add(1, many(count, begin=count // 2), ALL)
-        matches.add(2, many(count), ALL)
+        add(matches, 0, many(count, "delete"), ALL)
+        add(matches, 1, many(count, begin=count // 2), ALL)
+        add(matches, 2, many(count), ALL)
         answers.append((matches.unmatched(), matches.unmatched_singles(), paired(matches)))
         spilled = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         assert (spilled > 0) is (memory == SPILLING_BYTES)
@@ -545,10 +556,10 @@ def test_errors_of_the_source_pass_unchanged(shared: RowIndex, good: int) -> Non
 
     shared.begin()
     with pytest.raises(FileVacuumed) as caught:
-        shared.add(0, failing(), ALL)
+        add(shared, 0, failing(), ALL)
     assert caught.value is error
     shared.begin()
-    shared.add(0, numbers([1]), ALL)
+    add(shared, 0, numbers([1]), ALL)
     assert lists(shared.unmatched()) == {0: [0]}
 
 
@@ -566,7 +577,7 @@ def test_stopped_for_good() -> None:
         with pytest.raises(Stopped):
             ask()
     with pytest.raises(Stopped):
-        matches.add(0, numbers([1]), ALL)
+        add(matches, 0, numbers([1]), ALL)
 
 
 def test_stopped_when_it_is_closed_or_about_to_be() -> None:
@@ -602,14 +613,14 @@ def test_stopped_while_rows_come() -> None:
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(Stopped):
-        matches.add(0, endless(), ALL)
+        add(matches, 0, endless(), ALL)
     thread.join()
 
 
 def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
     matches = RowIndex()
     matches.begin()
-    matches.add(0, many(400_000), ALL)
+    add(matches, 0, many(400_000), ALL)
     calls: list[int] = []
 
     def stopping(rows: pa.Array) -> BitMap64:
@@ -639,9 +650,9 @@ def test_a_full_disk_while_rows_come() -> None:
     matches = RowIndex(SPILLING_BYTES // 2)
     matches.begin()
     with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot write temporary files: comparing rows"):
-        matches.add(0, many(2_000_000), ALL)
+        add(matches, 0, many(2_000_000), ALL)
     matches.begin()
-    matches.add(0, numbers([1]), ALL)
+    add(matches, 0, numbers([1]), ALL)
     assert lists(matches.unmatched()) == {0: [0]}
 
 
@@ -652,11 +663,11 @@ def test_a_full_disk_while_answers_are_made(question: Callable[[RowIndex], objec
     matches = RowIndex(SPILLING_BYTES // 2)
     matches.begin()
     for source, kind in enumerate(["delete", "insert", "insert"]):
-        matches.add(source, many(200_000, kind), ALL)
+        add(matches, source, many(200_000, kind), ALL)
     with full_disk(100_000), pytest.raises(StorageUnavailable, match="cannot write temporary files: comparing rows"):
         question(matches)
     matches.begin()
-    matches.add(0, numbers([1]), ALL)
+    add(matches, 0, numbers([1]), ALL)
     assert lists(matches.unmatched()) == {0: [0]}
 
 
@@ -670,7 +681,7 @@ def test_less_memory_than_it_takes() -> None:
 def ask_much(matches: RowIndex) -> None:
     matches.begin()
     for source, kind in enumerate(["delete", "insert", "insert"]):
-        matches.add(source, many(60_000, kind), ALL)
+        add(matches, source, many(60_000, kind), ALL)
     matches.unmatched()
     paired(matches)
 

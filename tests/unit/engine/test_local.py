@@ -88,7 +88,7 @@ async def run(engine: LocalEngine, of: ChangePlan, seen: Seen, after: Position |
             seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
 
 
-@pytest.mark.parametrize(("room_bytes", "read"), [(0, 1), (BIG, 6)])
+@pytest.mark.parametrize(("room_bytes", "read"), [(0, 1), (BIG, 4)])
 async def test_without_room_nothing_is_read_ahead(reader: Reader, room_bytes: int, read: int) -> None:
     """Many plans whose consumers stand still hold a batch each. They go on, and lose nothing."""
     engine, go_on = LocalEngine(4, ahead_bytes=pa.total_allocated_bytes() + room_bytes), anyio.Event()

@@ -1,0 +1,58 @@
+"""A process that reads all changes of a table and keeps no row: arguments READER and PATH.
+
+It prints the rows, the seconds of reading, its processor time and its largest resident memory, as JSON. Imports do not
+count as reading. It is a separate process, so that the memory of each reader is its own.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["READERS"]
+
+
+def _ours(library: Any, path: str, **options: object) -> Iterator[int]:
+    return (batch.num_rows for batch in library.changes(path, **options))
+
+
+def _delta_rs(library: Any, path: str) -> Iterator[int]:
+    return (batch.num_rows for batch in library.DeltaTable(path).load_cdf(starting_version=0))
+
+
+def _polars(library: Any, path: str) -> Iterator[int]:
+    """Decode the data files alone, one after the other on each of two threads."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(lambda file: library.read_parquet(file).height, sorted(Path(path).glob("*.parquet")))
+
+
+READERS: Final[dict[str, tuple[str, Callable[[Any, str], Iterator[int]]]]] = {
+    "ours": ("tailer.api", _ours),
+    "ours, carry-overs kept": ("tailer.api", partial(_ours, carryovers="keep")),
+    "delta-rs": ("deltalake", _delta_rs),
+    "Polars": ("polars", _polars),
+}
+
+
+def _main(reader: str, path: str) -> None:
+    library, read = READERS[reader]
+    module = import_module(library)
+    start, cpu = time.perf_counter(), time.process_time()
+    rows = sum(read(module, path))
+    seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu
+    peak_mb = int(_peak_kb()) / 1024
+    print(json.dumps({"rows": rows, "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak_mb}))
+
+
+def _peak_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

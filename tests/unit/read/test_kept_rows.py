@@ -1,0 +1,112 @@
+"""`KeptRows`: a small version is read once, and its rows are the same wherever they come from."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.changelog.carryovers import refine
+from tailer.changelog.row_index import RowIndex
+from tailer.changelog.rules import PairingRules
+from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.errors import ScratchUnavailable
+from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Refinement, Regime, TaskKind
+from tailer.read import kept_rows
+from tailer.read.execute import execute
+from tailer.read.kept_rows import KeptRows
+from tests.support.tables.log_files import parquet, task, vector_file
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+RULES = PairingRules(compute_updates=True, key=("id",))
+Image = tuple[str, int, str]
+
+
+class Counting:
+    """`execute` that counts how often the file of each task is read."""
+
+    def __init__(self) -> None:
+        self.read: dict[int, int] = {}
+
+    def __call__(self, task: ChangeTask) -> Iterator[ChangeBatch]:
+        self.read[task.index] = self.read.get(task.index, 0) + 1
+        return execute(task)
+
+
+def rows(ids: range, text: str) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [text] * len(ids)}, schema=SCHEMA)
+
+
+def vector(folder: Path, positions: range) -> DeletionVectorRef:
+    (made,) = vector_file(folder, positions)
+    found = next(folder.glob("deletion_vector_*.bin"))
+    return DeletionVectorRef(str(found), None, made["offset"], made["sizeInBytes"], made["cardinality"])
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> ChangePlan:
+    """A version that updates the rows from 100 to 109 of a file by a deletion vector, and writes row 109 unchanged."""
+    whole = parquet(tmp_path / "whole.parquet", rows(range(100_000), "a"))
+    new = pa.concat_tables([rows(range(100, 109), "b"), rows(range(109, 110), "a")])
+    gone = replace(task(whole, SCHEMA, TaskKind.DELETE, include=vector(tmp_path, range(100, 110))), size_bytes=2**30)
+    none = replace(task(whole, SCHEMA, TaskKind.INSERT, include=vector(tmp_path, range(100, 110))), size_bytes=2**30)
+    none = replace(none, exclude=none.include)
+    come = task(parquet(tmp_path / "new.parquet", new), SCHEMA)
+    tasks = tuple(replace(each, index=index) for index, each in enumerate((gone, none, come)))
+    return ChangePlan("t", "id", 3, 1000, None, Regime.FILES, SCHEMA, tasks)
+
+
+def images(batches: list[ChangeBatch]) -> list[Image]:
+    return [(row[CHANGE_TYPE], row["id"], row["v"]) for batch in batches for row in batch.rows.to_pylist()]
+
+
+def compared(plan: ChangePlan, kept: KeptRows) -> tuple[list[Image], bool]:
+    """Return the rows of the refined plan, and whether they came from memory."""
+    with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
+        found, counts = refine(plan, RULES, RowIndex(), bitmaps, preimages, kept)
+        assert (counts.carryovers, counts.updates) == (2, 9)
+        given = [batch for each in found.tasks for batch in kept.read(each)]
+        return images([piece for batch in given for piece in preimages.joined(batch)]), kept.has_all(found)
+
+
+UPDATED = [
+    (f"update_{side}", number, text)
+    for number in range(100, 109)
+    for side, text in (("preimage", "a"), ("postimage", "b"))
+]
+
+
+def test_each_file_is_read_once(plan: ChangePlan) -> None:
+    reads = Counting()
+    assert compared(plan, KeptRows([plan], reads)) == (UPDATED, True)
+    assert reads.read == {0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("most_bytes", [0, 200, 400])
+def test_rows_that_take_too_much_are_read_again(
+    plan: ChangePlan, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """Wherever the limit is reached: before the first row, or after some."""
+    monkeypatch.setattr(kept_rows, "KEPT_BYTES", most_bytes)
+    assert compared(plan, KeptRows([plan], execute)) == (UPDATED, False)
+
+
+def test_many_rows_and_large_files_are_not_kept(plan: ChangePlan) -> None:
+    large = [replace(plan.tasks[2], size_bytes=2**30), replace(plan.tasks[2], size_bytes=0)]
+    assert plan.tasks[0].include is not None
+    many = replace(plan.tasks[0].include, cardinality=2**20)
+    change_file = replace(plan.tasks[2], kind=TaskKind.CDC_OTHERS)
+    for each in (*large, replace(plan.tasks[0], include=many), change_file):
+        only = replace(plan, tasks=(each,))
+        kept = KeptRows([only], execute)
+        assert kept.may_have(each)
+        assert not kept.has_all(only)
+
+
+def test_lost_results_of_a_comparison_are_no_error_of_the_table(plan: ChangePlan, tmp_path: Path) -> None:
+    lost = Refinement(dropped=DeletionVectorRef(str(tmp_path / "gone.bin"), None, 1, 10, 1))
+    with pytest.raises(ScratchUnavailable):
+        list(KeptRows([plan], execute).read(replace(plan.tasks[2], refinement=lost)))
