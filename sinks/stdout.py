@@ -26,7 +26,7 @@ from rich.console import Console
 
 from sinks import read_options
 from sinks.encoding.events import event_line
-from sinks.encoding.flat import FlatEncoder, slices
+from sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
 from sinks.encoding.terminal import TerminalView
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
@@ -35,6 +35,7 @@ __all__ = ["StdoutSink"]
 
 Format = Literal["auto", "jsonl", "table"]
 PIECE_BYTES: Final = 4096  # PIPE_BUF: a pipe that is ready at all takes this much without blocking
+FILE_PIECE_BYTES: Final = 2**20
 LOOK_UP_S: Final = 0.1
 FEW_ROWS: Final = 16
 
@@ -123,8 +124,8 @@ class StdoutSink:
         joined = joined_rows(batches)
         if self._encoder is None or not self._encoder.schema.equals(joined.schema):
             self._encoder = FlatEncoder(self.name, joined.schema)
-        for rows in slices(joined):
-            yield memoryview(self._encoder.lines(rows))
+        for lines in encoded_ahead(self._encoder.lines, slices(joined), AT_ONCE):
+            yield memoryview(lines)
 
     def _table(self) -> TerminalView | None:
         """Return the table view if that is the format."""
@@ -188,12 +189,13 @@ def _is_ready(handle: int) -> bool:
 
 def _send_in_pieces(handle: int, text: memoryview) -> None:
     """Write all of `text`, checking for cancellation while the reader is slow."""
+    piece_bytes = FILE_PIECE_BYTES if stat.S_ISREG(os.fstat(handle).st_mode) else PIECE_BYTES
     ready = select.poll()
     ready.register(handle, select.POLLOUT)
     while text:
         from_thread.check_cancelled()
         if ready.poll(LOOK_UP_S * 1000):
             try:
-                text = text[os.write(handle, text[:PIECE_BYTES]) :]
+                text = text[os.write(handle, text[:piece_bytes]) :]
             except BlockingIOError:
                 continue  # another process made the pipe non-blocking and filled it

@@ -2,11 +2,17 @@
 
 `FlatEncoder` is made once per schema. It returns the texts either as an Arrow array with one text per row (for
 messages) or as one block of lines (for a file). It keeps nothing between calls. The caller bounds the memory of a call
-by cutting batches into `slices` first.
+by cutting batches into `slices` first. Writers of any format may have the next slices encoded by other threads while
+they write one (`encoded_ahead`).
 """
 
-from collections.abc import Iterator
-from typing import Final
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,11 +20,15 @@ import pyarrow.compute as pc
 from sinks.encoding.columns import TEXT, DecimalForm, NoText, Texts, whole, writer_for
 from tailer.errors import SinkRejected
 
-__all__ = ["FlatEncoder", "slices"]
+__all__ = ["AT_ONCE", "FlatEncoder", "encoded_ahead", "slices"]
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 SLICE_ROWS: Final = 8192
 SLICE_BYTES: Final = 4 << 20
+AT_ONCE: Final = 2  # slices that are encoded at once where one does not depend on another
+
+Part = TypeVar("Part")
+Encoded = TypeVar("Encoded")
 
 
 class FlatEncoder:
@@ -65,3 +75,34 @@ def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, min(SLICE_ROWS, SLICE_BYTES * len(rows) // max(1, rows.nbytes)))
     for start in range(0, len(rows), step):
         yield rows.slice(start, step)
+
+
+def encoded_ahead(encode: Callable[[Part], Encoded], parts: Iterable[Part], at_once: int = 1) -> Iterator[Encoded]:
+    """Yield what `encode` makes of each part, in order, while the next `at_once` are encoded.
+
+    With `at_once` 1, a part is encoded after the one before it. An error is raised at its place.
+    """
+    rest = iter(parts)
+    first = list(islice(rest, 2))
+    if len(first) < 2:  # a thread costs more than it gains
+        yield from map(encode, first)
+        return
+    rest = chain(first, rest)
+    waiting: deque[Future[Encoded]] = deque(_threads().submit(encode, part) for part in islice(rest, at_once))
+    try:
+        while waiting:
+            encoded = waiting.popleft().result()
+            waiting.extend(_threads().submit(encode, part) for part in islice(rest, 1))
+            yield encoded
+    finally:
+        # An encoder may have a state, so nobody is left at work with it.
+        wait([future for future in waiting if not future.cancel()])
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="encode")
+
+
+# A forked process has none of the threads.
+os.register_at_fork(after_in_child=_threads.cache_clear)

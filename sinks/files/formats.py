@@ -10,6 +10,7 @@ place in Parquet, except that a gap is a row with the change type `gap`.
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from os import fsync
 from pathlib import Path
 from typing import IO, Final, Protocol, Self
@@ -18,7 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from sinks.encoding.events import event_line
-from sinks.encoding.flat import FlatEncoder, slices
+from sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
 from sinks.encoding.typed import Misfit, conform, gap_row, unite
 from sinks.encoding.variants import VariantForm, form_schema, in_form
 from tailer.errors import SinkRejected
@@ -121,8 +122,11 @@ class JsonLines:
         file = self._open()
         if self._encoder is None:
             self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
-        for part in slices(rows):
-            file.content.write(self._encoder.lines(in_form(self._sink, part, self._variant)))
+        for lines in encoded_ahead(partial(self._lines, self._encoder), slices(rows), AT_ONCE):
+            file.content.write(lines)
+
+    def _lines(self, encoder: FlatEncoder, rows: pa.RecordBatch) -> pa.Buffer:
+        return encoder.lines(in_form(self._sink, rows, self._variant))
 
     def announce(self, event: ControlEvent) -> None:
         """See `Draft.announce`."""

@@ -10,13 +10,14 @@ them: they are in the next transaction, and are read again after a crash.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from anyio import to_thread
 
-from sinks.encoding.flat import slices
+from sinks.encoding.flat import encoded_ahead, slices
 from sinks.encoding.messages import Encoder, Messages
 from sinks.kafka.clients.port import Producer
 from sinks.kafka.encoders import encoder_for, key_form
@@ -102,8 +103,8 @@ class KafkaTransaction:
             last = self._last or encoder.pending
             if last is not None and (last.version, last.task) != (batch.version, batch.task):
                 self._flush()
-            for piece in _pieces(batch):
-                self._send_rows(piece, encoder.encode(piece, _now_ms()))
+            for piece, messages in encoded_ahead(partial(_encoded, encoder), _pieces(batch)):
+                self._send_rows(piece, messages)
                 self._last = piece
 
     def _announce(self, event: ControlEvent) -> None:
@@ -234,6 +235,10 @@ class KafkaTransaction:
             producer.begin()
             self._begun, self._begun_s = True, time.monotonic()
         return producer
+
+
+def _encoded(encoder: Encoder, piece: ChangeBatch) -> tuple[ChangeBatch, Messages]:
+    return piece, encoder.encode(piece, _now_ms())
 
 
 def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:
