@@ -31,6 +31,8 @@ from tailer.errors import SinkError, TailerError
 
 __all__ = ["main"]
 
+# Arrow's other allocators keep far more of the memory that batches have left.
+ALLOCATOR: Final = ("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 GRAVITY: Final = (1, 3, 2, 4)
 _WITH_THREADS: Final = frozenset({"obstore", "lance"})
 COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
@@ -38,8 +40,7 @@ COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 
 def main() -> None:
     """Entry point of the console script."""
-    # Arrow's other allocators keep far more of the memory that batches have left.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    os.environ.setdefault(*ALLOCATOR)
     guard_streams()
     try:
         code = _run()

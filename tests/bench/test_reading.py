@@ -17,12 +17,12 @@ from typing import Final
 
 import pytest
 
+from tailer.__main__ import ALLOCATOR
 from tests.bench.change_tables import TABLES
 from tests.bench.conftest import PutLine
 
 RUNS: Final = 5
 ROOT: Final = Path(__file__).parents[2]
-POOL: Final = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}  # as the command `tailer` has it
 WORKS: Final = {
     "W1": ("100 appends of 50,000 rows", "1.2 x delta-rs"),
     "W2": ("50 change files, 1.8 M rows", "1.0 x delta-rs"),
@@ -43,7 +43,7 @@ class Taken:
 def read(reader: str, table: Path) -> Taken:
     """Read all changes in a process of its own."""
     command = [sys.executable, "-m", "tests.bench.change_readers", reader, str(table)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | POOL, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | dict([ALLOCATOR]), stdout=subprocess.PIPE, check=True)
     return Taken(**json.loads(done.stdout))
 
 

@@ -1,6 +1,7 @@
 """Ten changed rows in two rewritten files of a million rows are twenty events, in bounded memory (invariant 7)."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from tailer.__main__ import ALLOCATOR
 from tests.bench.rewritten import changed_ids, write_by_hand
 
 LIMIT_MB: Final = 400
@@ -42,7 +44,10 @@ def found_in(table: Path, rules: dict[str, Any]) -> list[list[Any]]:
     """Return kind and id of each change that a separate process finds, in order, and check its peak memory."""
     command = [sys.executable, "-c", READER, str(table), json.dumps(rules)]
     started = time.monotonic()
-    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2])
+    environment = os.environ | dict([ALLOCATOR])
+    process = subprocess.run(
+        command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2], env=environment
+    )
     found = json.loads(process.stdout)
     resident_mb = found["peak_bytes"] / 2**20
     print(f"{table.name}: {time.monotonic() - started:.1f} s, {resident_mb:.0f} MB resident at most")
