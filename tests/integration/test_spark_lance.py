@@ -86,8 +86,13 @@ def test_a_batch_has_all_rows(spark: SparkSession, dataset: Path) -> None:
 
 
 def streamed(spark: SparkSession, path: Path, folder: Path, **options: str) -> None:
+    """Follow the dataset from its first version to its end."""
+    follow(spark, path, folder, startingVersion="earliest", **options)
+
+
+def follow(spark: SparkSession, path: Path, folder: Path, **options: str) -> None:
     """Follow the dataset to its end."""
-    stream = spark.readStream.format("tailer").options(startingVersion="earliest", **options).load(str(path))
+    stream = spark.readStream.format("tailer").options(**options).load(str(path))
     query = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query.option("path", str(folder / "out")).trigger(availableNow=True).start().awaitTermination()
 
@@ -111,6 +116,28 @@ def test_a_branch_is_read_by_name(spark: SparkSession, tmp_path: Path) -> None:
     options = {"startingVersion": "earliest", "tableFormat": "LANCE", "branch": "dev"}
     (row,) = spark.read.format("tailer").options(**options).load(str(path)).collect()
     assert (row[CHANGE], row.id) == ("delete", 1)
+
+
+def test_tags_are_places_between_versions(spark: SparkSession, dataset: Path, tmp_path: Path) -> None:
+    """A batch and a stream between two tags. A tag that moves later does not move a stream that has begun."""
+    tailer.spark.register(spark)
+    found = lance.dataset(dataset)
+    found.tags.create("Begin", 2)
+    found.tags.create("end", 7)
+    expected = by_threads(dataset, start="tag:Begin", end="tag:end")
+    assert {row[0] for row in expected} == {3, 4, 7}
+    places = {"startingVersion": "tag:Begin", "endingVersion": "tag:end"}
+    assert by_spark(spark.read.format("tailer").options(**places).load(str(dataset))) == expected
+    follow(spark, dataset, tmp_path, startingVersion="tag:Begin", endingVersion="tag:end")
+    assert by_spark(spark.read.parquet(str(tmp_path / "out"))) == expected
+    found.tags.update("Begin", 9)
+    found.tags.update("end", found.version)
+    follow(spark, dataset, tmp_path, startingVersion="tag:Begin", endingVersion="tag:end", columns="id,name,v")
+    rest = Counter({(*row[:5], None): count for row, count in by_threads(dataset, start=8).items()})
+    first = Counter({(*row[:5], None): count for row, count in expected.items()})
+    assert by_spark(spark.read.parquet(str(tmp_path / "out"))) == first + rest
+    with pytest.raises(Exception, match=r"startingVersion: .* has no 'begin' among its tags"):
+        spark.read.format("tailer").option("startingVersion", "tag:begin").load(str(dataset)).collect()
 
 
 @pytest.mark.parametrize(

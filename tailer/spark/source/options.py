@@ -9,10 +9,10 @@ both ends belong to it):
 | `tableFormat` | `delta` or `lance`; default: a folder is looked at, in a store names of datasets end with .lance |
 | `branch` | of a Lance dataset; default: main |
 | `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
-| `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one |
+| `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one; `tag:NAME`: after that one |
 | `startingTimestamp` | the first version not earlier than it |
 | `snapshot` | `true`: begin with all rows of the newest version; a stream without a start does |
-| `endingVersion`, `endingTimestamp` | default: the newest; a stream has no more rows after it |
+| `endingVersion`, `endingTimestamp` | default: the newest; a stream has no more rows after it; also `tag:NAME` |
 
 How to reach a store (`tailer.spark.source.locations`; as in `[stores.NAME]` of the configuration):
 
@@ -77,6 +77,7 @@ DEFAULT_MAX_FILES: Final = 1000
 
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]*[^`,\s]))\s*(?:,|$)")
+_TAG: Final = "tag:"  # the names of tags are the only words whose case counts
 _A_START: Final = "Give startingVersion, startingTimestamp or snapshot = true."
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1, description="a whole number above 0", examples=[1000])]
@@ -261,8 +262,9 @@ def _place(which: str, version: str | None, timestamp: str | None, words: Sequen
 
 
 def _version(which: str, text: str, words: Sequence[StartKind]) -> Start:
-    found = _parsed(text.lower())
-    if found is None or found.kind not in (StartKind.VERSION, *words) or found.value >= 2**63:
+    prefix, name = text[: len(_TAG)].lower(), text[len(_TAG) :]
+    found = _parsed(f"{_TAG}{name}" if prefix == _TAG else text.lower())
+    if found is None or found.kind not in (StartKind.VERSION, StartKind.TAG, *words) or found.value >= 2**63:
         remedy = f"Give a version such as 12, or {' or '.join(words)}; for a time there is {which}Timestamp."
         raise ConfigError(f"{which}Version", f"{text!r} is not a version", remedy)
     return found

@@ -81,6 +81,8 @@ def test_net_changes_may_have_a_key() -> None:
         ({"startingVersion": "latest"}, at(StartKind.LATEST)),
         ({"startingVersion": "earliest"}, at(StartKind.EARLIEST)),
         ({"startingVersion": " 12 "}, at(StartKind.VERSION, 12)),
+        ({"startingVersion": "tag:Daily-1"}, Start(StartKind.TAG, tag="Daily-1")),
+        ({"startingVersion": "TAG:Daily-1"}, Start(StartKind.TAG, tag="Daily-1")),
         ({"snapshot": "TRUE"}, at(StartKind.SNAPSHOT)),
         ({"startingTimestamp": "1970-01-01 00:00:01.500"}, at(StartKind.TIMESTAMP, 1500)),
         ({"startingTimestamp": "1970-01-01 00:00:01"}, at(StartKind.TIMESTAMP, 1000)),
@@ -173,6 +175,8 @@ def test_a_missing_path_is_refused() -> None:
         ({"startingTimestamp": "latest"}, "startingTimestamp", "is not a time"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp", "is not a time"),
         ({"endingVersion": "earliest"}, "endingVersion", "is not a version"),
+        ({"startingVersion": "tag:"}, "startingVersion", "'tag:' is not a version"),
+        ({"startingTimestamp": "tag:daily"}, "startingTimestamp", "is not a time"),
         ({"startingVersion": "5", "endingVersion": "4"}, "endingVersion", "comes before startingVersion"),
         (
             {"startingTimestamp": "2026-03-02", "endingTimestamp": "2026-03-01"},
