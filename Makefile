@@ -100,6 +100,8 @@ check-alerts: .venv/.synced $(PROMTOOL)
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 	@$(BIN)/python -m tests.deploy.dashboard_queries >.venv/queries.yml
 	$(PROMTOOL) check rules .venv/queries.yml
+	@$(BIN)/python -m tests.deploy.metrics_page >.venv/metrics.txt
+	$(PROMTOOL) check metrics <.venv/metrics.txt
 
 # The program of the unit need not be installed here.
 check-unit:

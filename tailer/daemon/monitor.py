@@ -35,7 +35,7 @@ from tailer.changelog import report
 from tailer.daemon.computed_metrics import computed_metrics
 from tailer.daemon.status_report import report_of
 from tailer.metrics import Counter, Labels, Metric
-from tailer.pipeline import retention, status
+from tailer.pipeline import status
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores import traffic
 
@@ -44,7 +44,7 @@ __all__ = ["HUNG_S", "Monitor", "metrics_registry"]
 BEAT_S: Final = 1.0
 STUCK_S: Final = 30.0
 HUNG_S: Final = 1800.0
-_METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS, *traffic.METRICS)
+_METRICS: Final = (*status.METRICS, *report.METRICS, *traffic.METRICS)
 
 
 class Monitor:

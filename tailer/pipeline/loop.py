@@ -94,9 +94,7 @@ class Pipeline:
                 raise
             return False
         finally:
-            if self._vacuum_watch is not None:
-                self._vacuum_watch.forget()
-                self._looked_back = -_LOOK_BACK_S
+            self._looked_back = -_LOOK_BACK_S
 
     async def _session(self) -> bool:
         """Deliver until nothing is left. Return False to begin another session, which gets further."""
@@ -216,8 +214,6 @@ class Pipeline:
         self._loss.note_caught_up()
         kept_ms = self._table.retention_ms
         self._retries.status.note_table(latest, kept_ms)
-        if self._vacuum_watch is not None and kept_ms is not None:
-            self._vacuum_watch.caught_up(kept_ms)
         if isinstance(session.sink, Heartbeat) and session.app_id is not None:
             await session.sink.beat(session.app_id)
         await self._wake.wait(self._polling.next_wait_s())

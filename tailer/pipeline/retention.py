@@ -10,10 +10,9 @@ import time
 from collections import deque
 from typing import Final
 
-from tailer.metrics import Gauge
 from tailer.plan import Position
 
-__all__ = ["METRICS", "Backlog", "VacuumWatch"]
+__all__ = ["Backlog", "VacuumWatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -21,28 +20,20 @@ _HOUR_MS: Final = 3_600_000
 _WARN_BELOW: Final = 0.25  # of the retention time
 _WARN_EVERY_S: Final = 600.0
 
-_BEHIND: Final = Gauge("lake_tailer_versions_behind", "Versions not delivered yet.")
-_LEFT: Final = Gauge(
-    "lake_tailer_vacuum_hours_left",
-    "Hours until VACUUM or log cleanup may remove undelivered changes; negative: overdue.",
-)
-METRICS: Final = (_BEHIND, _LEFT)
-
 
 class VacuumWatch:
-    """The retention report of the pipeline `name`."""
+    """The warnings of the pipeline `name` that the time until VACUUM is running out."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._warned = -_WARN_EVERY_S
 
     def report(self, versions: int, oldest_ms: int, kept_ms: int) -> None:
-        """Report `versions` undelivered versions.
+        """Warn if the files of `versions` undelivered versions may soon be gone.
 
         The oldest was committed at `oldest_ms`, and its files are kept for at least `kept_ms`.
         """
         left_ms = oldest_ms + kept_ms - time.time() * 1000
-        self._show(versions, left_ms)
         if left_ms < kept_ms * _WARN_BELOW and time.monotonic() - self._warned >= _WARN_EVERY_S:
             self._warned = time.monotonic()
             left = f"in {left_ms / _HOUR_MS:.1f} h" if left_ms > 0 else "at any time"
@@ -53,19 +44,6 @@ class VacuumWatch:
                 left,
                 kept_ms / _HOUR_MS,
             )
-
-    def caught_up(self, kept_ms: int) -> None:
-        """Report that nothing is due. The files of the next version are kept for at least `kept_ms`."""
-        self._show(0, kept_ms)
-
-    def forget(self) -> None:
-        """Clear the report, because the backlog is no longer known: an old value would mislead."""
-        for gauge in METRICS:
-            gauge.remove(self._name)
-
-    def _show(self, versions: int, left_ms: float) -> None:
-        _BEHIND.set(self._name, versions)
-        _LEFT.set(self._name, left_ms / _HOUR_MS)
 
 
 class Backlog:

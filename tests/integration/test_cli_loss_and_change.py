@@ -103,8 +103,8 @@ def test_the_daemon_measures_how_far_it_is(table: HandwrittenTable) -> None:
             with urllib.request.urlopen(address[0], timeout=10) as answer:
                 return str(answer.read().decode())
 
-        until(lambda: 'lake_tailer_versions_behind{pipeline="copy"} 0.0' in measured())
-        assert 'lake_tailer_vacuum_hours_left{pipeline="copy"} 168.0' in measured()
+        until(lambda: 'lake_tailer_lag_versions{pipeline="copy"} 0.0' in measured())
+        assert 'lake_tailer_retention_headroom_seconds{pipeline="copy"} 604800.0' in measured()
         daemon.terminate()
         assert daemon.wait(30) == 0
 

@@ -24,7 +24,7 @@ from tailer.daemon.fleet.reload import ReloadWatch
 from tailer.daemon.fleet.statuses import Statuses
 from tailer.daemon.runs import Drainable, Lifecycle, Runs
 from tailer.errors import ConfigError, TailerError
-from tailer.pipeline import retention, status
+from tailer.pipeline import status
 from tailer.pipeline.status import PipelineStatus
 
 __all__ = ["Difference", "Fleet", "difference", "fixed_changes"]
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 # Of the whole process: they take effect when it starts.
 _FIXED: Final = ("state_table", "metrics", "control", "hung_s", "read_ahead_bytes", "engine", "spark")
-_METRICS: Final = (*status.METRICS, *retention.METRICS, *report.METRICS)
+_METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
 _KEYS: Final = {"control": "control or control_token_file"}
 

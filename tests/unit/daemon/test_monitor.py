@@ -15,7 +15,6 @@ from tailer.daemon.http_server import HttpServer, listen
 from tailer.daemon.monitor import Monitor, metrics_registry
 from tailer.daemon.status_report import StatusReport
 from tailer.errors import NotATable, StorageUnavailable, TailerError
-from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import Committed, PipelineState, PipelineStatus
 from tailer.plan import Position
@@ -143,20 +142,12 @@ def test_status_as_json(statuses: list[PipelineStatus]) -> None:
     assert other.last_error.name == "NotATable"
 
 
-def test_a_pipeline_that_stopped_is_down_and_measures_nothing() -> None:
-    status, watch = PipelineStatus("monitored-c"), VacuumWatch("monitored-c")
-    assert measured("lake_tailer_versions_behind", "monitored-c") is None
+def test_a_pipeline_that_stopped_is_down() -> None:
+    status = PipelineStatus("monitored-c")
     status.note_start()
-    watch.report(3, 0, 1000)
-    assert measured("lake_tailer_versions_behind", "monitored-c") == 3
     assert measured("lake_tailer_pipeline_up", "monitored-c") == 1
-    watch.forget()
     status.note_stop()
-    assert measured("lake_tailer_versions_behind", "monitored-c") is None
-    assert measured("lake_tailer_vacuum_hours_left", "monitored-c") is None
     assert measured("lake_tailer_pipeline_up", "monitored-c") == 0
-    watch.caught_up(1000)
-    assert measured("lake_tailer_versions_behind", "monitored-c") == 0
 
 
 @pytest.mark.anyio
