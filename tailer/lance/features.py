@@ -1,7 +1,8 @@
 """Reader feature flags: supported, and refused (Lance format, "Feature Flags").
 
 Flags hold for one version and are checked at every version. Only flags of readers matter here: a dataset whose writers
-need more can be read. An unknown flag is refused, because its meaning may be that other files hold newer values.
+need more can be read. An unknown flag is refused, because its meaning may be that other files hold newer values. So are
+stable row ids outside the manifest, for which the format has no flag.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from tailer.errors import UnsupportedFeature
+from tailer.lance.fragment import ExternalFile
 from tailer.lance.manifest import Manifest
 
 __all__ = ["FLAGS", "Answer", "Flag", "refuse_unknown", "uses_stable_row_ids"]
@@ -54,7 +56,7 @@ FLAGS: Final = {
 
 
 def refuse_unknown(manifest: Manifest, table: str) -> None:
-    """Raise `UnsupportedFeature` for the first reader feature flag that is refused or unknown."""
+    """Raise `UnsupportedFeature` for the first feature of readers that is refused or unknown."""
     flags = manifest.reader_feature_flags
     for bit in (1 << place for place in range(64)):
         if not flags & bit:
@@ -67,6 +69,9 @@ def refuse_unknown(manifest: Manifest, table: str) -> None:
             raise UnsupportedFeature(table, named, manifest.version, flag.why)
         if flag.is_paired and not manifest.writer_feature_flags & bit:
             raise UnsupportedFeature(table, named, manifest.version, "without the flag for writers it has no meaning")
+    if uses_stable_row_ids(manifest) and any(isinstance(each.row_ids, ExternalFile) for each in manifest.fragments):
+        reason = "the reader of rows finds them in manifests alone"
+        raise UnsupportedFeature(table, "row ids in a file of their own", manifest.version, reason)
 
 
 def uses_stable_row_ids(manifest: Manifest) -> bool:

@@ -1,12 +1,23 @@
 """Lance's metadata files by hand: messages in the wire format, manifests around them, and damaged copies of both."""
 
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["drop_transaction", "field", "manifest_file", "message_of", "reflagged", "varint"]
+__all__ = [
+    "change_fragments",
+    "drop_transaction",
+    "field",
+    "fields_of",
+    "manifest_file",
+    "message_of",
+    "reflagged",
+    "varint",
+]
 
 FOOTER: Final = struct.Struct("<qHH4s")
+_FRAGMENT: Final = 2
 _TRANSACTION: Final = {12, 21, 23}  # the name of its file, and where it is in the manifest, formerly and now
 
 
@@ -50,15 +61,31 @@ def drop_transaction(path: Path) -> None:
     """Let the manifest at a path know of no transaction. Other sections keep their places."""
     file = path.read_bytes()
     position = FOOTER.unpack(file[-FOOTER.size :])[0]
-    message, kept, at = message_of(file), bytearray(), 0
+    kept = (encoded for number, _, encoded in fields_of(message_of(file)) if number not in _TRANSACTION)
+    path.write_bytes(manifest_file(b"".join(kept), file[:position]))
+
+
+def change_fragments(path: Path, change: Callable[[int, bytes, bytes], bytes]) -> None:
+    """Replace each field of the fragments in the manifest at a path by what `change` makes of `fields_of`."""
+    file = path.read_bytes()
+    position = FOOTER.unpack(file[-FOOTER.size :])[0]
+    changed = (
+        field(number, b"".join(change(*inner) for inner in fields_of(content))) if number == _FRAGMENT else encoded
+        for number, content, encoded in fields_of(message_of(file))
+    )
+    path.write_bytes(manifest_file(b"".join(changed), file[:position]))
+
+
+def fields_of(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield each field: its number, its content without the length (nothing for numbers), and all its bytes."""
+    at = 0
     while at < len(message):
         start = at
         key, at = _read_varint(message, at)
         number, at = (0, at + 8) if key & 7 == 1 else (0, at + 4) if key & 7 == 5 else _read_varint(message, at)
-        at += number if key & 7 == 2 else 0
-        if key >> 3 not in _TRANSACTION:
-            kept += message[start:at]
-    path.write_bytes(manifest_file(bytes(kept), file[:position]))
+        length = number if key & 7 == 2 else 0
+        at += length
+        yield key >> 3, message[at - length : at], message[start:at]
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
