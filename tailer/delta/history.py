@@ -16,9 +16,9 @@ from functools import partial
 
 from tailer.delta.catalog.port import CommitLog
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
-from tailer.delta.log.actions import Commit, Metadata, Protocol
+from tailer.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, StateActions
 from tailer.delta.log.clock import CommitClock
-from tailer.delta.log.commit_reader import NOTHING_SET, CommitReader, StateActions
+from tailer.delta.log.commit_reader import CommitReader
 from tailer.delta.log.listing import LogListing, LogPath, LogSegment, commit_name
 from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot

@@ -161,6 +161,7 @@ class DeltaTableLog:
         self._next = version
         self._known = listing.latest
         self._commits.begin(listing, version)
+        self._log.forget_listing()
         self._quiet.found()
         return None if self._state is None or self._state_is_early else self._state.schema
 

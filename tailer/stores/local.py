@@ -3,11 +3,13 @@
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Final, TypeVar
 
 from anyio import to_thread
 
@@ -20,17 +22,20 @@ __all__ = ["LocalStore"]
 
 T = TypeVar("T")
 
+SETTLED_S: Final = 2.0  # the coarsest time of change that file systems record
+
 
 class LocalStore:
     """A local directory. Commits are durable: data and directory are synced before success is reported."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self._folder = str(self.root)
 
     @property
     def uri(self) -> str:
         """The directory's absolute path."""
-        return str(self.root)
+        return self._folder
 
     @property
     def is_atomic(self) -> bool:
@@ -75,15 +80,23 @@ class LocalStore:
 
     def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """See `BlockingScans.scan_now`."""
-        path = self.root / name
-        with _translated(path), path.open("rb") as file:
+        path = f"{self._folder}/{name}"
+        with _translated(path), open(path, "rb") as file:  # noqa: PTH123 - as fast as can be: logs have many
             found = os.fstat(file.fileno())
             return work(OpenObject(ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000), file))
+
+    def folder_mark(self, prefix: str) -> Hashable | None:
+        """See `MarkedFolders.folder_mark`: the folder's time of change, which nobody can set."""
+        with suppress(OSError):
+            found = (self.root / prefix).stat()
+            if time.time() - found.st_ctime > SETTLED_S:
+                return found.st_dev, found.st_ino, found.st_ctime_ns
+        return None
 
     def _fetch(self, name: str) -> StoredObject:
         def whole(opened: OpenObject) -> StoredObject:
             data = opened.file.read()
-            return StoredObject(replace(opened.meta, size_bytes=len(data)), data)
+            return StoredObject(opened.meta._replace(size_bytes=len(data)), data)
 
         return self.scan_now(name, whole)
 
@@ -99,14 +112,19 @@ class LocalStore:
             with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:
                 for entry in entries:
                     name = f"{prefix}/{entry.name}"
+                    if name <= start_after:
+                        continue
                     # A file may be deleted between listing and `stat`; that must not hide the others.
-                    with suppress(FileNotFoundError):
-                        if name > start_after and entry.is_file():
+                    try:
+                        if entry.is_file():
                             stat = entry.stat()
                             found.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+                    except FileNotFoundError:
+                        continue
         except ObjectNotFound:
             return []
-        return sorted(found, key=lambda meta: meta.name)
+        found.sort(key=itemgetter(0))
+        return found
 
     def _scan_folders(self, prefix: str) -> Folders:
         with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:
@@ -140,18 +158,27 @@ class LocalStore:
                 part.unlink()
 
 
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
+class _translated:  # noqa: N801 - used like a function; a generator takes longer than to open a file
     """Translate system errors about `path` into storage errors."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise ObjectNotFound(str(path)) from None
-    except OSError as error:
-        raise _failure(path, error) from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise ObjectNotFound(str(self._path)) from None
+        if isinstance(error, OSError):
+            raise _failure(self._path, error) from error
 
 
-def _failure(path: Path, error: OSError) -> StorageError:
+def _failure(path: Path | str, error: OSError) -> StorageError:
     kind = StorageRefused if is_lasting(error) else StorageUnavailable
     return kind(str(path), error.strerror or str(error))
 

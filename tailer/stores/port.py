@@ -9,9 +9,9 @@ object exists.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from anyio import sleep, to_thread
 
@@ -21,6 +21,7 @@ from tailer.stores.wakeup import Wake
 __all__ = [
     "BlockingScans",
     "Folders",
+    "MarkedFolders",
     "ObjectMeta",
     "ObjectStore",
     "Objects",
@@ -38,9 +39,11 @@ async def in_thread(work: Callable[..., T], *args: object) -> T:
     return await to_thread.run_sync(work, *args)
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectMeta:
-    """An object's name, size and time of last modification (milliseconds since 1970)."""
+class ObjectMeta(NamedTuple):
+    """An object's name, size and time of last modification (milliseconds since 1970).
+
+    A named tuple, because a log may have very many, and they are made and compared sooner than dataclasses.
+    """
 
     name: str
     size_bytes: int
@@ -140,6 +143,18 @@ class BlockingScans(Protocol):
 
     def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """Call `work` with an open object in this thread. Raises as `ObjectStore.scan`."""
+        ...
+
+
+@runtime_checkable
+class MarkedFolders(Protocol):
+    """A store that can say whether a folder still has the same objects."""
+
+    def folder_mark(self, prefix: str) -> Hashable | None:
+        """Return a value that is another one after an object was added to the folder `prefix`, or removed from it.
+
+        None where that cannot be said, as soon after such a change. Blocks.
+        """
         ...
 
 

@@ -16,9 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
-from tailer.delta.log.listing import LOG, LogFileKind, LogListing, LogPath, commit_name, list_log, list_recent
+from tailer.delta.log.listing import (
+    LOG,
+    LastListing,
+    LogFileKind,
+    LogListing,
+    LogPath,
+    commit_name,
+    list_log,
+    list_recent,
+)
 from tailer.errors import ObjectNotFound, VersionGone
-from tailer.stores.port import ObjectStore, OpenObject
+from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject
 
 __all__ = ["CommitCatalog", "CommitLog", "PublishedLog", "RatifiedCommits", "RatifiedLog", "StagedCommit", "merge"]
 
@@ -42,7 +51,7 @@ class StagedCommit:
     @property
     def path(self) -> LogPath:
         """The staged file as a commit file of the log."""
-        return LogPath(self.version, LogFileKind.COMMIT, f"{_STAGED}/{self.file}", self.timestamp_ms)
+        return LogPath(self.version, LogFileKind.COMMIT, ObjectMeta(f"{_STAGED}/{self.file}", 0, self.timestamp_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,10 @@ class CommitLog(Protocol):
         """List as far back as `list_recent` does with these arguments. Raises as `listing`."""
         ...
 
+    def forget_listing(self) -> None:
+        """Free the memory of the last listing, which makes one of the same objects quick."""
+        ...
+
     async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
         """Open the commit of `version` and decode it in a worker thread; None while it does not exist.
 
@@ -106,14 +119,19 @@ class PublishedLog:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._last = LastListing()
 
     async def listing(self) -> LogListing:
         """See `CommitLog.listing`."""
-        return await list_log(self._store)
+        return await list_log(self._store, self._last)
+
+    def forget_listing(self) -> None:
+        """See `CommitLog.forget_listing`."""
+        self._last.forget()
 
     async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
         """See `CommitLog.recent`."""
-        return await list_recent(self._store, clock_window, version)
+        return await list_recent(self._store, clock_window, version, self._last)
 
     async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
         """See `CommitLog.read`. Only a listing shows whether a missing file is lost."""
@@ -130,17 +148,22 @@ class RatifiedLog:
         self._store = store
         self._catalog = catalog
         self._known = RatifiedCommits(-1)
+        self._last = LastListing()
 
     async def listing(self) -> LogListing:
         """See `CommitLog.listing`."""
         self._known = known = await self._catalog.ratified(self._store.uri)
-        return merge(await list_log(self._store), known)
+        return merge(await list_log(self._store, self._last), known)
+
+    def forget_listing(self) -> None:
+        """See `CommitLog.forget_listing`."""
+        self._last.forget()
 
     async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
         """See `CommitLog.recent`. Checkpoints later than the catalog's latest version are not used."""
         self._known = known = await self._catalog.ratified(self._store.uri)
         upto = known.latest if version is None else min(version, known.latest)
-        return merge(await list_recent(self._store, clock_window, upto), known)
+        return merge(await list_recent(self._store, clock_window, upto, self._last), known)
 
     async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
         """See `CommitLog.read`."""

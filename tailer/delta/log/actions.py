@@ -18,6 +18,7 @@ from tailer.errors import LogCorrupt
 __all__ = [
     "CHUNK_BYTES",
     "MALFORMED",
+    "NOTHING_SET",
     "AddFile",
     "CdcFile",
     "CheckpointMetadata",
@@ -31,11 +32,13 @@ __all__ = [
     "Protocol",
     "RemoveFile",
     "Sidecar",
+    "StateActions",
     "Txn",
     "explain_malformed",
     "parse_commit",
     "parse_line",
     "scan_commit",
+    "scan_state",
 ]
 
 CHUNK_BYTES: Final = 2**20  # of a commit file, decoded at once
@@ -191,6 +194,9 @@ class Commit:
     txns: tuple[Txn, ...]
 
 
+StateActions = tuple[Protocol | None, Metadata | None]
+NOTHING_SET: Final[StateActions] = (None, None)
+
 _LINES = msgspec.json.Decoder(Line)
 # Exceptions that decoding a malformed action raises.
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -213,18 +219,19 @@ def scan_commit(
     version: int,
     modified_ms: int,
     keep: Callable[[FileAction], bool] = lambda _: True,
+    begun: bytes = b"",
 ) -> Commit:
     """Decode the commit file of `version` in chunks of lines.
 
     Holds `CHUNK_BYTES` of the file and the file actions for which `keep` returns True. `keep` is called for every file
-    action in order.
+    action in order. `begun`: what was read of the file before.
 
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
     `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
     """
     found = _Found()
     first = 1
-    for chunk, rest in _chunks(file):
+    for chunk, rest in _chunks(file, begun):
         try:
             lines = _LINES.decode_lines(chunk)
         except MALFORMED:
@@ -252,6 +259,33 @@ def scan_commit(
         cdcs=tuple(found.cdcs),
         txns=tuple(found.txns),
     )
+
+
+def scan_state(file: BinaryIO, table: str, path: str, version: int) -> StateActions:
+    """Return protocol and metadata of the commit file of `version`. Decodes all of it, and raises as `scan_commit`.
+
+    A long log has very many commits, and nearly all are short and set neither: those take less here.
+    """
+    data = file.read(CHUNK_BYTES)
+    more = file.read(CHUNK_BYTES) if data else b""
+    if not more and _sets_nothing(data):
+        return NOTHING_SET
+    commit = scan_commit(file, table, path, version, 0, lambda _: False, data + more)
+    return NOTHING_SET if commit.protocol is None and commit.metadata is None else (commit.protocol, commit.metadata)
+
+
+def _sets_nothing(data: bytes) -> bool:
+    """Return whether `data` is a valid commit file with neither protocol nor metadata."""
+    try:
+        lines = _LINES.decode_lines(data)
+    except MALFORMED:
+        return False
+    infos = 0
+    for line in lines:
+        if line.protocol is not None or line.meta_data is not None:
+            return False
+        infos += line.commit_info is not None
+    return bool(lines) and infos <= 1
 
 
 @dataclass(slots=True)
@@ -287,9 +321,11 @@ class _Found:
                 self.txns.append(line.txn)
 
 
-def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, Callable[[], bytes]]]:
-    """Yield chunks of whole lines, about `CHUNK_BYTES` each, and with each a function that reads the rest."""
-    pending = b""
+def _chunks(file: BinaryIO, pending: bytes) -> Iterator[tuple[bytes, Callable[[], bytes]]]:
+    """Yield chunks of whole lines, about `CHUNK_BYTES` each, and with each a function that reads the rest.
+
+    The first begins with `pending`.
+    """
 
     def rest() -> bytes:
         nonlocal pending

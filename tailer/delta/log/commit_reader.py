@@ -6,24 +6,22 @@ resolution of its time, and is not cached.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
+from math import inf
 from typing import Final
 
-from tailer.delta.log.actions import Commit, Metadata, Protocol, scan_commit
+from tailer.delta.log.actions import NOTHING_SET, Commit, StateActions, scan_commit, scan_state
 from tailer.delta.log.listing import LogPath
 from tailer.delta.log.windows import WINDOW_FILES, read_together, window
 from tailer.errors import ObjectNotFound, StorageUnavailable, TailerError
 from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, in_thread
 
-__all__ = ["NOTHING_SET", "CommitReader", "StateActions"]
+__all__ = ["CommitReader"]
 
-StateActions = tuple[Protocol | None, Metadata | None]
-
-NOTHING_SET: Final[StateActions] = (None, None)
 _SETTLED_MS: Final = 2000
+_MOST_AT_ONCE: Final = 512
 _MOST_CACHED: Final = 100_000  # commits, with some 200 bytes each
 
 
@@ -32,19 +30,24 @@ class CommitReader:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._cached: dict[str, tuple[ObjectMeta, StateActions]] = {}  # by the name of the commit
+        # By the name of the commit; nearly every commit sets nothing.
+        self._nothing: dict[str, ObjectMeta] = {}
+        self._something: dict[str, tuple[ObjectMeta, StateActions]] = {}
 
     def forget(self) -> None:
         """Discard everything read so far: the log may have been replaced."""
-        self._cached.clear()
+        self._nothing.clear()
+        self._something.clear()
 
     async def commit(self, path: LogPath) -> Commit:
         """Read the commit at `path`.
 
         Raises `LogCorrupt`, and `StorageUnavailable` where the file no longer exists.
         """
-        _, commit = await self._read(path)
-        return commit
+        try:
+            return await self._store.scan(path.name, partial(self._parse, path))
+        except ObjectNotFound as error:
+            raise _removed(error) from error
 
     async def state_actions(self, paths: Sequence[LogPath], number: int) -> StateActions:
         """Return protocol and metadata that the commit at `paths[number]` sets. The paths after it are wanted next.
@@ -54,60 +57,86 @@ class CommitReader:
         cached = self._cached_actions(paths[number])
         if cached is not None:
             return cached
-        if not self._is_settled(paths[number].meta):
+        settled_ms = self._settled_ms()
+        if paths[number].modified_ms >= settled_ms:
             return _actions(await self.commit(paths[number]))
-        later = takewhile(lambda path: self._is_settled(path.meta), paths[number : number + WINDOW_FILES])
-        wanted = window(path for path in later if self._cached_actions(path) is None)
+        wanted = self._window(paths, number, settled_ms)
         found = await self._read_all(wanted)
-        for path, (meta, commit) in zip(wanted, found, strict=False):
-            if self._is_settled(meta) and (len(self._cached) < _MOST_CACHED or path.name in self._cached):
-                self._cached[path.name] = meta, _actions(commit)
-        return _actions(found[0][1])
+        for path, (meta, actions) in zip(wanted, found, strict=False):
+            if meta.modified_ms < settled_ms:
+                self._cache(path.meta if path.meta == meta else meta, actions)
+        return found[0][1]
+
+    def _window(self, paths: Sequence[LogPath], number: int, settled_ms: float) -> list[LogPath]:
+        """Return the commits to read together with `paths[number]`: as many as were read before it, within limits.
+
+        Reading more costs nothing but the read where no requests are made.
+        """
+        most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if isinstance(self._store, BlockingScans) else WINDOW_FILES
+        later = takewhile(lambda path: path.meta.modified_ms < settled_ms, paths[number : number + most])
+        return window((path for path in later if self._cached_actions(path) is None), most)
 
     def _cached_actions(self, path: LogPath) -> StateActions | None:
-        meta, actions = self._cached.get(path.name, (None, None))
-        return actions if meta == path.meta else None
+        meta = path.meta
+        if self._nothing.get(meta.name) == meta:
+            return NOTHING_SET
+        cached = self._something.get(meta.name)
+        return cached[1] if cached is not None and cached[0] == meta else None
 
-    def _is_settled(self, meta: ObjectMeta) -> bool:
-        return self._store.is_atomic or time.time() * 1000 - meta.modified_ms > _SETTLED_MS
+    def _cache(self, meta: ObjectMeta, actions: StateActions) -> None:
+        name = meta.name
+        self._nothing.pop(name, None)
+        self._something.pop(name, None)
+        if len(self._nothing) + len(self._something) < _MOST_CACHED:
+            if actions is NOTHING_SET:
+                self._nothing[name] = meta
+            else:
+                self._something[name] = meta, actions
 
-    async def _read_all(self, paths: Sequence[LogPath]) -> list[tuple[ObjectMeta, Commit]]:
+    def _settled_ms(self) -> float:
+        """Return the time, in milliseconds: a file that was modified before it appears whole."""
+        return inf if self._store.is_atomic else time.time() * 1000 - _SETTLED_MS
+
+    async def _read_all(self, paths: Sequence[LogPath]) -> list[tuple[ObjectMeta, StateActions]]:
         """Read commits together, up to the first that cannot be read; raise its error if it is the first of all."""
         store = self._store
         if not isinstance(store, BlockingScans):
-            return await read_together(paths, self._read)
+            return await read_together(paths, self._read_state)
 
-        def scan() -> list[tuple[ObjectMeta, Commit]]:
-            found: list[tuple[ObjectMeta, Commit]] = []
-            for path in paths:
-                try:
-                    with _removals():
-                        found.append(store.scan_now(path.name, partial(self._parse, path)))
-                except TailerError:
-                    if not found:
-                        raise
-                    break
+        def scan() -> list[tuple[ObjectMeta, StateActions]]:
+            found: list[tuple[ObjectMeta, StateActions]] = []
+            try:
+                for path in paths:
+                    found.append(store.scan_now(path.meta.name, partial(self._parse_state, path)))  # noqa: PERF401
+            except ObjectNotFound as error:
+                if not found:
+                    raise _removed(error) from error
+            except TailerError:
+                if not found:
+                    raise
             return found
 
         return await in_thread(scan)
 
-    async def _read(self, path: LogPath) -> tuple[ObjectMeta, Commit]:
-        with _removals():
-            return await self._store.scan(path.name, partial(self._parse, path))
+    async def _read_state(self, path: LogPath) -> tuple[ObjectMeta, StateActions]:
+        try:
+            return await self._store.scan(path.name, partial(self._parse_state, path))
+        except ObjectNotFound as error:
+            raise _removed(error) from error
 
-    def _parse(self, path: LogPath, opened: OpenObject) -> tuple[ObjectMeta, Commit]:
+    def _parse_state(self, path: LogPath, opened: OpenObject) -> tuple[ObjectMeta, StateActions]:
+        return opened.meta, scan_state(opened.file, self._store.uri, path.meta.name, path.version)
+
+    def _parse(self, path: LogPath, opened: OpenObject) -> Commit:
         meta, table = opened.meta, self._store.uri
-        return meta, scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
+        return scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
 
 
-@contextmanager
-def _removals() -> Iterator[None]:
-    try:
-        yield
-    except ObjectNotFound as error:
-        raise StorageUnavailable(error.path, "it was removed while the log was being read") from error
+def _removed(error: ObjectNotFound) -> StorageUnavailable:
+    return StorageUnavailable(error.path, "it was removed while the log was being read")
 
 
 def _actions(commit: Commit) -> StateActions:
-    actions = (commit.protocol, commit.metadata)
-    return NOTHING_SET if actions == NOTHING_SET else actions
+    if commit.protocol is None and commit.metadata is None:
+        return NOTHING_SET
+    return commit.protocol, commit.metadata

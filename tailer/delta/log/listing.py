@@ -15,7 +15,8 @@ listing covers the end of the log and refuses questions about earlier versions.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,11 +25,12 @@ from typing import Final, Self
 
 from tailer.delta.checkpoints.hint import read_last_checkpoint
 from tailer.errors import NotATable, VersionAhead, VersionGone
-from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
+from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, in_thread
 
 __all__ = [
     "COMMIT_FILE",
     "LOG",
+    "LastListing",
     "LogFileKind",
     "LogListing",
     "LogPath",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 LOG: Final = "_delta_log"
+REUSE_S: Final = 10.0
+_LAST_FILES: Final = 128
 COMMIT_FILE: Final = re.compile(r"([0-9]{20})\.json")
 
 
@@ -70,29 +74,37 @@ class LogPath:
 
     version: int
     kind: LogFileKind
-    name: str
-    modified_ms: int
+    meta: ObjectMeta  # from the listing
     part: int = 1
     parts: int = 1
-    size_bytes: int = 0
 
     @property
-    def meta(self) -> ObjectMeta:
-        """Name, size and time from the listing."""
-        return ObjectMeta(self.name, self.size_bytes, self.modified_ms)
+    def name(self) -> str:
+        """Name of the object."""
+        return self.meta.name
+
+    @property
+    def modified_ms(self) -> int:
+        """Time of modification, in milliseconds since 1970."""
+        return self.meta.modified_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """Size; 0: unknown."""
+        return self.meta.size_bytes
 
     @classmethod
     def parse(cls, meta: ObjectMeta) -> Self | None:
         """Parse the file's name; None for a file that is neither a commit nor a checkpoint."""
         base = meta.name.rpartition("/")[2]
         if commit := COMMIT_FILE.fullmatch(base):  # nearly every file is one, and there may be very many
-            return cls(int(commit[1]), LogFileKind.COMMIT, meta.name, meta.modified_ms, 1, 1, meta.size_bytes)
+            return cls(int(commit[1]), LogFileKind.COMMIT, meta)
         for kind, pattern in _CHECKPOINTS:
             match = pattern.fullmatch(base)
             if match:
                 numbers = [int(group) for group in match.groups()]
                 part, parts = numbers[1:] if kind is LogFileKind.CHECKPOINT_PART else (1, 1)
-                return cls(numbers[0], kind, meta.name, meta.modified_ms, part, parts, meta.size_bytes)
+                return cls(numbers[0], kind, meta, part, parts)
         return None
 
 
@@ -193,40 +205,96 @@ class LogListing:
             raise ValueError(f"the log of {self.table} was listed from version {self.since} on, not from {version}")
 
 
-async def list_log(store: ObjectStore) -> LogListing:
-    """List the log. Raises `NotATable`, `StorageUnavailable`."""
-    return await _list_since(store, 0)
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A listing and what it was made of. `mark`: of the folder, before `at_s`, a monotonic time in seconds."""
+
+    since: int
+    objects: list[ObjectMeta]
+    listing: LogListing
+    mark: Hashable | None
+    at_s: float
 
 
-async def list_recent(store: ObjectStore, clock_window: int, version: int | None = None) -> LogListing:
+class LastListing:
+    """The last listing of a log. A session begins with several, and most find the same objects.
+
+    A folder with the same mark has the same names. Then only the last files are looked at again. Others do not grow,
+    and one that is replaced could have been so just after the last listing, which is at most `REUSE_S` old.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._made: _Made | None = None
+
+    def forget(self) -> None:
+        """Hold nothing until the next listing."""
+        self._made = None
+
+    async def list_since(self, store: ObjectStore, since: int) -> LogListing:
+        """List the log from version `since` on. Raises `NotATable`, `StorageUnavailable`."""
+        at_s, mark = self._clock(), None
+        if isinstance(store, MarkedFolders):
+            mark = await in_thread(store.folder_mark, LOG)
+        made = self._made
+        if made is not None and made.since == since and mark is not None and mark == made.mark:
+            number = max(len(made.objects) - _LAST_FILES, 0)
+            after = made.objects[number - 1].name if number else _name_before(since)
+            if at_s - made.at_s < REUSE_S and made.objects[number:] == await store.list(LOG, after):
+                return made.listing
+        objects = await store.list(LOG, _name_before(since))
+        listing = await in_thread(self._listing, store.uri, objects, since)
+        self._made = _Made(since, objects, listing, mark, at_s)
+        return listing
+
+    def _listing(self, table: str, objects: list[ObjectMeta], since: int) -> LogListing:
+        made = self._made
+        if made is not None and made.since == since and made.objects == objects:
+            return made.listing
+        self._made = made = None  # not held while the next one is made
+        return LogListing.of(table, objects, since)
+
+
+def _name_before(version: int) -> str:
+    return commit_name(version - 1) if version else ""
+
+
+async def list_log(store: ObjectStore, last: LastListing | None = None) -> LogListing:
+    """List the log. `last`: of this log. Raises `NotATable`, `StorageUnavailable`."""
+    return await _list_since(store, 0, last or LastListing())
+
+
+async def list_recent(
+    store: ObjectStore, clock_window: int, version: int | None = None, last: LastListing | None = None
+) -> LogListing:
     """List the log as far back as the states at `version` (None: the latest) and later need.
 
     The listing includes the `clock_window` versions before its first checkpoint, for their timestamps. The whole log is
     listed where `_last_checkpoint` is missing, malformed, later than `version`, or names a missing or incomplete
-    checkpoint. Raises `NotATable`, `StorageUnavailable`.
+    checkpoint. `last`: of this log. Raises `NotATable`, `StorageUnavailable`.
     """
+    last = last or LastListing()
     hint = await read_last_checkpoint(store)
     if hint is not None and (version is None or hint <= version):
         with suppress(NotATable):
-            listing = await _list_since(store, max(hint - clock_window, 0))
+            listing = await _list_since(store, max(hint - clock_window, 0), last)
             if any(files[0].version == hint for files in listing.checkpoints):
                 return listing
-    return await list_log(store)
+    return await list_log(store, last)
 
 
-async def _list_since(store: ObjectStore, since: int) -> LogListing:
+async def _list_since(store: ObjectStore, since: int, last: LastListing) -> LogListing:
     """List the log from a version on.
 
     Listings are not atomic: one may contain a later commit but miss an earlier one that was written meanwhile. So a gap
     counts only if the next listing has it too.
     """
-    start_after = commit_name(since - 1) if since else ""
     gaps: frozenset[tuple[int, int]] = frozenset()
     while True:
-        listing = await in_thread(LogListing.of, store.uri, await store.list(LOG, start_after), since)
-        if listing.gaps <= gaps:
+        listing = await last.list_since(store, since)
+        before, gaps = gaps, listing.gaps
+        if gaps <= before:
             return listing
-        gaps = listing.gaps
 
 
 def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], ...]:

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.log.actions import CHUNK_BYTES, AddFile, Commit, DeletionVector, FileAction, parse_commit, scan_commit
+from tailer.delta.log.actions import (
+    CHUNK_BYTES,
+    AddFile,
+    Commit,
+    DeletionVector,
+    FileAction,
+    parse_commit,
+    scan_commit,
+    scan_state,
+)
 from tailer.errors import LogCorrupt
 from tests.support.tables.log_files import add, cdc, commit_info, metadata, protocol, remove
 
@@ -212,3 +222,57 @@ def test_an_action_with_any_one_field_changed_is_read_or_corrupt(action: dict[st
     fields[data.draw(st.sampled_from([*sorted(fields), "deletionVector"]))] = data.draw(JSON)
     with suppress(LogCorrupt):
         parse(changed)
+
+
+# Lines in which an action is named but not taken, or taken but not named as usual, and broken ones.
+HOSTILE = st.sampled_from(
+    [
+        *(json.dumps(line) for line in (protocol(), metadata(), metadata(table_id="other"), add("a"), commit_info())),
+        json.dumps(protocol()).replace("protocol", "\\u0070rotoco\\u006c"),
+        json.dumps(metadata()).replace("metaData", "meta\\u0044ata"),
+        json.dumps(metadata()).replace('": ', '"\n:\n'),
+        json.dumps(add('{"metaData":{"id":"no"}}', stats='{"protocol":{}}')),
+        json.dumps(commit_info(operation={"protocol": protocol(), "metaData": [metadata()]})),
+        '{"domainMetadata":{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}}',
+        '{"protocol":null,"metaData":null,"add":null}',
+        '{"protocol":{"minReaderVersion":1,"minWriterVersion":2},"metaData":null,"protocol":null}',
+        '{"protocol":null,"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["new"]}}',
+        '{"protocol":{}}',
+        '{"metaData":7}',
+        '{"add":{"path":"a"}}',
+        '{"commitInfo":{"inCommitTimestamp":-1}}',
+        '{"Protocol":{"minReaderVersion":1,"minWriterVersion":2}}',
+        '{"x":"\\ud83d"}',
+        '"protocol"',
+        "{}",
+        "",
+        "  ",
+        "\r",
+        "{",
+        "\ufeff{}",
+    ]
+)
+
+
+def state_or_error(data: bytes, scan: Callable[[BytesIO], object]) -> object:
+    try:
+        return scan(BytesIO(data))
+    except LogCorrupt as error:
+        return error.path, error.version, error.line, str(error)
+
+
+@given(st.lists(HOSTILE, max_size=6), st.sampled_from(["\n", "\r\n", " ", ""]), st.binary(max_size=3), st.data())
+def test_the_state_alone_is_that_of_the_whole_commit(
+    lines: list[str], between: str, more: bytes, data: st.DataObject
+) -> None:
+    whole = between.join(lines).encode() + more
+    text = whole[: data.draw(st.integers(len(whole) // 2, len(whole)))]
+
+    def of_commit(file: BytesIO) -> object:
+        commit = scan_commit(file, "t", PATH, 7, 0)
+        return commit.protocol, commit.metadata
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailer.delta.log.actions.CHUNK_BYTES", data.draw(st.sampled_from([1, 50, 200, 2**20])))
+        found = state_or_error(text, lambda file: scan_state(file, "t", PATH, 7))
+    assert found == state_or_error(text, of_commit)

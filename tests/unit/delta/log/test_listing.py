@@ -1,6 +1,7 @@
 """Listings of a log: the files that count, the available versions, and the missing ones."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from tailer.delta.checkpoints.hint import LAST_CHECKPOINT
 from tailer.delta.log.listing import (
     LOG,
+    REUSE_S,
+    LastListing,
     LogFileKind,
     LogListing,
     LogPath,
@@ -19,6 +22,7 @@ from tailer.delta.log.listing import (
     list_recent,
 )
 from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, Objects, StoredObject
 
@@ -312,3 +316,61 @@ def test_any_listing_gives_a_segment_or_says_what_is_missing(names: list[str], v
         return
     begin = segment.checkpoint[0].version + 1 if segment.checkpoint else 0
     assert [path.name for path in segment.commits] == [commit_name(v) for v in range(begin, version + 1)]
+
+
+class Counted(LocalStore):
+    """A local log of `versions` commits that counts the objects it lists."""
+
+    def __init__(self, root: Path, versions: int) -> None:
+        super().__init__(root)
+        self.listed = 0
+        (root / LOG).mkdir()
+        for version in range(versions):
+            (root / commit_name(version)).write_text("{}")
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        found = await super().list(prefix, start_after)
+        self.listed += len(found)
+        return found
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("versions", [1, 127, 128, 129, 300])
+async def test_a_log_that_has_not_changed_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
+) -> None:
+    """A change of names, or of the last files, shows at once; a folder just changed may change unnoticed."""
+    store, last = Counted(tmp_path, versions), LastListing()
+    first = await list_log(store, last)
+    assert await list_log(store, last) is first
+    assert store.listed == 2 * versions
+
+    monkeypatch.setattr("tailer.stores.local.SETTLED_S", -1.0)
+    store.listed = 0
+    first = await list_log(store, last)
+    assert await list_log(store, last) is first
+    assert store.listed == versions + min(versions, 128)
+
+    with (tmp_path / commit_name(versions - 1)).open("a") as file:
+        file.write("\n{}")
+    assert (await list_log(store, last)).commits[-1].size_bytes == 5
+    (tmp_path / commit_name(versions)).write_text("{}")
+    assert (await list_log(store, last)).latest == versions
+    (tmp_path / commit_name(0)).unlink()
+    assert [path.version for path in (await list_log(store, last)).commits] == list(range(1, versions + 1))
+
+
+@pytest.mark.anyio
+async def test_a_listing_is_made_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An early commit that is written over does not change the folder."""
+    monkeypatch.setattr("tailer.stores.local.SETTLED_S", -1.0)
+    times_s = [0.0]
+    store, last = Counted(tmp_path, 200), LastListing(lambda: times_s[-1])
+    first = await list_log(store, last)
+    with (tmp_path / commit_name(0)).open("a") as file:
+        file.write("\n{}")
+    assert await list_log(store, last) is first
+    times_s.append(REUSE_S)
+    assert (await list_log(store, last)).commits[0].size_bytes == 5
+    last.forget()
+    assert (await list_log(store, last)).commits[0].size_bytes == 5

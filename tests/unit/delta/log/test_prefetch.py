@@ -109,7 +109,7 @@ async def test_a_backlog_that_grows_is_listed_again() -> None:
 
 async def test_large_commits_are_not_held_ahead() -> None:
     def path(version: int, size_bytes: int) -> LogPath:
-        return LogPath(version, LogFileKind.COMMIT, commit_name(version), 1, size_bytes=size_bytes)
+        return LogPath(version, LogFileKind.COMMIT, ObjectMeta(commit_name(version), size_bytes, 1))
 
     many = [path(version, 10) for version in range(100)]
     assert window(many) == many[:WINDOW_FILES]
@@ -123,7 +123,7 @@ async def test_large_commits_are_not_held_ahead() -> None:
 
 
 async def test_the_results_before_the_first_error() -> None:
-    paths = [LogPath(version, LogFileKind.COMMIT, commit_name(version), 1) for version in range(6)]
+    paths = [LogPath(version, LogFileKind.COMMIT, ObjectMeta(commit_name(version), 0, 1)) for version in range(6)]
 
     async def read(path: LogPath) -> int:
         await anyio.sleep(0.01 * (6 - path.version))
