@@ -12,7 +12,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +26,12 @@ from anyio.lowlevel import RunVar, current_token
 if TYPE_CHECKING:
     from watchfiles import Change
 
-__all__ = ["LOOK_S", "LocalWake", "TimerWake", "Wake"]
+__all__ = ["ACTIVE_S", "LOOK_S", "LocalWake", "Pace", "TimerWake", "Wake"]
 
 LOOK_S: Final = 1.0
+STEP_MS: Final = 2
+QUIET_STEP_S: Final = 0.008
+ACTIVE_S: Final = 30.0
 _END_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -136,6 +140,29 @@ class _Watched:
     notified: bool = False
 
 
+class Pace:
+    """The `event` that ends a watch, which asks for it in each step. In a quiet time, the answer takes a while.
+
+    Steps are so short that nobody waits for them, and cost almost a hundredth of a processor. After `ACTIVE_S` without
+    a change, the event is waited for in each step: that costs little, and notices come some milliseconds later.
+    """
+
+    def __init__(self, event: threading.Event, clock: Callable[[], float] = time.monotonic) -> None:
+        self._event = event
+        self._clock = clock
+        self._changed_s = clock()
+
+    def note_change(self) -> None:
+        """Begin an active time."""
+        self._changed_s = self._clock()
+
+    def is_set(self) -> bool:
+        """Return whether the event is set."""
+        if self._clock() - self._changed_s < ACTIVE_S:
+            return self._event.is_set()
+        return self._event.wait(QUIET_STEP_S)
+
+
 class _FolderWatch:
     """The watch of all folders that the wakes of one event loop wait for. Made in that loop."""
 
@@ -147,6 +174,7 @@ class _FolderWatch:
         self._refused: frozenset[str] = frozenset()
         self._changed = threading.Event()
         self._over = threading.Event()
+        self._pace = Pace(self._changed)
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for work, name in ((self._listen, "notifications"), (self._look, "folders"))
@@ -209,15 +237,15 @@ class _FolderWatch:
                     watched.notified = False  # what changes before the watch begins is left to the look
             try:
                 # A step is the wait for the rest of a burst, and the interval of checks of the event. A new file is a
-                # burst by itself, so it is short.
+                # burst by itself, so both are short.
                 for changes in watch(
                     *paths,
                     watch_filter=None,
                     recursive=False,
-                    step=10,
-                    debounce=20,
+                    step=STEP_MS,
+                    debounce=2 * STEP_MS,
                     rust_timeout=0,
-                    stop_event=self._changed,
+                    stop_event=self._pace,
                     raise_interrupt=False,
                 ):
                     self._notify(changes)
@@ -239,6 +267,7 @@ class _FolderWatch:
             _log.warning(text, news[0], more, reason, LOOK_S)
 
     def _notify(self, changes: Iterable[tuple["Change", str]]) -> None:
+        self._pace.note_change()
         news: set[LocalWake] = set()
         with self._lock:
             for change, path in changes:

@@ -16,7 +16,7 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 from watchfiles.main import watch
 
 from tailer.delta.log.listing import COMMIT_FILE
-from tailer.stores.wakeup import LOOK_S, LocalWake, TimerWake, Wake
+from tailer.stores.wakeup import ACTIVE_S, LOOK_S, LocalWake, Pace, TimerWake, Wake
 from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio
@@ -284,3 +284,34 @@ async def rung_by(wakes: dict[Path, LocalWake], written: Path) -> set[Path]:
         await anyio.sleep(1.5 * LOOK_S)
         group.cancel_scope.cancel()
     return rung
+
+
+class Waits(threading.Event):
+    """An event that records how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits_s.append(timeout)
+        return self.is_set()
+
+
+def test_steps_are_short_while_files_change_and_long_in_a_quiet_time() -> None:
+    times_s, event = [0.0], Waits()
+    pace = Pace(event, lambda: times_s[-1])
+    assert (pace.is_set(), event.waits_s) == (False, [])
+    times_s.append(ACTIVE_S)
+    assert (pace.is_set(), len(event.waits_s)) == (False, 1)
+    pace.note_change()
+    assert (pace.is_set(), len(event.waits_s)) == (False, 1)
+    event.set()
+    assert pace.is_set()
+
+
+def test_a_quiet_watch_ends_when_it_should() -> None:
+    event = threading.Event()
+    pace = Pace(event, iter([0.0, ACTIVE_S]).__next__)
+    event.set()
+    assert pace.is_set()
