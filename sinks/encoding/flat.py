@@ -8,7 +8,7 @@ they write one (`encoded_ahead`).
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import chain, islice
@@ -77,10 +77,13 @@ def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield rows.slice(start, step)
 
 
-def encoded_ahead(encode: Callable[[Part], Encoded], parts: Iterable[Part], at_once: int = 1) -> Iterator[Encoded]:
+def encoded_ahead(
+    encode: Callable[[Part], Encoded], parts: Iterable[Part], at_once: int = 1
+) -> Generator[Encoded, None, None]:
     """Yield what `encode` makes of each part, in order, while the next `at_once` are encoded.
 
-    With `at_once` 1, a part is encoded after the one before it. An error is raised at its place.
+    With `at_once` 1, a part is encoded after the one before it. An error is raised at its place. Whoever leaves early
+    must close it, so that no thread is at work with an encoder that has a state.
     """
     rest = iter(parts)
     first = list(islice(rest, 2))
@@ -95,7 +98,6 @@ def encoded_ahead(encode: Callable[[Part], Encoded], parts: Iterable[Part], at_o
             waiting.extend(_threads().submit(encode, part) for part in islice(rest, 1))
             yield encoded
     finally:
-        # An encoder may have a state, so nobody is left at work with it.
         wait([future for future in waiting if not future.cancel()])
 
 

@@ -10,6 +10,7 @@ them: they are in the next transaction, and are read again after a crash.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final, TypeVar
 
@@ -103,9 +104,10 @@ class KafkaTransaction:
             last = self._last or encoder.pending
             if last is not None and (last.version, last.task) != (batch.version, batch.task):
                 self._flush()
-            for piece, messages in encoded_ahead(partial(_encoded, encoder), _pieces(batch)):
-                self._send_rows(piece, messages)
-                self._last = piece
+            with closing(encoded_ahead(partial(_encoded, encoder), _pieces(batch))) as encoded:
+                for piece, messages in encoded:
+                    self._send_rows(piece, messages)
+                    self._last = piece
 
     def _announce(self, event: ControlEvent) -> None:
         self._flush()

@@ -72,5 +72,5 @@ def test_nobody_is_left_at_work() -> None:
     found = encoded_ahead(encode, range(5), 2)
     assert next(found) == 0
     assert working.wait(5)
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert not working.is_set()
