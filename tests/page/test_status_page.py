@@ -163,6 +163,14 @@ def test_events(browser: Browser) -> None:
         time.sleep(1.5)
         with page(browser, address) as opened:
             expect(opened.locator("#events li").nth(0)).to_contain_text("paused after streaming: an operator paused it")
+            opened.get_by_label("Find").fill("users")
+            expect(opened.locator("#events li")).to_have_text("None of these pipelines.")
+            opened.get_by_label("Find").fill("orders")
+            expect(opened.locator("#events li")).to_have_count(1)
+            address_before = opened.url
+            opened.get_by_role("link", name="Latest events").click()
+            expect(opened.locator("#events-title")).to_be_focused()
+            assert opened.url == address_before
 
 
 def test_by_keyboard(browser: Browser) -> None:

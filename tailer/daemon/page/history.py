@@ -2,7 +2,7 @@
 
 Every `STEP_S` seconds the lag and the new rows of each pipeline are kept, for `KEPT_S` seconds: 12 KB a pipeline. Its
 changes of state are found by looking every second, so a state that lasts less may be missed. That a healthy table
-becomes idle, or busy again, is no event.
+becomes idle, or busy again, is no event, and neither is a start that goes well: 500 of them would hide the others.
 
 `GET /history` has the past of all pipelines in at most `COARSE` points each, since the daemon began, and
 `GET /history?pipeline=NAME` that of one in full::
@@ -36,8 +36,9 @@ STEP_S: Final = 15
 KEPT_S: Final = 6 * 3600
 COARSE: Final = 48
 EVENTS: Final = 200
-# Changes between these are no news.
+# Changes between these are no news, and those from the others below to any of these only after an event.
 _QUIET: Final = frozenset({PipelineState.STREAMING, PipelineState.IDLE})
+_BEGINNING: Final = frozenset({PipelineState.STARTING, PipelineState.SNAPSHOT, PipelineState.CATCHING_UP})
 _LOOK_S: Final = 1.0
 _POINTS: Final = KEPT_S // STEP_S
 
@@ -89,6 +90,7 @@ class History:
         self._sampled_s = clock()
         self._kept: dict[str, _Kept] = {}
         self._states: dict[str, PipelineState] = {}
+        self._unsettled: set[str] = set()  # those with an event that is not over
         self._events: deque[Event] = deque(maxlen=EVENTS)
 
     async def run(self) -> None:
@@ -105,8 +107,14 @@ class History:
             state = each.state
             before = self._states.get(each.name, state)
             self._states[each.name] = state
-            if before is not state and not {before, state} <= _QUIET:
+            if before is state or {before, state} <= _QUIET:
+                continue
+            begins = before in _BEGINNING and state in _BEGINNING | _QUIET
+            if not begins or each.name in self._unsettled:
                 self._events.appendleft(Event(at, each.name, state, before, each.why))
+                self._unsettled.add(each.name)
+            if state in _QUIET:
+                self._unsettled.discard(each.name)
         if now_s - self._sampled_s >= STEP_S:
             self._sampled_s = now_s
             self._sample()

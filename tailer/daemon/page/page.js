@@ -79,7 +79,10 @@ function order(one, other) {
 }
 
 function matches(found) {
-  if (view.states.size && !view.states.has(found.state)) return false;
+  return (!view.states.size || view.states.has(found.state)) && isFound(found);
+}
+
+function isFound(found) {
   const text = [found.name, found.table, found.sink, found.state, found.why].join(" ").toLowerCase();
   return view.find.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
@@ -215,11 +218,11 @@ async function showDetails(name) {
   if (made.asked && Date.now() - made.asked < HISTORY_MS) return;
   made.asked = Date.now();
   const past = await ask(`/history?pipeline=${encodeURIComponent(name)}`);
-  const points = past && past.pipelines[name];
+  const known = past && past.pipelines[name], points = known && known.lag_s.length > 1 ? known : null;
   made.plots.replaceChildren(...(points ? [
     plot("Lag", points.lag_s, past.step_s, span),
     plot(`Rows per ${past.step_s} s`, points.rows, past.step_s, number),
-  ] : [element("p", { textContent: "Plots begin about 15 seconds after the start of the daemon." })]));
+  ] : [element("p", { textContent: "Plots begin about half a minute after the start of the daemon." })]));
 }
 
 function toggle(name) {
@@ -250,6 +253,7 @@ function show() {
   const all = status.pipelines.length;
   put($("count"), found.length === all ? plural(all, "pipeline") : `${number(found.length)} of ${plural(all, "pipeline")}`);
   $("empty").hidden = found.length > 0 || all === 0;
+  showEvents();
   showSummary();
   showSort();
 }
@@ -286,12 +290,15 @@ function showSort() {
 }
 
 function showEvents() {
-  const items = history_.events.slice(0, 50).map((each) => element("li", {},
+  if (!history_) return;
+  const shown = new Set(view.find && status ? status.pipelines.filter(isFound).map((each) => each.name) : []);
+  const events = history_.events.filter((each) => !view.find || shown.has(each.pipeline));
+  const items = events.slice(0, 50).map((each) => element("li", {},
     element("time", { dateTime: each.at, textContent: clock(each.at), title: new Date(each.at).toLocaleString() }),
     element("b", { textContent: each.pipeline }),
     element("span", {}, element("span", { className: `state ${each.state}`, textContent: label(each.state) }),
       ` after ${label(each.before)}${each.why ? `: ${each.why}` : ""}`)));
-  if (!items.length) items.push(element("li", { textContent: "No pipeline has changed its state since the daemon began." }));
+  if (!items.length) items.push(element("li", { textContent: view.find ? "None of these pipelines." : "No pipeline has failed, fallen behind or been paused since the daemon began." }));
   const made = element("ol", {}, ...items);
   if (made.textContent !== $("events").textContent) $("events").replaceChildren(...items);
 }
@@ -363,6 +370,11 @@ $("find").addEventListener("input", () => { view.find = $("find").value.trim(); 
 $("sort").addEventListener("change", () => { view.down = Boolean(DESCENDING[$("sort").value]); view.sort = $("sort").value; remember(); });
 $("clear").addEventListener("click", () => { view.find = $("find").value = ""; view.states.clear(); remember(); $("find").focus(); });
 for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => sortBy(button.dataset.sort));
+// The address keeps the view, so a link to a part of the page must not change it.
+for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", (event) => {
+  event.preventDefault();
+  document.querySelector(link.hash).focus();
+});
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("find").focus(); }
   if (event.key === "Escape" && document.activeElement === $("find")) { $("find").value = view.find = ""; remember(); }

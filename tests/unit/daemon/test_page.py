@@ -117,6 +117,39 @@ def test_events(clock: Clock) -> None:
     assert len(found.events) == EVENTS
 
 
+def test_a_start_that_goes_well_is_no_event(clock: Clock) -> None:
+    status = PipelineStatus("page-start", clock=clock)
+    history = History([status], clock)
+    history.look()
+
+    def begin() -> None:
+        status.note_start()
+        history.look()
+        status.note_work(1, 0, 10)
+        history.look()
+        status.note_commit(Committed(Position.end(1), {}))
+        status.note_caught_up(1)
+        history.look()
+
+    def states() -> list[str]:
+        """Return the states of the events, newest first."""
+        found = history.report()
+        assert found is not None
+        return [event.state.value for event in found.events]
+
+    begin()
+    assert states() == []
+    clock.now_s += 10
+    status.note_stop(SinkUnavailable("kafka", "no broker"))
+    history.look()
+    begin()  # after an event, it is worth knowing
+    assert states() == ["streaming", "catching_up", "starting", "stopped"]
+    begin()
+    status.note_pause()
+    history.look()
+    assert states()[:2] == ["paused", "streaming"]
+
+
 def test_pipelines_come_and_go(clock: Clock) -> None:
     pipelines = [pipeline("page-d", clock)]
     history = History(pipelines, clock)
