@@ -198,6 +198,7 @@ class DataLoss:
         gap = undeliverable.gap(plan.table_id, point.version, plan.version - 1, snapshot=False)
         reason = f"{gap.reason}; the changes of version {plan.version} are its net difference from version {before}"
         _log.warning("%s: %s", self._name, reason)
+        self._status.note_work(plan.version, None, 0)
         await session.net(replace(gap, reason=reason), plan, None)
         self._forget()
         return ResumePoint(plan.version + 1, knows_columns=True)
@@ -232,6 +233,7 @@ class DataLoss:
                     return None
                 gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
                 undeliverable.snapshot = version
+                self._status.note_snapshot(version)
                 await session.resnapshot(gap, page, pages)
                 return version + 1
         raise undeliverable.error

@@ -158,6 +158,7 @@ class Pipeline:
         if not (isinstance(self._table, NetDifferences) and isinstance(session, AnnouncesGaps)):
             reason = f"a part of its net difference from version {point.net_from} was delivered"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
+        self._retries.status.note_work(point.version, None, 0)
         await session.net(None, await self._table.net_plan(point.net_from, point.version), point.after)
         return True
 

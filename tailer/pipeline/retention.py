@@ -96,6 +96,11 @@ class Backlog:
             self._oldest_s = oldest_ms / 1000
         self._planned.append((last, size_bytes))
 
+    def await_snapshot(self, version: int, now_s: float) -> None:
+        """Note that all rows of `version` are due."""
+        self.latest = max(self.latest or 0, version)
+        self.due_since_s = now_s if self.due_since_s is None else self.due_since_s
+
     def deliver(self, position: Position) -> None:
         """Remove the versions that are complete at `position`."""
         self.position = position

@@ -269,7 +269,7 @@ class PipelineStatus:
         """Note that all rows of `version` are delivered next."""
         before = self.state
         self._work = _Work.SNAPSHOT
-        self.backlog.latest = max(self.backlog.latest or 0, version)
+        self.backlog.await_snapshot(version, self._clock())
         self._moved(before)
 
     def note_work(self, last: int, oldest_ms: int | None, size_bytes: int) -> None:

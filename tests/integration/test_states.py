@@ -147,6 +147,9 @@ def test_every_state_and_every_order(config: Path) -> None:
                 client.order("refused", "skip")
             with pytest.raises(ConfigError, match="not stopped by lost changes: there is nothing to skip"):
                 client.order("missing", "skip")
+            client.order("large", "resnapshot")
+            write_deltalake(config.parent / "large", pa.table({"id": pa.array([-1], pa.int64())}), mode="append")
+            until(watcher.passed("large", "streaming", "snapshot", "streaming"))
             client.order("quiet", "resnapshot")
             behind.insert(-2)
             until(lambda: len(filed(config.parent / "out" / "quiet")) >= 1000 * BACKLOG + 2)
@@ -158,7 +161,7 @@ def test_every_state_and_every_order(config: Path) -> None:
             watcher.stop()
         assert not watcher.wrong
         assert filed(config.parent / "out" / "behind")[-2:] == [(BACKLOG, "insert", -1), (BACKLOG + 1, "insert", -2)]
-        assert len(filed(config.parent / "out" / "large")) == SNAPSHOT_ROWS
+        assert len(filed(config.parent / "out" / "large")) == SNAPSHOT_ROWS + 1 + SNAPSHOT_ROWS + 1  # and the gap
 
 
 @pytest.mark.parametrize("in_time", [True, False], ids=["in time", "cancelled"])

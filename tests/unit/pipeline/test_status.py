@@ -40,6 +40,17 @@ def committed(version: int, **rows: int) -> Committed:
     return Committed(Position.end(version), rows, 100, 0.5)
 
 
+def test_a_snapshot_that_is_ordered_later_is_a_backlog(status: PipelineStatus, clock: Clock) -> None:
+    status.note_caught_up(4)
+    clock.now_s += 7
+    assert (status.lag_s, status.backlog.versions) == (0, 0)
+    status.note_snapshot(5)
+    assert (status.state, status.lag_s, status.backlog.versions) == (S.SNAPSHOT, 7, 1)
+    status.note_commit(committed(5, insert=10))
+    status.note_caught_up(5)
+    assert (status.state, status.lag_s) == (S.STREAMING, 0)
+
+
 def test_every_state(status: PipelineStatus, clock: Clock) -> None:
     assert (status.state, status.since_s) == (S.STARTING, clock.now_s)
     status.note_snapshot(3)
