@@ -127,7 +127,7 @@ class Lifecycle:
 
     def resume(self) -> None:
         """Begin a run, if none is running; after a pause that has not come about yet, once it has."""
-        self._again = self._paused and self._running is not None
+        self._again = self._running is not None and (self._paused or self._again)
         self._paused = False
         if self._running is None:
             self._news.set()

@@ -220,3 +220,21 @@ def test_a_drain_finishes_a_large_transaction_and_says_so(tmp_path: Path) -> Non
     assert watcher.draining == {"large"}
     delivered = len(filed(tmp_path / "out" / "large"))
     assert delivered == SNAPSHOT_ROWS
+
+
+def test_resumed_twice_before_the_pause_has_come_about(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "large", pa.table({"id": pa.array(range(SNAPSHOT_ROWS), pa.int64())}))
+    config = configured(tmp_path, {"large": ("large", files("large"), "")})
+    with background("run", config, "--log-format", "text") as daemon:
+        watcher, way = Watcher(metrics_address(daemon)), httpx2.HTTPTransport(uds=str(config.with_suffix(".sock")))
+        try:
+            with httpx2.Client(transport=way, base_url="http://daemon") as client:
+                until(watcher.passed("large", "catching_up"))
+                answers = [client.post(f"/pipelines/large/{verb}") for verb in ("pause", "resume", "resume")]
+            assert [each.json()["message"] for each in answers[1:]] == ["large runs"] * 2
+            until(watcher.passed("large", "catching_up", "streaming"))
+        finally:
+            watcher.stop()
+        write_deltalake(tmp_path / "large", pa.table({"id": pa.array([-1], pa.int64())}), mode="append")
+        until(lambda: len(filed(tmp_path / "out" / "large")) == SNAPSHOT_ROWS + 1)
+    assert watcher.draining == {"large"}

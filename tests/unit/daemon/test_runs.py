@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from itertools import product
 
 import anyio
 import pytest
@@ -101,3 +102,20 @@ async def test_pausing_and_resuming_in_every_order() -> None:
         lifecycle.resume()  # of one that runs
         lifecycle.end("the test ends")
     assert scripted.made == 4
+
+
+@pytest.mark.parametrize("orders", [each for count in (1, 2, 3, 4) for each in product("pr", repeat=count)])
+async def test_the_last_of_several_orders_counts(orders: tuple[str, ...]) -> None:
+    """They come while the run that was there at the first of them finishes its transaction."""
+    scripted = Scripted(*[None] * 3)
+    lifecycle, status = scripted.lifecycle, scripted.status
+    async with anyio.create_task_group() as group:
+        group.start_soon(lifecycle.run, lambda _stopped: None)
+        await become(lambda: lifecycle.is_running)
+        for order in orders:
+            lifecycle.pause() if order == "p" else lifecycle.resume()
+        await anyio.sleep(0.1)
+        assert lifecycle.is_running == (orders[-1] == "r")
+        assert status.state is (S.STARTING if orders[-1] == "r" else S.PAUSED)
+        assert scripted.made == 1 + ("p" in orders and orders[-1] == "r")
+        lifecycle.end("the test ends")
