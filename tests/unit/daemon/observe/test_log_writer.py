@@ -36,6 +36,7 @@ class Halting(io.StringIO):
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Halting]:
     """Standard error."""
     halting = Halting()
+    monkeypatch.setattr(log_writer, "FLUSH_S", 60.0)
     monkeypatch.setattr(log_writer, "sys", halting.system)
     yield halting
     halting.open.set()
