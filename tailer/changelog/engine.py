@@ -19,7 +19,7 @@ from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
-from tailer.engine.local import remaining
+from tailer.engine.local import LocalEngine, remaining
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
@@ -51,6 +51,7 @@ class ChangelogEngine:
         self._rules = rules
         self._report = report
         self._files = files
+        self._room = (engine.has_room,) if isinstance(engine, LocalEngine) else ()
         self._warned = False
 
     @property
@@ -77,7 +78,7 @@ class ChangelogEngine:
                 yield batches
             return
         async with _spill_files() as (bitmaps, preimages):
-            kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True))
+            kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), *self._room)
             plan = await self._refined(plan, bitmaps, preimages, kept)
             async with self._run_refined(plan, after, kept) as batches:
                 if not preimages:
@@ -96,8 +97,12 @@ class ChangelogEngine:
     async def _run_refined(
         self, plan: ChangePlan, after: Position | None, kept: KeptRows
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """Give the rows from memory if they are all there, else run the engine."""
-        if not kept.has_all(plan):
+        """Give the rows from memory if they are all there, else run the engine.
+
+        Any engine but a `LocalEngine` is run: it may be one that gives the rows of some tasks only.
+        """
+        if not (isinstance(self._engine, LocalEngine) and kept.has_all(plan)):
+            kept.forget()
             async with self._engine.run(plan, after) as batches:
                 yield batches
             return

@@ -82,7 +82,7 @@ class LocalEngine:
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads = self._threads[are_local]
         limiter = self._limiters.setdefault(are_local, CapacityLimiter(threads))
-        chunks = [_TaskChunk(chunk, limiter, self._files, self._has_room) for chunk in _split(tasks)]
+        chunks = [_TaskChunk(chunk, limiter, self._files, self.has_room) for chunk in _split(tasks)]
         async with AsyncExitStack() as stack:
             for chunk in chunks:
                 stack.callback(chunk.close)
@@ -93,7 +93,8 @@ class LocalEngine:
             ahead = threads // 2 + 1 if are_local else threads + 1
             yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, max(ahead, 2))))
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Return whether rows may be held that no consumer waits for."""
         return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
 
     async def _ordered(

@@ -5,7 +5,8 @@ deletion vectors, a version often has a few rows of large files, and to find the
 So the rows of such tasks, and of small files, are read with all columns the first time. Later they are given out from
 memory, as `tailer.read.execute` would yield them.
 
-If the rows take more than `KEPT_BYTES` together, all are forgotten, and tasks are executed again. Rows of other large
+If the rows take more than `KEPT_BYTES` together, or there is no room for them in the process, all are forgotten, and
+tasks are executed again. Rows of other large
 files, of change files and of Lance fragments are never kept.
 """
 
@@ -50,12 +51,17 @@ _IMAGES: Final = {TaskKind.DELETE: ChangeType.UPDATE_PREIMAGE, TaskKind.INSERT: 
 class KeptRows:
     """Reads tasks of `plans`, whose rows were not compared yet, by `execute`, or from memory.
 
+    `has_room`: whether rows may be kept; as soon as it returns False, all are forgotten.
+
     A task may ask for some of its columns, for the rows at some of its positions (`ChangeTask.include`), and for what
     is left of it after a comparison (`ChangeTask.refinement`). Not thread-safe.
     """
 
-    def __init__(self, plans: Sequence[ChangePlan], execute: ReadTask) -> None:
+    def __init__(
+        self, plans: Sequence[ChangePlan], execute: ReadTask, has_room: Callable[[], bool] = lambda: True
+    ) -> None:
         self._execute = execute
+        self._has_room = has_room
         tasks = [task for plan in plans for task in plan.tasks if _is_worth(task)]
         with_ids = {id(task.schema): _with_ids(task.schema) for task in tasks}
         self._whole = {
@@ -88,6 +94,10 @@ class KeptRows:
         """Return whether the rows of all tasks are in memory."""
         return all(_key(task) in self._kept for task in plan.tasks)
 
+    def forget(self) -> None:
+        """Free the memory; rows are read again from here on."""
+        self._whole, self._kept = {}, {}
+
     def _has_columns(self, task: ChangeTask, whole: ChangeTask) -> bool:
         """Return whether the columns of `task` are read from the file as those of `whole`."""
         key = _key(task)
@@ -107,8 +117,8 @@ class KeptRows:
         for batch in self._execute(whole):
             batches.append(batch)
             self._bytes += batch.size_bytes
-            if self._bytes > KEPT_BYTES:
-                self._whole, self._kept = {}, {}
+            if self._bytes > KEPT_BYTES or not self._has_room():
+                self.forget()
                 return False
         self._kept[key] = batches
         return True

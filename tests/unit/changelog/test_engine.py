@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
 from tailer.read.execute import execute
+from tailer.shards.assignment import TaskShards
 from tests.support.streams import become
 from tests.support.tables.log_files import parquet
 
@@ -43,9 +45,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> ChangePlan:
-    """Two files are rewritten as two: of 2000 rows every tenth is updated, 50 are deleted and 50 are new."""
+@pytest.fixture(params=[2**10, 2**21], ids=["kept", "read again"])
+def plan(tmp_path: Path, request: pytest.FixtureRequest) -> ChangePlan:
+    """Two files are rewritten as two: of 2000 rows every tenth is updated, 50 are deleted and 50 are new.
+
+    Rows of files of the smaller size are kept in memory.
+    """
     gone = {key: key for key in range(2000)}
     come = {key: -key if key % 10 == 5 else key for key in range(50, 2050)}
     order = sorted(come, key=lambda key: key * 7919 % 2053)
@@ -56,7 +61,7 @@ def plan(tmp_path: Path) -> ChangePlan:
         table = pa.table({"k": keys, "v": [values[key] for key in keys]})
         path = parquet(tmp_path / f"{index}.parquet", table, row_group_size=400)
         kind = TaskKind.DELETE if index < 2 else TaskKind.INSERT
-        tasks.append(ChangeTask("t", "id", 7, 1000, index, kind, str(path), 2**21, SCHEMA))
+        tasks.append(ChangeTask("t", "id", 7, 1000, index, kind, str(path), request.param, SCHEMA))
     return ChangePlan("t", "id", 7, 1000, "UPDATE", Regime.FILES, SCHEMA, tuple(tasks))
 
 
@@ -74,6 +79,18 @@ async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None 
             rows = zip(*(column.to_pylist() for column in columns), strict=True)
             seen += [(kind, batch.task, row, key) for kind, row, key in rows]
     return seen
+
+
+async def test_an_engine_that_runs_some_tasks_only(plan: ChangePlan) -> None:
+    """Each shard compares the version, and delivers the rows of its own tasks."""
+    whole = await run(ChangelogEngine(LocalEngine(1), BY_KEY), plan)
+    shards = [await run(ChangelogEngine(TaskShards(LocalEngine(1), shard, 3), BY_KEY), plan) for shard in range(3)]
+    assert sorted(chain(*shards)) == sorted(whole)
+
+
+async def test_without_room_nothing_is_kept(plan: ChangePlan) -> None:
+    whole = await run(ChangelogEngine(LocalEngine(1), BY_KEY), plan)
+    assert await run(ChangelogEngine(LocalEngine(1, ahead_bytes=0), BY_KEY), plan) == whole
 
 
 async def test_remaining_rows_and_reported_counts(plan: ChangePlan) -> None:
