@@ -17,7 +17,8 @@ _NAN: Final = {pa.float16(): 0x7E00, pa.float32(): 0x7FC00000, pa.float64(): 0x7
 def comparable(values: pa.Array) -> pa.Array:
     """Convert `values` to types that DuckDB accepts and whose sort keys are equal only for equal values.
 
-    Floating point numbers become their bits, Variants the texts that compare their values. Maps become lists of their
+    Floating point numbers become their bits, Variants the texts that compare their values. Times become numbers, but
+    for the types that Delta has: DuckDB rounds durations, and dates of milliseconds. Maps become lists of their
     entries, as a map may have duplicate keys.
     """
     kind = values.type
@@ -32,6 +33,8 @@ def comparable(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         is_nan = pc.is_nan(values.cast(pa.float32()) if pa.types.is_float16(kind) else values)
         return pc.if_else(is_nan, pa.scalar(_NAN[kind], _BITS[kind]), values.view(_BITS[kind]))
+    if _is_counted(kind):
+        return values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if pa.types.is_struct(kind):
         children = [comparable(child) for child in values.flatten()]
         names = [f"f{index}" for index in range(len(children))]
@@ -46,8 +49,14 @@ def comparable(values: pa.Array) -> pa.Array:
     return made.from_arrays(values.offsets, comparable(parts), mask=values.is_null())
 
 
+def _is_counted(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are counts of a unit of time that are compared as numbers."""
+    as_in_delta = pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    return bool(pa.types.is_temporal(kind) and not as_in_delta)
+
+
 def _needs_conversion(kind: pa.DataType) -> bool:
     children = (kind.field(index).type for index in range(kind.num_fields))
-    tests = pa.types.is_floating, pa.types.is_map, pa.types.is_dictionary, is_variant
+    tests = pa.types.is_floating, pa.types.is_map, pa.types.is_dictionary, is_variant, _is_counted
     converted = any(test(kind) for test in tests)
     return bool(converted) or any(map(_needs_conversion, children))

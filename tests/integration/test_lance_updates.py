@@ -55,6 +55,43 @@ def test_an_update_that_changes_no_value_is_no_change(dataset: lance.LanceDatase
     ]
 
 
+NOW_NS = 1_700_000_000_123_456_789
+CLOSE: list[tuple[pa.DataType, int, int]] = [
+    *((pa.timestamp(unit, zone), NOW_NS, NOW_NS + 1) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")),
+    *((pa.duration(unit), 2**60, 2**60 + 1) for unit in ("s", "ms", "us", "ns")),
+    (pa.duration("ns"), 0, -1),
+    *((kind, 1, 2) for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"))),
+    (pa.date64(), 0, 86_400_000),
+    (pa.date64(), 0, 1),
+]
+
+
+@pytest.mark.parametrize("stable", [True, False], ids=["stable ids", "addresses"])
+@pytest.mark.parametrize("vector", [False, True], ids=["plain", "vector"])
+@pytest.mark.parametrize(("kind", "old", "new"), CLOSE, ids=str)
+def test_the_smallest_difference_is_a_change(
+    tmp_path: Path, kind: pa.DataType, old: int, new: int, vector: bool, stable: bool
+) -> None:
+    """Values that are equal after rounding to microseconds are not taken for carry-overs."""
+
+    def rows(*counts: int) -> pa.Table:
+        values = pa.array(counts, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+        column = pa.FixedSizeListArray.from_arrays(values, 1) if vector else values
+        return pa.table({"id": range(len(counts)), "x": column})
+
+    lance.write_dataset(rows(old, old), path := tmp_path / "t", enable_stable_row_ids=stable)
+    lance.dataset(path).merge_insert("id").when_matched_update_all().execute(rows(new))
+    lance.write_dataset(rows(old, old), path, mode="overwrite")
+    for options in ({}, {"compute_updates": True, "key": ["id"]}):
+        found = [batch for batch in tailer.changes(path, start=2, **options) if len(batch)]  # type: ignore[arg-type]
+        ids = [(version, each) for batch in found for version, each in zip(*numbers(batch), strict=True)]
+        assert ids == [(2, 0), (2, 0), (3, 0), (3, 0)]
+
+
+def numbers(batch: pa.RecordBatch) -> tuple[list[int], list[int]]:
+    return batch["_commit_version"].to_pylist(), batch["id"].to_pylist()
+
+
 def test_it_is_delivered_where_carry_overs_are_kept(dataset: lance.LanceDataset) -> None:
     expected = [*pair(dataset, 2, 2), *pair(dataset, 3, 3), *pair(dataset, 4, 1, 2)]
     assert sorted(changes(dataset, carryovers="keep")) == expected
