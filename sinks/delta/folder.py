@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -53,11 +53,14 @@ class TargetFolder:
         if os.path.isfile(self._path):  # noqa: PTH113 - Path.is_file raises where a folder above cannot be entered
             self.reject(f"{self._path} is a file, not a folder", "Give the folder of a Delta table, or a new one.")
         try:
+            with suppress(TableNotFoundError):
+                return DeltaTable(self._path, storage_options=_plain(login))
+            if self._store is None and not holds_table(Path(self._path)):
+                return None
+            # It was created in between, or its log is broken.
             return DeltaTable(self._path, storage_options=_plain(login))
         except TableNotFoundError as error:
-            if self._store is not None or holds_table(Path(self._path)):
-                self.reject(f"{self._path}: {first_line(error)}", "Restore the table's log, or choose another path.")
-            return None
+            self.reject(f"{self._path}: {first_line(error)}", "Restore the table's log, or choose another path.")
         except Exception as error:
             raise self.failure(error) from error
 
