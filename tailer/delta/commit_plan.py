@@ -1,5 +1,7 @@
 """One commit file, read and planned in one call of a worker thread."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -7,7 +9,7 @@ from tailer.delta.changes import plan_changes
 from tailer.delta.log.actions import CdcFile, FileAction, scan_commit
 from tailer.delta.log.commit_file import CommitContent, CommitFile
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ChangesUnavailable, LogCorrupt
+from tailer.errors import ChangesUnavailable, LogCorrupt, StorageError
 from tailer.plan import ChangePlan
 from tailer.stores.port import ObjectMeta, OpenObject
 
@@ -16,13 +18,17 @@ __all__ = ["CommitPlanner", "PlannedCommit"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline."""
+    """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline.
+
+    `predecessor`: the file of the commit before it, as it was found afterwards; None: not looked for, or not found.
+    """
 
     file: CommitFile
     is_ended: bool
     error: LogCorrupt | None
     state: Snapshot | None = None
     plan: ChangePlan | None = None
+    predecessor: ObjectMeta | None = None
 
     @property
     def outcome(self) -> tuple[Snapshot, ChangePlan]:
@@ -40,7 +46,7 @@ class CommitPlanner:
 
     `before`: the state it applies to; None for the table's first commit. `is_early`: whether that already includes the
     commit's metadata. `managed`: whether a catalog manages the table. `allowed_roots`: as for
-    `plan_changes`.
+    `plan_changes`. `stat`: looks for the file of the commit before; None: nobody asks for it.
     """
 
     uri: str
@@ -49,6 +55,7 @@ class CommitPlanner:
     is_early: bool
     managed: bool
     allowed_roots: tuple[str, ...]
+    stat: Callable[[], ObjectMeta] | None = None
 
     def plan(self, opened: OpenObject) -> PlannedCommit:
         """Read the commit file to its end, also a damaged one, and plan it.
@@ -61,7 +68,14 @@ class CommitPlanner:
         except LogCorrupt as error:
             content.read_all()
             return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, error)
-        return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, None, state, plan)
+        file = CommitFile(opened.meta, content.digest)
+        return PlannedCommit(file, content.is_ended, None, state, plan, self._predecessor())
+
+    def _predecessor(self) -> ObjectMeta | None:
+        if self.stat is not None:
+            with suppress(StorageError):  # asked for again, and reported then
+                return self.stat()
+        return None
 
     def _planned(self, content: CommitContent, meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
         file = cast("BinaryIO", content)

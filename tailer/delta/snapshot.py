@@ -11,6 +11,8 @@ the version at which a reader started (invariant 4).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from operator import add
 from typing import Final, Self
 
 import pyarrow as pa
@@ -120,7 +122,7 @@ class Snapshot:
 
 def _clock_ms(modified_ms: Sequence[int]) -> int:
     """Return the monotonic time of the last commit file: each counts as later than its predecessor."""
-    return max((ms + later for later, ms in enumerate(reversed(modified_ms))), default=0)
+    return max(map(add, reversed(modified_ms), count()), default=0)
 
 
 def _folded(configuration: Mapping[str, str | None]) -> dict[str, str]:

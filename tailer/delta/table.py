@@ -48,7 +48,7 @@ from tailer.errors import (
 )
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.port import ObjectStore, in_thread, stays
+from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
 
 __all__ = ["PAGE_FILES", "DeltaTableLog"]
@@ -75,6 +75,7 @@ class DeltaTableLog:
         self._history = TableHistory(store, self._log, catalog is not None)
         self._commits = CommitPrefetch(store, self._log, is_on=store.is_atomic and catalog is None)
         self._quiet = QuietLog(store, catalog is not None)
+        self._stat_now = store.stat_now if isinstance(store, BlockingScans) else None
         self._allowed_roots = allowed_roots
         self._next = 0
         self._state: Snapshot | None = None
@@ -177,7 +178,7 @@ class DeltaTableLog:
             if await self._is_whole(found):
                 break
         state, plan = found.outcome
-        await self._check_predecessor(found.file)
+        await self._check_predecessor(found.file, found.predecessor)
         self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
         self._next += 1
         self._quiet.found()
@@ -248,8 +249,11 @@ class DeltaTableLog:
                 return file
 
     def _planner(self) -> CommitPlanner:
+        stat, read = None, self._predecessor
+        if read is not None and not self._managed and self._stat_now is not None:
+            stat = partial(self._stat_now, read.meta.name)
         return CommitPlanner(
-            self.uri, self._next, self._state, self._state_is_early, self._managed, self._allowed_roots
+            self.uri, self._next, self._state, self._state_is_early, self._managed, self._allowed_roots, stat
         )
 
     async def _is_whole(self, planned: PlannedCommit) -> bool:
@@ -282,10 +286,12 @@ class DeltaTableLog:
     def _no_tags(self, where: str) -> ConfigError:
         return ConfigError(where, f"{self.uri} is a Delta table, which has no tags", "Give a version or a timestamp.")
 
-    async def _check_predecessor(self, successor: CommitFile) -> None:
-        """Raise unless the predecessor of `successor` is the file that was read, or has been cleaned up since."""
+    async def _check_predecessor(self, successor: CommitFile, found: ObjectMeta | None) -> None:
+        """Raise unless the predecessor, last `found` so, is the file that was read, or has been cleaned up since."""
         read = self._predecessor
         if read is None or self._managed:  # a catalog reports a replaced table itself
+            return
+        if found == read.meta:
             return
         listed = self._commits.listed
         if (listed(self._next - 1), listed(self._next)) == (read.meta, successor.meta):

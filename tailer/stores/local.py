@@ -52,7 +52,7 @@ class LocalStore:
 
     async def stat(self, name: str) -> ObjectMeta:
         """See `ObjectStore.stat`."""
-        return await to_thread.run_sync(self._look, name)
+        return await to_thread.run_sync(self.stat_now, name)
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         """See `ObjectStore.list`."""
@@ -100,10 +100,11 @@ class LocalStore:
 
         return self.scan_now(name, whole)
 
-    def _look(self, name: str) -> ObjectMeta:
-        path = self.root / name
+    def stat_now(self, name: str) -> ObjectMeta:
+        """See `BlockingScans.stat_now`."""
+        path = f"{self._folder}/{name}"
         with _translated(path):
-            found = path.stat()
+            found = os.stat(path)  # noqa: PTH116 - as fast as can be
         return ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def _scan(self, prefix: str, start_after: str) -> Objects:

@@ -145,6 +145,10 @@ class BlockingScans(Protocol):
         """Call `work` with an open object in this thread. Raises as `ObjectStore.scan`."""
         ...
 
+    def stat_now(self, name: str) -> ObjectMeta:
+        """Return an object's metadata. Raises as `ObjectStore.stat`."""
+        ...
+
 
 @runtime_checkable
 class MarkedFolders(Protocol):
