@@ -75,7 +75,7 @@ class DeltaTableLog:
         self._history = TableHistory(store, self._log, catalog is not None)
         self._commits = CommitPrefetch(store, self._log, is_on=store.is_atomic and catalog is None)
         self._quiet = QuietLog(store, catalog is not None)
-        self._stat_now = store.stat_now if isinstance(store, BlockingScans) else None
+        self._stat_now = store.stat_now if isinstance(store, BlockingScans) and not self._managed else None
         self._allowed_roots = allowed_roots
         self._next = 0
         self._state: Snapshot | None = None
@@ -128,7 +128,7 @@ class DeltaTableLog:
                     raise VersionAhead(self.uri, start.value, listing.latest, is_start=True)
                 return StartPoint(start.value)
             case StartKind.TAG:
-                raise self._no_tags("start")
+                raise _no_tags(self.uri, "start")
             case StartKind.TIMESTAMP:
                 return StartPoint(await (await self._history.clock(listing)).first_at_or_after(start.value))
 
@@ -143,7 +143,7 @@ class DeltaTableLog:
             case StartKind.EARLIEST:
                 return listing.earliest
             case StartKind.TAG:
-                raise self._no_tags("end")
+                raise _no_tags(self.uri, "end")
         return listing.latest
 
     async def seek(self, version: int) -> pa.Schema | None:
@@ -154,8 +154,8 @@ class DeltaTableLog:
         if version <= listing.latest and not has_commit(listing, version):
             raise await self._history.version_gone(version)
         self._state, self._state_is_early = await self._history.state_before(listing, version)
-        before = [path for path in listing.commits if path.version == version - 1]
-        self._predecessor = CommitFile(before[0].meta, None) if before else None
+        before = (CommitFile(path.meta, None) for path in listing.commits if path.version == version - 1)
+        self._predecessor = next(before, None)
         if self._snapshot == version - 1:
             self._predecessor = self._newest
         self._snapshot, self._newest = None, self._predecessor
@@ -249,9 +249,8 @@ class DeltaTableLog:
                 return file
 
     def _planner(self) -> CommitPlanner:
-        stat, read = None, self._predecessor
-        if read is not None and not self._managed and self._stat_now is not None:
-            stat = partial(self._stat_now, read.meta.name)
+        read, stat_now = self._predecessor, self._stat_now
+        stat = partial(stat_now, read.meta.name) if read is not None and stat_now is not None else None
         return CommitPlanner(
             self.uri, self._next, self._state, self._state_is_early, self._managed, self._allowed_roots, stat
         )
@@ -283,15 +282,10 @@ class DeltaTableLog:
         if self._next <= listing.latest and not has_commit(listing, self._next):
             raise await self._history.version_gone(self._next)
 
-    def _no_tags(self, where: str) -> ConfigError:
-        return ConfigError(where, f"{self.uri} is a Delta table, which has no tags", "Give a version or a timestamp.")
-
     async def _check_predecessor(self, successor: CommitFile, found: ObjectMeta | None) -> None:
         """Raise unless the predecessor, last `found` so, is the file that was read, or has been cleaned up since."""
         read = self._predecessor
-        if read is None or self._managed:  # a catalog reports a replaced table itself
-            return
-        if found == read.meta:
+        if read is None or self._managed or found == read.meta:  # a catalog reports a replaced table itself
             return
         listed = self._commits.listed
         if (listed(self._next - 1), listed(self._next)) == (read.meta, successor.meta):
@@ -311,5 +305,8 @@ class DeltaTableLog:
             self._history.forget()
             found = await self.ids(self._next - 1)
             if self._state.metadata.id not in found:
-                other = found[0] if found else "unknown"
-                raise TableReplaced(self.uri, self._next, self._state.metadata.id, other)
+                raise TableReplaced(self.uri, self._next, self._state.metadata.id, next(iter(found), "unknown"))
+
+
+def _no_tags(uri: str, where: str) -> ConfigError:
+    return ConfigError(where, f"{uri} is a Delta table, which has no tags", "Give a version or a timestamp.")

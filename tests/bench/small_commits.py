@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 
 from tests.support.tables.log_files import metadata, protocol, schema_string
 
-__all__ = ["ROWS", "write_commits"]
+__all__ = ["ROWS", "write_checkpoint", "write_commits"]
 
 ROWS: Final = 10  # of a commit's file
+_GROUP: Final = 50_000  # files in a row group of a checkpoint
 _TIME_MS: Final = 1_700_000_000_000
+_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 _SCHEMA: Final = schema_string(id="long", name="string", amount="double")
 
 
@@ -25,16 +27,65 @@ def write_commits(path: Path, versions: int, with_rows: bool = True) -> Path:
             pq.write_table(_rows(version), path / name, compression="snappy")
             size_bytes = (path / name).stat().st_size
         lines = [_info(version), _add(version, name, size_bytes)]
-        lines += [protocol(), metadata(_SCHEMA)] if version == 0 else []
+        lines += [protocol(), _metadata()] if version == 0 else []
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         (path / "_delta_log" / f"{version:020d}.json").write_text(text)
     return path
+
+
+def write_checkpoint(path: Path, files: int) -> Path:
+    """Write a log of a checkpoint of so many files at version 10, without them, and 100 appends after it."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    state = [protocol(), _metadata()]
+    schema = pa.schema({"protocol": _PROTOCOL, "metaData": _METADATA, "add": _ADD})
+    with pq.ParquetWriter(log / f"{10:020d}.checkpoint.parquet", schema) as writer:
+        writer.write_table(pa.Table.from_pylist(state, schema))
+        for begins in range(0, files, _GROUP):
+            numbers = range(begins, min(begins + _GROUP, files))
+            adds = [_add(number, f"part-{number:09}.parquet", 1024) for number in numbers]
+            writer.write_table(pa.Table.from_pylist(adds, schema))
+    (log / "_last_checkpoint").write_text(json.dumps({"version": 10, "size": files + 2}))
+    for version in range(10, 111):
+        lines = [_info(version), _add(version, f"new-{version}.parquet", 1024)]
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        (log / f"{version:020d}.json").write_text(text)
+    return path
+
+
+def _metadata() -> dict[str, object]:
+    found = metadata(_SCHEMA, **_FEED)
+    found["metaData"]["format"]["options"] = {}  # delta-rs demands it
+    return found
 
 
 def _rows(version: int) -> pa.Table:
     ids = range(version * ROWS, (version + 1) * ROWS)
     names, amounts = [f"customer {number}" for number in ids], [number / 4 for number in ids]
     return pa.table({"id": pa.array(ids, pa.int64()), "name": names, "amount": amounts})
+
+
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_PROTOCOL: Final = pa.struct({"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()})
+_METADATA: Final = pa.struct(
+    {
+        "id": pa.string(),
+        "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
+        "schemaString": pa.string(),
+        "partitionColumns": pa.list_(pa.string()),
+        "configuration": _TEXTS,
+    }
+)
+_ADD: Final = pa.struct(
+    {
+        "path": pa.string(),
+        "partitionValues": _TEXTS,
+        "size": pa.int64(),
+        "modificationTime": pa.int64(),
+        "dataChange": pa.bool_(),
+        "stats": pa.string(),
+    }
+)
 
 
 def _info(version: int) -> dict[str, object]:

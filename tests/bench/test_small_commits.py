@@ -1,0 +1,155 @@
+"""Many small commits: following them, starting on a long log, and how the cost grows. Delta-rs reads the same tables.
+
+Each line has a figure, its processor time, because other programs may use the machine, and the goal. Nothing is
+asserted about time.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.bench.small_commits import ROWS, write_checkpoint, write_commits
+from tests.bench.test_first_stream import delta_rs, ours
+
+RUNS: Final = 5
+VERSIONS: Final = 5000
+LONG: Final = 100_000
+FILES: Final = 1_000_000
+STARTS: Final = """
+import sys, time, anyio
+from pathlib import Path
+from tailer.delta.table import DeltaTableLog
+from tailer.stores.local import LocalStore
+
+async def main():
+    log, last = DeltaTableLog(LocalStore(Path(sys.argv[1]))), int(sys.argv[2])
+    start = time.perf_counter(), time.process_time()
+    if sys.argv[3] == "snapshot":
+        async for page in log.snapshot_plans(last):
+            break
+    else:
+        await log.table_id()
+        await log.seek(last - 99)
+        if sys.argv[3] == "commits":
+            start = time.perf_counter(), time.process_time()
+            for _ in range(100):
+                assert await log.next_plan() is not None
+    memory = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+    print(time.perf_counter() - start[0], time.process_time() - start[1], memory)
+
+anyio.run(main)
+"""
+PEER: Final = """
+import sys, time
+from deltalake import DeltaTable
+start = time.perf_counter(), time.process_time()
+DeltaTable(sys.argv[1])
+memory = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
+print(time.perf_counter() - start[0], time.process_time() - start[1], memory)
+"""
+
+Figures = list[float]
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print past pytest's capture."""
+
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}")
+
+    return line
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process and of programs that it ran and that have ended."""
+    found = os.times()
+    return found.user + found.system + found.children_user + found.children_system
+
+
+def timed(work: Callable[[], int], expected: int) -> Figures:
+    """Return seconds of the clock and of the processor that `work` takes; it must give what is expected."""
+    start, cpu = time.perf_counter(), cpu_s()
+    assert work() == expected
+    return [time.perf_counter() - start, cpu_s() - cpu]
+
+
+def medians(runs: list[Figures]) -> Figures:
+    """Return the median of each figure."""
+    return [statistics.median(column) for column in zip(*runs, strict=True)]
+
+
+def command(*words: str) -> bytes:
+    """Run `tailer`; return what it prints."""
+    return subprocess.run([sys.executable, "-m", "tailer", *words], capture_output=True, check=True).stdout
+
+
+def program(text: str, *words: object, runs: int = RUNS) -> Figures:
+    """Run a program that prints seconds, processor seconds and MB; return the medians."""
+    call = [sys.executable, "-c", text, *map(str, words)]
+    found = [subprocess.run(call, capture_output=True, check=True).stdout.split() for _ in range(runs)]
+    return medians([[float(word) for word in line] for line in found])
+
+
+def test_following(tmp_path: Path, show: Callable[[str], None]) -> None:
+    """5,000 commits of 10 rows, from log to batches and through `tailer tail --format jsonl`."""
+    path, rows = write_commits(tmp_path / "table", VERSIONS), VERSIONS * ROWS
+    words = ("tail", str(path), "--from", "earliest", "--to", "latest", "--format", "jsonl")
+    contenders: dict[str, tuple[Callable[[], int], str]] = {
+        "log to batch": (lambda: ours(path), "; goal 0.5"),
+        "through tailer tail --format jsonl": (lambda: command(*words).count(b"\n"), "; goal 0.8"),
+        "delta-rs, the whole range at once": (lambda: delta_rs(path), ""),
+    }
+    runs: dict[str, list[Figures]] = {}
+    for _ in range(RUNS):
+        for name, (work, _goal) in contenders.items():
+            runs.setdefault(name, []).append(timed(work, rows))
+    for name, found in runs.items():
+        wall_ms, cpu_ms = (1000 * figure / VERSIONS for figure in medians(found))
+        show(f"5,000 commits of 10 rows, {name}: {wall_ms:.2f} ms a commit, {cpu_ms:.2f} of CPU{contenders[name][1]}")
+
+
+def test_long_log(tmp_path: Path, show: Callable[[str], None]) -> None:
+    """A log of 100,000 commits without a checkpoint: starting at its end or beginning, and delta-rs once."""
+    path = write_commits(tmp_path / "table", LONG, with_rows=False)
+    words = ("tail", str(path), "--from", "latest", "--to", "latest")
+    wall, cpu = medians([timed(lambda: len(command(*words)), 0) for _ in range(RUNS)])
+    show(f"start on 100,000 commits, tailer tail --from latest: {wall:.2f} s, {cpu:.2f} s of CPU; goal 5 s")
+    wall, cpu, memory = program(STARTS, path, LONG - 1, "start")
+    show(f"start on 100,000 commits, log alone: {wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB; goal 5 s, 150 MB")
+    wall, cpu, memory = program(PEER, path, runs=1)
+    show(f"start on 100,000 commits, delta-rs: {wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB")
+
+
+@pytest.mark.parametrize("versions", [100, LONG])
+def test_growth_with_commits(tmp_path: Path, show: Callable[[str], None], versions: int) -> None:
+    """The last 100 commits of a short and of a long log."""
+    path = write_commits(tmp_path / "table", versions, with_rows=False)
+    wall, cpu, _ = (10 * figure for figure in program(STARTS, path, versions - 1, "commits"))
+    show(f"planning a commit after {versions - 100:,}: {wall:.3f} ms, {cpu:.3f} of CPU; goal: flat")
+
+
+@pytest.mark.parametrize("files", [10, FILES])
+def test_growth_with_files(tmp_path: Path, show: Callable[[str], None], files: int) -> None:
+    """Commits of tables with few and many files, and the start of a snapshot."""
+    path = write_checkpoint(tmp_path / "table", files)
+    wall, cpu, _ = (10 * figure for figure in program(STARTS, path, 110, "commits"))
+    show(f"planning a commit of a table of {files:,} files: {wall:.3f} ms, {cpu:.3f} of CPU; goal: flat")
+    wall, cpu, memory = program(STARTS, path, 110, "snapshot")
+    show(
+        f"snapshot of {files:,} files, first tasks: {wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB; goal 5 s, 300 MB"
+    )
+
+
+def test_help(show: Callable[[str], None]) -> None:
+    """The smallest thing that the command does."""
+    wall, cpu = medians([timed(lambda: int(b"tail" in command("--help")), 1) for _ in range(4 * RUNS)])
+    show(f"tailer --help: {1000 * wall:.0f} ms, {1000 * cpu:.0f} of CPU; goal 120")
