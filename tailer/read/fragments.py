@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["count_rows", "execute_fragment", "rows_in_part"]
 
 _BATCH_BYTES: Final = 2**20
+_BATCH_ROWS: Final = 8192
 _IO_BYTES: Final = 32 * 2**20  # read ahead of what is decoded, at most
 _CACHE_BYTES: Final = 16 * 2**20  # of file metadata, for all datasets
 _FEW: Final = 16  # of this many rows, one is few enough to be looked up by itself
@@ -173,7 +174,7 @@ class _Scan:
             fragments=[fragment],
             with_row_address=True,
             with_row_id=self._ids,
-            batch_size=MAX_ROWS,
+            batch_size=_BATCH_ROWS,
             batch_size_bytes=None if storage in _ROWS_ONLY else _BATCH_BYTES,
             batch_readahead=2,
             io_buffer_size=_IO_BYTES,
