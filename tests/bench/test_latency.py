@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-import pytest
-
+from tests.bench.conftest import PutLine
 from tests.bench.small_commits import ROWS, write_commits
 
 COMMITS: Final = 300
@@ -44,9 +43,8 @@ def latencies_ms(path: Path, commits: int, between_s: float) -> list[float]:
     return found[1:]
 
 
-def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_latency(tmp_path: Path, put_line: PutLine) -> None:
     """A table that is written often."""
     found = latencies_ms(tmp_path / "table", COMMITS, BETWEEN_S)
     cuts = statistics.quantiles(found, n=100)
-    with capsys.disabled():
-        print(f"\ncommit visible to line printed: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms; goal 5 / 25")
+    put_line("commit visible to line printed", f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms", "-", "5 / 25 ms")

@@ -1,7 +1,7 @@
 """Many small commits: following them, starting on a long log, and how the cost grows. Delta-rs reads the same tables.
 
-Each line has a figure, its processor time, because other programs may use the machine, and the goal. Nothing is
-asserted about time.
+Each line has the time and the processor time, because other programs may use the machine. Nothing is asserted about
+time. `make bench` prints the table.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from tests.bench.conftest import PutLine
 from tests.bench.small_commits import ROWS, write_checkpoint, write_commits
 from tests.bench.test_first_stream import delta_rs, ours
 
@@ -58,17 +59,6 @@ print(time.perf_counter() - start[0], time.process_time() - start[1], memory)
 Figures = list[float]
 
 
-@pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Print past pytest's capture."""
-
-    def line(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n{text}")
-
-    return line
-
-
 def cpu_s() -> float:
     """Return the processor time of this process and of programs that it ran and that have ended."""
     found = os.times()
@@ -99,57 +89,64 @@ def program(text: str, *words: object, runs: int = RUNS) -> Figures:
     return medians([[float(word) for word in line] for line in found])
 
 
-def test_following(tmp_path: Path, show: Callable[[str], None]) -> None:
+def test_following(tmp_path: Path, put_line: PutLine) -> None:
     """5,000 commits of 10 rows, from log to batches and through `tailer tail --format jsonl`."""
     path, rows = write_commits(tmp_path / "table", VERSIONS), VERSIONS * ROWS
     words = ("tail", str(path), "--from", "earliest", "--to", "latest", "--format", "jsonl")
-    contenders: dict[str, tuple[Callable[[], int], str]] = {
-        "log to batch": (lambda: ours(path), "; goal 0.5"),
-        "through tailer tail --format jsonl": (lambda: command(*words).count(b"\n"), "; goal 0.8"),
-        "delta-rs, the whole range at once": (lambda: delta_rs(path), ""),
+    contenders: dict[str, Callable[[], int]] = {
+        "from log to batch": lambda: ours(path),
+        "by `tailer tail --format jsonl`": lambda: command(*words).count(b"\n"),
+        "delta-rs, the whole range at once": lambda: delta_rs(path),
     }
-    runs: dict[str, list[Figures]] = {}
+    runs: dict[str, list[Figures]] = {name: [] for name in contenders}
     for _ in range(RUNS):
-        for name, (work, _goal) in contenders.items():
-            runs.setdefault(name, []).append(timed(work, rows))
-    for name, found in runs.items():
-        wall_ms, cpu_ms = (1000 * figure / VERSIONS for figure in medians(found))
-        show(f"5,000 commits of 10 rows, {name}: {wall_ms:.2f} ms a commit, {cpu_ms:.2f} of CPU{contenders[name][1]}")
+        for name, work in contenders.items():
+            runs[name].append(timed(work, rows))
+    *own, (peer, theirs) = ((name, _per_commit(found)) for name, found in runs.items())
+    for (name, figures), goal in zip(own, ("0.5 ms", "0.8 ms"), strict=True):
+        put_line(f"W4: 5,000 commits of 10 rows, {name}", figures, f"{peer}: {theirs}", goal)
 
 
-def test_long_log(tmp_path: Path, show: Callable[[str], None]) -> None:
+def _per_commit(runs: list[Figures]) -> str:
+    wall_ms, cpu_ms = (1000 * figure / VERSIONS for figure in medians(runs))
+    return f"{wall_ms:.2f} ms a commit, {cpu_ms:.2f} of CPU"
+
+
+def test_long_log(tmp_path: Path, put_line: PutLine) -> None:
     """A log of 100,000 commits without a checkpoint: starting at its end or beginning, and delta-rs once."""
     path = write_commits(tmp_path / "table", LONG, with_rows=False)
     words = ("tail", str(path), "--from", "latest", "--to", "latest")
+    peer = f"delta-rs: {_start(program(PEER, path, runs=1))}"
     wall, cpu = medians([timed(lambda: len(command(*words)), 0) for _ in range(RUNS)])
-    show(f"start on 100,000 commits, tailer tail --from latest: {wall:.2f} s, {cpu:.2f} s of CPU; goal 5 s")
-    wall, cpu, memory = program(STARTS, path, LONG - 1, "start")
-    show(f"start on 100,000 commits, log alone: {wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB; goal 5 s, 150 MB")
-    wall, cpu, memory = program(PEER, path, runs=1)
-    show(f"start on 100,000 commits, delta-rs: {wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB")
+    work = "start on 100,000 commits without a checkpoint"
+    put_line(f"{work}, `tailer tail --from latest`", f"{wall:.2f} s, {cpu:.2f} s of CPU", peer, "5 s")
+    put_line(f"{work}, log alone", _start(program(STARTS, path, LONG - 1, "start")), peer, "5 s, 150 MB")
+
+
+def _start(figures: Figures) -> str:
+    wall, cpu, memory = figures
+    return f"{wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB"
 
 
 @pytest.mark.parametrize("versions", [100, LONG])
-def test_growth_with_commits(tmp_path: Path, show: Callable[[str], None], versions: int) -> None:
+def test_growth_with_commits(tmp_path: Path, put_line: PutLine, versions: int) -> None:
     """The last 100 commits of a short and of a long log."""
     path = write_commits(tmp_path / "table", versions, with_rows=False)
     wall, cpu, _ = (10 * figure for figure in program(STARTS, path, versions - 1, "commits"))
-    show(f"planning a commit after {versions - 100:,}: {wall:.3f} ms, {cpu:.3f} of CPU; goal: flat")
+    put_line(f"plan a commit after {versions - 100:,} others", f"{wall:.3f} ms, {cpu:.3f} of CPU", "-", "flat")
 
 
 @pytest.mark.parametrize("files", [10, FILES])
-def test_growth_with_files(tmp_path: Path, show: Callable[[str], None], files: int) -> None:
+def test_growth_with_files(tmp_path: Path, put_line: PutLine, files: int) -> None:
     """Commits of tables with few and many files, and the start of a snapshot."""
     path = write_checkpoint(tmp_path / "table", files)
     wall, cpu, _ = (10 * figure for figure in program(STARTS, path, 110, "commits"))
-    show(f"planning a commit of a table of {files:,} files: {wall:.3f} ms, {cpu:.3f} of CPU; goal: flat")
-    wall, cpu, memory = program(STARTS, path, 110, "snapshot")
-    show(
-        f"snapshot of {files:,} files, first tasks: {wall:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB; goal 5 s, 300 MB"
-    )
+    put_line(f"plan a commit of a table of {files:,} files", f"{wall:.3f} ms, {cpu:.3f} of CPU", "-", "flat")
+    first = _start(program(STARTS, path, 110, "snapshot"))
+    put_line(f"first files of a snapshot of {files:,}, with a checkpoint", first, "-", "5 s, 300 MB")
 
 
-def test_help(show: Callable[[str], None]) -> None:
+def test_help(put_line: PutLine) -> None:
     """The smallest thing that the command does."""
     wall, cpu = medians([timed(lambda: int(b"tail" in command("--help")), 1) for _ in range(4 * RUNS)])
-    show(f"tailer --help: {1000 * wall:.0f} ms, {1000 * cpu:.0f} of CPU; goal 120")
+    put_line("`tailer --help`", f"{1000 * wall:.0f} ms, {1000 * cpu:.0f} of CPU", "-", "120 ms")
