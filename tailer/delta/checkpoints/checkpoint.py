@@ -237,8 +237,8 @@ def _parquet_lines(file: BinaryIO, size: int, columns: tuple[str, ...]) -> Itera
     for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=_leaves(parquet.schema_arrow, present)):
         for column in present:
             values = batch.column(column)
-            for value in _values(values.filter(values.is_valid())):
-                yield msgspec.convert({column: value}, Line)
+            present_values = _values(values.filter(values.is_valid()))
+            yield from msgspec.convert([{column: value} for value in present_values], list[Line])
 
 
 def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:

@@ -13,6 +13,8 @@ _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
 _SCHEMES: Final = re.compile(
     r"abfss?|adl|dbfs|file|ftp|gs|hdfs|https?|oss|s3[an]?|viewfs|wasbs?|webhdfs", re.IGNORECASE
 )
+# What only some paths have: a scheme, an escape, a NUL, a slash at an end, or a dot segment.
+_UNUSUAL: Final = re.compile(r"[:%\0]|^/|/$|^$|(?:^|/)\.\.?(?:/|$)")
 _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
@@ -26,6 +28,8 @@ def locate(path: str, root: str) -> str:
 
     Raises `ValueError` for an impossible file name: not UTF-8 after decoding, with a NUL in it, or of a folder.
     """
+    if not _UNUSUAL.search(path):
+        return f"{root}/{path}"
     location = _located(path, root)
     if location.rpartition("/")[2] in ("", ".", ".."):
         raise ValueError("it does not name a file")
