@@ -129,11 +129,11 @@ async def test_all_tables_of_a_process_share_one_receiver(queue: Queue) -> None:
         async with last:
             ended.set()
             # The last request of the one that ended may take a message with it, which then comes again after a while.
-            for _ in range(2):
+            waits = []
+            while not waits or (waits[-1] >= 5 and len(waits) < 2):
                 await to_thread.run_sync(queue.send, s3_message("b", second))
-                if (waited := await waited_s(last, 5)) < 5:
-                    break
-            assert waited < 5
+                waits.append(await waited_s(last, 5))
+            assert waits[-1] < 5
 
 
 async def test_a_queue_that_fails_costs_time_only(
