@@ -129,7 +129,7 @@ async def test_all_tables_of_a_process_share_one_receiver(queue: Queue) -> None:
         async with last:
             ended.set()
             # The last request of the one that ended may take a message with it, which then comes again after a while.
-            waits = []
+            waits: list[float] = []
             while not waits or (waits[-1] >= 5 and len(waits) < 2):
                 await to_thread.run_sync(queue.send, s3_message("b", second))
                 waits.append(await waited_s(last, 5))
