@@ -6,8 +6,8 @@ So the rows of such tasks, and of small files, are read with all columns the fir
 memory, as `tailer.read.execute` would yield them.
 
 If the rows take more than `KEPT_BYTES` together, or there is no room for them in the process, all are forgotten, and
-tasks are executed again. Rows of other large
-files, of change files and of Lance fragments are never kept.
+tasks are executed again. Rows of other large files, of change files and of Lance fragments are never kept, nor those of
+a table with a column that is named as one of ours: they are found by name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,10 +64,8 @@ class KeptRows:
         self._has_room = has_room
         tasks = [task for plan in plans for task in plan.tasks if _is_worth(task)]
         with_ids = {id(task.schema): _with_ids(task.schema) for task in tasks}
-        self._whole = {
-            _key(task): task if task.tracking is None else replace(task, schema=with_ids[id(task.schema)])
-            for task in tasks
-        }
+        whole = (task if task.tracking is None else replace(task, schema=with_ids[id(task.schema)]) for task in tasks)
+        self._whole = {_key(task): task for task in whole if _has_own_names(task.schema)}
         self._columns: dict[_Key, dict[str, pa.Field]] = {}
         self._kept: dict[_Key, list[ChangeBatch]] = {}
         self._bytes = 0
@@ -139,6 +137,11 @@ def _is_worth(task: ChangeTask) -> bool:
 
 def _with_ids(schema: pa.Schema) -> pa.Schema:
     return schema if ROW_ID in schema.names else add_row_ids(schema)
+
+
+def _has_own_names(schema: pa.Schema) -> bool:
+    names = output_schema(schema).names
+    return len(set(names)) == len(names)
 
 
 def _refined(

@@ -14,7 +14,7 @@ from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ScratchUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
-from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Refinement, Regime, TaskKind
+from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Refinement, Regime, RowTracking, TaskKind
 from tailer.read import kept_rows
 from tailer.read.execute import execute
 from tailer.read.kept_rows import KeptRows
@@ -104,6 +104,17 @@ def test_many_rows_and_large_files_are_not_kept(plan: ChangePlan) -> None:
         kept = KeptRows([only], execute)
         assert kept.may_have(each)
         assert not kept.has_all(only)
+
+
+@pytest.mark.parametrize("name", ["_commit_version", "_row_commit_version"])
+def test_a_column_that_is_named_as_one_of_ours(tmp_path: Path, name: str) -> None:
+    """It is read as it always was, whether the table tracks rows or not."""
+    schema = pa.schema([("id", pa.int64()), (name, pa.int64())])
+    path = parquet(tmp_path / "a.parquet", pa.table({"id": [1, 2], name: [7, 8]}, schema=schema))
+    one = replace(task(path, schema), tracking=RowTracking(base_row_id=5))
+    plan = ChangePlan("t", "id", 3, 1000, None, Regime.FILES, schema, (one,))
+    (found,) = KeptRows([plan], execute).read(one)
+    assert [column.to_pylist() for column in found.rows.columns[:2]] == [[1, 2], [7, 8]]
 
 
 def test_lost_results_of_a_comparison_are_no_error_of_the_table(plan: ChangePlan, tmp_path: Path) -> None:
