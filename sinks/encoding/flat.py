@@ -25,6 +25,8 @@ __all__ = ["AT_ONCE", "FlatEncoder", "encoded_ahead", "slices"]
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 SLICE_ROWS: Final = 8192
 SLICE_BYTES: Final = 4 << 20
+WIDE_ROW_BYTES: Final = 2 << 10
+WIDE_SLICE_BYTES: Final = 1 << 20
 AT_ONCE: Final = 2  # slices that are encoded at once where one does not depend on another
 
 Part = TypeVar("Part")
@@ -71,8 +73,13 @@ class FlatEncoder:
 
 
 def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut `rows` to slices of at most 8,192 rows and, if rows are of similar size, 4 MiB of Arrow memory."""
-    step = max(1, min(SLICE_ROWS, SLICE_BYTES * len(rows) // max(1, rows.nbytes)))
+    """Cut `rows` to slices of at most 8,192 rows and, if rows are of similar size, 1 MiB of Arrow memory.
+
+    Rows of less than 2 kB cost more one by one than by their bytes, so their slices have up to 4 MiB.
+    """
+    average = rows.nbytes // max(1, len(rows))
+    size = WIDE_SLICE_BYTES if average >= WIDE_ROW_BYTES else SLICE_BYTES
+    step = max(1, min(SLICE_ROWS, size // max(1, average)))
     for start in range(0, len(rows), step):
         yield rows.slice(start, step)
 

@@ -25,7 +25,7 @@ from tests.support.tables.log_files import (
 )
 
 TAILER: Final = Path(sys.executable).with_name("tailer")
-LIMIT_MB: Final = 300
+LIMIT_MB: Final = 330
 ROWS: Final = 3_000
 LENGTH: Final = 300_000
 WAIT_S: Final = 200.0

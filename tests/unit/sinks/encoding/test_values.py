@@ -293,8 +293,10 @@ def test_rows_of_another_schema_are_refused() -> None:
 def test_slices_bound_rows_and_bytes_and_leave_nothing_out() -> None:
     narrow = pa.record_batch({"v": pa.array(range(20_000))})
     assert [len(part) for part in slices(narrow)] == [8192, 8192, 3616]
-    wide = pa.record_batch({"v": pa.array(["x" * 1_000_000] * 10)})
-    assert [len(part) for part in slices(wide)] == [4, 4, 2]
+    middling = pa.record_batch({"v": pa.array(["x" * 1020] * 10_000)})
+    assert [len(part) for part in slices(middling)] == [4096, 4096, 1808]
+    wide = pa.record_batch({"v": pa.array(["x" * 400_000] * 5)})
+    assert [len(part) for part in slices(wide)] == [2, 2, 1]
     assert pa.Table.from_batches(slices(wide)).column("v").to_pylist() == wide.column("v").to_pylist()
     assert list(slices(narrow.slice(0, 0))) == []
 
