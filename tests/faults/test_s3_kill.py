@@ -116,11 +116,12 @@ class FilesInS3Destination(InS3Destination):
         """See `Destination.reached`."""
         client = self._server.client
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix="target/")
-        keys = sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
-        if not keys:
-            return -1
-        metadata = client.head_object(Bucket=self._bucket, Key=keys[-1])["Metadata"]
-        return int(metadata["lake-tailer-next"]) - 1
+        for key in sorted((entry["Key"] for page in pages for entry in page.get("Contents", ())), reverse=True):
+            metadata = client.head_object(Bucket=self._bucket, Key=key)["Metadata"]
+            # The server shows an object a moment before it has stored its metadata.
+            if "lake-tailer-next" in metadata:
+                return int(metadata["lake-tailer-next"]) - 1
+        return -1
 
     def transactions(self) -> Iterator[Delivered]:
         """See `Destination.transactions`."""
