@@ -220,9 +220,9 @@ class Lanes:
             raise
 
     def await_more(self, daemon: Daemon, records: int = 1) -> None:
-        """Return when the readers have seen so many more records of every lane."""
+        """Return when the readers have seen so many more records of every lane; publish versions if none is left."""
         wanted = {name: count + records for name, count in self.seen().items()}
-        daemon.wait_for(lambda: all(count >= wanted[name] for name, count in self.seen().items()))
+        self.publish_until(daemon, lambda: all(count >= wanted[name] for name, count in self.seen().items()))
 
     def await_caught_up(self, daemon: Daemon) -> None:
         """Return when the readers have seen the end of the last published version of every lane."""
@@ -253,7 +253,7 @@ class Lanes:
     def check(self) -> None:
         """Assert the figures of a new read, and that the concurrent readers saw the same records."""
         for lane in self.lanes:
-            met, there = self._followers[lane.name].finish(), self._read(lane)
+            met, there = self._followers[lane.name].read_to_end(), self._read(lane)
             figures = lane.figures(self.history, there)
             assert figures.all_zero, f"{lane.name}: {figures}"
             assert sorted(met, key=_place) == sorted(there, key=_place), f"{lane.name}: a reader saw something else"

@@ -150,9 +150,14 @@ class Follower:
 
     def finish(self) -> list[Record]:
         """Read up to the present end of the topics, then stop; return all records. Raises `TimeoutError`."""
+        records = self.read_to_end()
+        self.stop()
+        return records
+
+    def read_to_end(self) -> list[Record]:
+        """Read up to the present end of the topics; return all records. Raises `TimeoutError`."""
         ends = end_offsets(self._bootstrap_servers, self._topics)
         self._await(lambda: all(self._positions.get(at, 0) >= end for at, end in ends.items()), f"the end, {ends}")
-        self.stop()
         return self.records()
 
     def stop(self) -> None:
