@@ -37,8 +37,9 @@ _HIDDEN: Final = (".", "_")
 _LIKE_A_SHARD: Final = re.compile(r"\d+-of-\d+")
 
 # The longest wait for a new version where none is configured.
-_IDLE_TIMES: Final = 10
-_IDLE_S: Final = 10.0
+# The longest wait between two looks: so many times the shortest, at most so many seconds.
+_IDLE: Final = (10, 10.0)
+_NOTIFIED: Final = (30, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,15 @@ class PipelineSettings:
     @property
     def limits(self) -> Limits:
         """The size of its transactions, and how long it waits."""
-        shortest_s = self.poll_interval_s
-        longest_s = self.idle_poll_interval_s or max(shortest_s, min(_IDLE_TIMES * shortest_s, _IDLE_S))
+        shortest_s, given_s = self.poll_interval_s, self.idle_poll_interval_s
+        idle_s, notified_s = (
+            given_s or max(shortest_s, min(times * shortest_s, most_s)) for times, most_s in (_IDLE, _NOTIFIED)
+        )
         return Limits(
-            poll_interval_s=shortest_s, idle_poll_interval_s=longest_s, max_polls_per_hour=self.max_polls_per_hour
+            poll_interval_s=shortest_s,
+            idle_poll_interval_s=idle_s,
+            max_polls_per_hour=self.max_polls_per_hour,
+            notified_poll_interval_s=notified_s,
         )
 
     def differs(self, other: "PipelineSettings") -> bool:

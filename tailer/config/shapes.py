@@ -79,7 +79,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
     # seconds between two looks for a new version at an active table, where no notification comes sooner
     poll_interval_s: Interval = 1.0
-    # the longest time between two looks, at a quiet table; default: ten times the shortest, but at most 10
+    # the longest time between two looks, at a quiet table; default: 10 times the shortest, at most 10; local: 30, 30
     idle_poll_interval_s: Interval | None = None
     # in S3: the highest number of looks in an hour, whatever the intervals are
     max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200

@@ -8,6 +8,7 @@ Durations use the syntax of Spark SQL: `interval 1 week`, `interval 2 days 12 ho
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["parse_interval", "retention_ms"]
@@ -46,6 +47,7 @@ def retention_ms(properties: Mapping[str, str]) -> int:
     return min(duration for duration in durations if duration is not None)
 
 
+@lru_cache(maxsize=64)  # each look at a table asks
 def parse_interval(text: str) -> int | None:
     """Return the length of an interval in milliseconds; None for text that is not one."""
     rest = text.strip().lower().removeprefix("interval").strip()

@@ -38,7 +38,7 @@ class Polling:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.shortest_s = shortest_s
-        self._longest_s = max(longest_s, shortest_s)
+        self.longest_s = max(longest_s, shortest_s)
         self._ceiling = None if per_hour is None else _Ceiling(per_hour, clock())
         self._clock = clock
         self._chance = chance
@@ -46,10 +46,15 @@ class Polling:
 
     @classmethod
     def of(cls, limits: Limits, wake: Wake) -> Self:
-        """Make it from the limits of a pipeline; where `wake` notifies, looks cost nothing that a limit must hold."""
+        """Make it from the limits of a pipeline.
+
+        Where `wake` notifies, looks find only what it missed, and cost nothing that a limit must hold.
+        """
         shortest_s = limits.poll_interval_s
         longest_s = limits.idle_poll_interval_s or shortest_s
-        return cls(shortest_s, longest_s, None if wake.notifies else limits.max_polls_per_hour)
+        if wake.notifies:
+            return cls(shortest_s, limits.notified_poll_interval_s or longest_s)
+        return cls(shortest_s, longest_s, limits.max_polls_per_hour)
 
     def found(self) -> None:
         """Note a new version: the next waits are short."""
@@ -58,7 +63,7 @@ class Polling:
     def next_wait_s(self) -> float:
         """Return how long to wait before the next look, which is counted."""
         now_s = self._clock()
-        wait_s = min(max(_SHARE * (now_s - self._active_s), self.shortest_s), self._longest_s)
+        wait_s = min(max(_SHARE * (now_s - self._active_s), self.shortest_s), self.longest_s)
         wait_s *= 1 + _SPREAD * (2 * self._chance() - 1)
         return wait_s if self._ceiling is None else self._ceiling.admit(now_s + wait_s) - now_s
 

@@ -46,8 +46,9 @@ class Limits:
     A transaction is closed when it reaches `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds`.
     `poll_interval_s`: how often to look for a new version without a notification; on a store that cannot notify, the
     shortest wait, with `idle_poll_interval_s` as the longest (None: the same), and with at most `max_polls_per_hour`
-    (None: no limit). `commit_deadline_s`: after how long the outcome of a commit counts as unknown. `retry_for_s`: how
-    long to retry without success before giving up.
+    (None: no limit). `notified_poll_interval_s`: the longest wait on a store that notifies (None: as on others).
+    `commit_deadline_s`: after how long the outcome of a commit counts as unknown. `retry_for_s`: how long to retry
+    without success before giving up.
     `max_quiet_s`: how long to wait for rows before the open transaction is committed; None: no limit.
     """
 
@@ -58,6 +59,7 @@ class Limits:
     poll_interval_s: float = 1.0
     idle_poll_interval_s: float | None = None
     max_polls_per_hour: int | None = None
+    notified_poll_interval_s: float | None = None
     commit_deadline_s: float = 120.0
     retry_for_s: float = 600.0
     max_quiet_s: float | None = None

@@ -16,7 +16,7 @@ from tailer.stores.port import ObjectStore
 
 __all__ = ["CHECK_S", "GAP_CHECK_MISSES", "GONE_CHECK_MISSES", "QuietLog"]
 
-GAP_CHECK_MISSES: Final = 16
+GAP_CHECK_MISSES: Final = 8
 GONE_CHECK_MISSES: Final = 4  # after which a look at one file shows whether the whole log may be gone
 CHECK_S: Final = 300.0
 

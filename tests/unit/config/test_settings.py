@@ -459,17 +459,18 @@ def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "longest"),
+    ("text", "idle", "notified"),
     [
-        ("poll_interval_s = 0.1", 1.0),
-        ("poll_interval_s = 5", 10.0),
-        ("poll_interval_s = 60", 60.0),
-        ("poll_interval_s = 5\nidle_poll_interval_s = 300", 300.0),
+        ("poll_interval_s = 0.1", 1.0, 3.0),
+        ("poll_interval_s = 5", 10.0, 30.0),
+        ("poll_interval_s = 60", 60.0, 60.0),
+        ("poll_interval_s = 5\nidle_poll_interval_s = 300", 300.0, 300.0),
+        ("poll_interval_s = 1\nidle_poll_interval_s = 2", 2.0, 2.0),
     ],
 )
-def test_the_longest_wait_follows_from_the_shortest(tmp_path: Path, text: str, longest: float) -> None:
+def test_the_longest_wait_follows_from_the_shortest(tmp_path: Path, text: str, idle: float, notified: float) -> None:
     (orders,) = settings(tmp_path, PIPELINE + text).pipelines
-    assert orders.limits.idle_poll_interval_s == longest
+    assert (orders.limits.idle_poll_interval_s, orders.limits.notified_poll_interval_s) == (idle, notified)
 
 
 def test_the_environment_has_booleans_and_numbers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,5 +105,7 @@ def test_a_store_that_notifies_is_looked_at_without_a_ceiling() -> None:
     polling = Polling.of(limits, Notifying())
     assert all(1.2 <= polling.next_wait_s() <= 1.8 for _ in range(5))
     assert Polling.of(limits, TimerWake()).next_wait_s() >= 1.2
+    rare = Polling.of(Limits(poll_interval_s=1.5, notified_poll_interval_s=100), Notifying())
+    assert rare.longest_s == 100
     without = Polling.of(Limits(poll_interval_s=1.5), TimerWake())
     assert all(1.2 <= without.next_wait_s() <= 1.8 for _ in range(100))
