@@ -108,7 +108,7 @@ class KeyShards:
 def shard_numbers(key: list[pa.Array], shards: int) -> pa.Array:
     """Return the shard, from 0 to below `shards`, of each row whose key has these columns; int32.
 
-    The columns are not nested and have types of Delta tables.
+    The columns are not nested and have types of Delta tables or Lance datasets.
     """
     texts = pc.binary_join_element_wise(*map(_text, key), _BETWEEN)
     return pa.array([crc32(text) % shards for text in texts.to_pylist()], pa.int32())
@@ -134,12 +134,18 @@ def _bits(values: pa.Array) -> pa.Array:
     return _digits(pc.if_else(pc.is_nan(wide), _NAN, wide.view(pa.int64())))
 
 
-# Decimals are the bytes of their unscaled values; dates and timestamps are their numbers.
+def _is_time(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_timestamp, pa.types.is_time64, pa.types.is_duration, pa.types.is_date64)
+    return any(applies(kind) for applies in kinds)
+
+
+# Decimals are the bytes of their unscaled values; dates, times, durations and timestamps are their numbers.
 _FORMS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...]] = (
     (pa.types.is_integer, _digits),
     (pa.types.is_floating, _bits),
     (pa.types.is_boolean, lambda values: _digits(pc.cast(values, pa.int8()))),
     (pa.types.is_date32, lambda values: _digits(values.view(pa.int32()))),
-    (pa.types.is_timestamp, lambda values: _digits(values.view(pa.int64()))),
+    (pa.types.is_time32, lambda values: _digits(values.view(pa.int32()))),
+    (_is_time, lambda values: _digits(values.view(pa.int64()))),
     (pa.types.is_decimal, lambda values: values.view(pa.binary(values.type.byte_width))),
 )

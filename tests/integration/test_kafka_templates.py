@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.daemon.client import DaemonClient
-from tailer.errors import ConfigError
-from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.commands import Orders, background, states, tailer
 from tests.support.daemon.process import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import read_topic, unique_name
@@ -59,15 +57,6 @@ def changes(kafka: KafkaCluster, topic: str) -> list[Change]:
     """Return the committed changes in a topic of one partition."""
     rows = [json.loads(record.value or "{}") for record in read_topic(kafka.bootstrap_servers, topic)]
     return [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows]
-
-
-def states(config: Path) -> dict[str, str]:
-    """Return the state of each pipeline; nothing while the daemon does not answer."""
-    try:
-        report = DaemonClient(socket=config.with_suffix(".sock")).status()
-    except ConfigError:
-        return {}
-    return {each.name: each.state.value for each in report.pipelines}
 
 
 def test_each_table_has_a_topic_across_kills_and_retirement(config: Path, kafka: KafkaCluster, prefix: str) -> None:

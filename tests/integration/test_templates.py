@@ -10,8 +10,7 @@ import pytest
 from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.client import DaemonClient
-from tailer.errors import ConfigError
-from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.daemon.commands import Orders, background, states, tailer
 from tests.support.daemon.process import until
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server
@@ -51,15 +50,6 @@ def copied(orders: Orders, config: Path) -> list[tuple[int, str, int]]:
         return orders.copied_to(config.parent / "copies" / orders.path.name)
     except TableNotFoundError:
         return []
-
-
-def states(config: Path) -> dict[str, str]:
-    """Return the state of each pipeline; nothing while the daemon does not answer."""
-    try:
-        report = DaemonClient(socket=config.with_suffix(".sock")).status()
-    except ConfigError:
-        return {}
-    return {each.name: each.state.value for each in report.pipelines}
 
 
 def test_tables_that_come_and_go_are_followed_and_retired(config: Path) -> None:

@@ -15,7 +15,10 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-__all__ = ["Orders", "background", "complaints", "in_terminal", "metrics_address", "tailer"]
+from tailer.daemon.client import DaemonClient
+from tailer.errors import ConfigError
+
+__all__ = ["Orders", "background", "complaints", "in_terminal", "metrics_address", "states", "tailer"]
 
 TIMEOUT_S: Final = 120.0
 COMMAND: Final = (sys.executable, "-m", "tailer")
@@ -120,3 +123,12 @@ def metrics_address(daemon: subprocess.Popen[str]) -> str:
     assert daemon.stderr is not None
     line = next(line for line in daemon.stderr if "metrics on http://" in line)
     return line.partition("metrics on ")[2].partition("/metrics")[0]
+
+
+def states(config: Path) -> dict[str, str]:
+    """Return the state of each pipeline; nothing while the daemon does not answer."""
+    try:
+        report = DaemonClient(socket=config.with_suffix(".sock")).status()
+    except ConfigError:
+        return {}
+    return {each.name: each.state.value for each in report.pipelines}
