@@ -1,11 +1,15 @@
 """Waits between two looks at a table.
 
 The wait is a share of the time since the last new version, between a shortest and a longest wait: a table that is
-written often is looked at often, and a quiet one seldom. Waits differ at random, so that many tables do not ask at
-once. Whatever they are, any hour has at most so many looks: each takes a token from a bucket that holds a minute's
-worth of them and is refilled evenly.
+written often is looked at often, and a quiet one seldom. Waits differ at random, so that many tables do not ask a
+store at once. Whatever they are, any hour has at most so many looks: each takes a token from a bucket that holds a
+minute's worth of them and is refilled evenly.
+
+Long waits for tables on this machine end together, at whole seconds: an idle process sleeps in between, and hundreds of
+looks one after the other cost less than each by itself.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -20,13 +24,14 @@ _SHARE: Final = 0.2
 _SPREAD: Final = 0.2  # a wait is up to so much longer or shorter
 _HOUR_S: Final = 3600.0
 _MINUTES: Final = 60
+_LONG_S: Final = 5.0
 
 
 class Polling:
     """The waits of one table, each between `shortest_s` and `longest_s`, give or take the random part.
 
     `per_hour`: the highest number of looks in an hour; None: no limit. `clock`: seconds of a clock that never goes
-    back. `chance`: numbers from 0 to 1.
+    back. `chance`: numbers from 0 to 1. `together`: whether long waits end together with those of other tables.
     """
 
     def __init__(
@@ -36,12 +41,14 @@ class Polling:
         per_hour: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        together: bool = False,
     ) -> None:
         self.shortest_s = shortest_s
         self.longest_s = max(longest_s, shortest_s)
         self._ceiling = None if per_hour is None else _Ceiling(per_hour, clock())
         self._clock = clock
         self._chance = chance
+        self._together = together
         self._active_s = clock()
 
     @classmethod
@@ -53,7 +60,7 @@ class Polling:
         shortest_s = limits.poll_interval_s
         longest_s = limits.idle_poll_interval_s or shortest_s
         if wake.notifies:
-            return cls(shortest_s, limits.notified_poll_interval_s or longest_s)
+            return cls(shortest_s, limits.notified_poll_interval_s or longest_s, together=True)
         return cls(shortest_s, longest_s, limits.max_polls_per_hour)
 
     def found(self) -> None:
@@ -65,6 +72,8 @@ class Polling:
         now_s = self._clock()
         wait_s = min(max(_SHARE * (now_s - self._active_s), self.shortest_s), self.longest_s)
         wait_s *= 1 + _SPREAD * (2 * self._chance() - 1)
+        if self._together and wait_s >= _LONG_S:
+            return math.floor(now_s + wait_s) - now_s
         return wait_s if self._ceiling is None else self._ceiling.admit(now_s + wait_s) - now_s
 
 

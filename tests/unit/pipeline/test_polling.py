@@ -100,6 +100,16 @@ def test_a_ceiling_spreads_the_looks() -> None:
     assert max(waits) == pytest.approx(3600 / 590)
 
 
+def test_long_waits_end_together() -> None:
+    clock = Clock(1000.25)
+    polling = Polling(1, 30, clock=clock, chance=middle, together=True)
+    assert polling.next_wait_s() == 1
+    clock.now_s += 26.5
+    assert polling.next_wait_s() == 1032 - 1026.75
+    clock.now_s += 1000.5
+    assert polling.next_wait_s() == 2057 - 2027.25
+
+
 def test_a_store_that_notifies_is_looked_at_without_a_ceiling() -> None:
     limits = Limits(poll_interval_s=1.5, idle_poll_interval_s=60, max_polls_per_hour=1)
     polling = Polling.of(limits, Notifying())
