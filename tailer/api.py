@@ -5,13 +5,15 @@ and works where another event loop already runs. It is at most one batch ahead o
 when the reader stops iterating. Nothing is remembered: each iteration reads the range again.
 """
 
+import atexit
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 import pyarrow as pa
 from anyio import EndOfStream, create_memory_object_stream, to_thread
@@ -150,7 +152,9 @@ class Changes:
 
     def __iter__(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches in commit order."""
-        return self._read([])
+        batches = self._read([])
+        _open.add(batches)
+        return batches
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield the batches in commit order, without blocking the event loop."""
@@ -232,6 +236,17 @@ class Changes:
         wanted: Callable[[ChangePlan], ChangePlan] = self.policy.shape
         files = open_files()
         return net_changes(table, versions, LocalEngine(files=files), self.rules, wanted, _unreported, files)
+
+
+# Iterators that somebody holds. The interpreter frees them at its end, when their threads have stopped for good.
+_open: Final[WeakSet[Generator[pa.RecordBatch, None, None]]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for batches in list(_open):
+        with suppress(ValueError):  # a thread is in it
+            batches.close()
 
 
 async def _next(receive: MemoryObjectReceiveStream[pa.RecordBatch]) -> pa.RecordBatch | None:

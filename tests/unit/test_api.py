@@ -167,6 +167,27 @@ def test_a_reader_that_stops_leaves_nothing_running(orders: str) -> None:
         time.sleep(0.01)
 
 
+SYNCHRONOUS = """
+batches = iter(changes)
+print(next(batches).num_rows)
+"""
+ASYNCHRONOUS = """
+async def first():
+    global batches
+    batches = aiter(changes)
+    print((await anext(batches)).num_rows)
+
+asyncio.run(first())
+"""
+
+
+@pytest.mark.parametrize("use", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+def test_a_program_ends_although_it_holds_an_iterator(orders: str, use: str) -> None:
+    program = f"import asyncio, tailer\nchanges = tailer.changes({orders!r})\n{use}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
 @pytest.mark.anyio
 async def test_following_yields_what_is_committed_meanwhile(orders: str) -> None:
     found: list[tuple[Any, ...]] = []
