@@ -103,15 +103,18 @@ class KafkaSink:
                 with CancelScope(shield=True):
                     await to_thread.run_sync(stream.abort)
 
-    async def beat(self, app_id: str) -> None:
+    async def beat(self, app_id: str) -> float | None:
         """Send a heartbeat every `heartbeat_s`, if there is a topic for that. Raises as `begin` does."""
         topic, now_s = self._options.heartbeat_topic, time.monotonic()
-        if topic is None or now_s - self._last_beat_s < self._options.heartbeat_s:
-            return
+        if topic is None:
+            return None
+        if (rest_s := self._last_beat_s + self._options.heartbeat_s - now_s) > 0:
+            return rest_s
         stream = self._stream(app_id)
         await to_thread.run_sync(stream.take_over)
         await to_thread.run_sync(self._beat, stream, topic)
         self._last_beat_s = now_s
+        return self._options.heartbeat_s
 
     async def aclose(self) -> None:
         """Close producers and connections."""

@@ -215,9 +215,10 @@ class Pipeline:
         self._loss.note_caught_up()
         kept_ms = self._table.retention_ms
         self._retries.status.note_table(latest, kept_ms)
+        next_beat_s: float | None = None
         if isinstance(session.sink, Heartbeat) and session.app_id is not None:
-            await session.sink.beat(session.app_id)
-        await self._wake.wait(self._polling.next_wait_s())
+            next_beat_s = await session.sink.beat(session.app_id)
+        await self._wake.wait(self._polling.next_wait_s(next_beat_s))
         self._retries.status.note_step()
 
     async def _look_back(self, versions: VersionRange) -> None:

@@ -270,7 +270,6 @@ class UndividedSink(LayoutSink):
             self._settled = True
         return await super().progress(app_id)
 
-    async def beat(self, app_id: str) -> None:
+    async def beat(self, app_id: str) -> float | None:
         """See `Heartbeat.beat`."""
-        if isinstance(self._sink, Heartbeat):
-            await self._sink.beat(app_id)
+        return await self._sink.beat(app_id) if isinstance(self._sink, Heartbeat) else None

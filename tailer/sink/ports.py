@@ -139,10 +139,10 @@ class Sink(Protocol):
 class Heartbeat(Protocol):
     """The optional side of a `Sink` that informs its readers when there are no changes."""
 
-    async def beat(self, app_id: str) -> None:
-        """Send a heartbeat. Called between transactions at every poll, while the pipeline is caught up.
+    async def beat(self, app_id: str) -> float | None:
+        """Send a heartbeat if one is due. Return the seconds until the next one; None: there are none.
 
-        Raises as a transaction does.
+        Called between transactions, while the pipeline is caught up. Raises as a transaction does.
         """
         ...
 

@@ -235,7 +235,16 @@ def test_a_gap_without_an_event_topic_is_refused(kafka: KafkaCluster) -> None:
 def test_heartbeats_come_now_and_then(kafka: KafkaCluster) -> None:
     beats = unique_name("beats")
     place = Place(kafka, heartbeat_topic=beats, heartbeat_s=3600)
-    place.run(delivering(numbered(1)), lambda sink: sink.beat(APP), lambda sink: sink.beat(APP))
+    rests: list[float | None] = []
+
+    async def beat(sink: KafkaSink) -> None:
+        rests.append(await sink.beat(APP))
+
+    place.run(delivering(numbered(1)), beat, beat)
+    first, second = rests
+    assert first == 3600
+    assert second is not None
+    assert 3500 < second < 3600
     (record,) = read_topic(place.servers, beats)
     assert json.loads(record.key or b"") == {"serverName": "sink"}
     assert json.loads(record.value or b"")["ts_ms"] > 0

@@ -126,6 +126,34 @@ async def test_a_refused_range_is_delivered_in_smaller_ones(log: DeltaTableLog) 
     assert delivery.calls == ["session", "begin 2 None 4", "deliver 2 to 4", "narrow", *again]
 
 
+class Beating(MemorySink):
+    """A sink that asks for a heartbeat every hundredth of a second. `thrice`: set by the third."""
+
+    def __init__(self) -> None:
+        super().__init__("memory")
+        self.beats = 0
+        self.thrice = anyio.Event()
+
+    async def beat(self, app_id: str) -> float | None:
+        """See `Heartbeat.beat`."""
+        self.beats += 1
+        if self.beats == 3:
+            self.thrice.set()
+        return 0.01
+
+
+async def test_heartbeats_do_not_wait_for_the_next_look_at_a_quiet_table(log: DeltaTableLog) -> None:
+    delivery, sink = Scripted(log, None), Beating()
+    delivery.sink, delivery.app_id = sink, "p/t"
+    start, polling = Start.parse("earliest"), Polling(3600, 3600)
+    following = Pipeline("p", log, delivery, TimerWake(), start, None, Policy(), polling, Retries("p", 1.0))
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(following.run)
+            await sink.thrice.wait()
+            following.stop()
+
+
 async def test_an_error_that_lasts_is_raised_after_what_could_be_committed(log: DeltaTableLog) -> None:
     delivery = Scripted(log, None, ConfigError("columns", "no column 'a'"))
     with pytest.raises(ConfigError, match="no column 'a'"):
