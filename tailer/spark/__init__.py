@@ -6,6 +6,7 @@
     splits       units of work for executors
     session, shared_session   Spark sessions, classic or of Spark Connect
     recipes      functions for `foreachBatch`
+    release      executors have the release of the driver
 
 `register` makes the data source known to a session::
 

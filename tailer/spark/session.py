@@ -9,6 +9,7 @@ executors' machines. It must have the same minor version, and lake-tailer in its
 machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYSPARK_PYTHON=env/bin/python`). The wheel
 alone, in `spark.submit.pyFiles`, suffices if the environment has all of its dependencies: lake-tailer is pure Python,
 but pyarrow, pyroaring, duckdb and msgspec are not. With Spark Connect the server's `PYSPARK_PYTHON` counts.
+Executors with another release of lake-tailer than the driver are refused (`tailer.spark.release`).
 
 Secrets: settings that Spark itself would redact (`spark.redaction.regex`) are kept off the command line of the driver's
 JVM, where PySpark puts all settings. No error contains the value of a setting.

@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, EngineUnavailable, TailerError
 from tailer.spark.engine.worker import our_task
+from tailer.spark.release import SameRelease, stale_release
 from tailer.spark.session import engine_name, first_sentence, is_remote
 
 __all__ = ["Executors", "Run"]
@@ -219,7 +220,7 @@ class _ClassicJobs:
         # The group is a property of the thread, in Python and in Spark.
         self._context.setJobGroup(group, DESCRIPTION, interruptOnCancel=True)
         partitions = self._context.parallelize(items, len(items))
-        return partitions.mapPartitionsWithIndex(partial(_answer, work)).collect()
+        return partitions.mapPartitionsWithIndex(partial(_answer, SameRelease(), work)).collect()
 
     def cancel(self, group: str) -> None:
         self._context.cancelJobGroup(group)
@@ -245,7 +246,7 @@ class _ConnectJobs:
         rows = self._session.range(0, len(items), 1, len(items))
         self._session.addTag(group)
         try:
-            table = rows.mapInArrow(partial(_answer_in_arrow, work, list(items)), ANSWERS_SQL).toArrow()
+            table = rows.mapInArrow(partial(_answer_in_arrow, SameRelease(), work, list(items)), ANSWERS_SQL).toArrow()
         finally:
             self._session.removeTag(group)
         columns = (column.to_pylist() for column in table.columns)
@@ -258,8 +259,8 @@ class _ConnectJobs:
         return _named(self._name, error)
 
 
-def _answer(work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator[Answer]:
-    """Yield the answers of an executor for one item."""
+def _answer(_: SameRelease, work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator[Answer]:
+    """Yield the answers of an executor for one item. The release was checked when it was unpickled."""
     try:
         with our_task():
             for item in items:
@@ -271,12 +272,12 @@ def _answer(work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator
 
 
 def _answer_in_arrow(
-    work: Work[Any], items: Sequence[Any], numbers: Iterable[pa.RecordBatch]
+    same: SameRelease, work: Work[Any], items: Sequence[Any], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same as record batches, for a part of a range over the items."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            for answer in _answer(work, number, [items[number]]):
+            for answer in _answer(same, work, number, [items[number]]):
                 yield pa.RecordBatch.from_pylist([dict(zip(ANSWERS.names, answer, strict=True))], schema=ANSWERS)
 
 
@@ -300,6 +301,8 @@ def _unpacked(packed: bytes) -> Exception:
 
 def _named(engine: str, error: Exception) -> TailerError:
     text = str(error)
+    if (stale := stale_release(text)) is not None:
+        return stale
     if "ModuleNotFoundError: No module named" in text:
         missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
         remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all their machines: see tailer.spark.session."

@@ -43,6 +43,7 @@ from tailer.errors import (
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer.spark.engine.worker import our_task
+from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Admission, Budget
 from tailer.spark.source.offsets import Offset, StreamPlace, offset_of, place_of
 from tailer.spark.source.options import SourceOptions, read_options
@@ -155,6 +156,7 @@ class BatchReader(DataSourceReader):
     """A batch of all changes from the start to the end, which is at most `latest`."""
 
     def __init__(self, chosen: SourceOptions, view: SparkView, latest: int) -> None:
+        self._same = SameRelease()
         self._chosen = chosen
         self._view = view
         self._latest = latest
@@ -186,6 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream without an end, or up to the end given as an option."""
 
     def __init__(self, chosen: SourceOptions, view: SparkView) -> None:
+        self._same = SameRelease()
         self._chosen = chosen
         self._view = view
         self._planning: _Planning | None = None

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.sink import Append
+from tailer.spark.release import SameRelease, stale_release
 from tailer.spark.session import engine_name, first_sentence, is_remote
 from tailer.spark.source.spark_types import spark_column, spark_schema
 from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, read_split
@@ -102,6 +103,8 @@ class RangeAppend:
         if found is not None:
             ours: TailerError = pickle.loads(b64decode(found[1]))
             return ours
+        if (stale := stale_release(text)) is not None:
+            return stale
         if "ModuleNotFoundError: No module named" in text:
             missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
             remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all machines: see tailer.spark.session."
@@ -121,7 +124,8 @@ class AppendSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._work: _Work = pickle.loads(zlib.decompress(b64decode(options["work"])))
+        same_and_work: tuple[SameRelease, _Work] = pickle.loads(zlib.decompress(b64decode(options["work"])))
+        self._work = same_and_work[1]
 
     @classmethod
     def name(cls) -> str:
@@ -145,7 +149,7 @@ class AppendReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for executors: their splits are in the partitions."""
-        return {"_work": replace(self._work, partitions=())}
+        return {"_same": SameRelease(), "_work": replace(self._work, partitions=())}
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each group of splits."""
@@ -204,7 +208,7 @@ class _Group:
 
 
 def _to_text(work: _Work) -> str:
-    return b64encode(zlib.compress(pickle.dumps(work))).decode()
+    return b64encode(zlib.compress(pickle.dumps((SameRelease(), work)))).decode()
 
 
 def _as_spark(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
