@@ -3,11 +3,14 @@
 Work travels to executors pickled. Another release there may have other fields, or take the same ones for something
 else. So a `SameRelease` travels ahead of the work: unpickled by another release, it raises, before anything else is
 unpickled. Spark passes on nothing but text, in which the driver finds the error again (`stale_release`).
+
+The release is in the package's metadata. Sources without it, as in a zip file, are of the release `unknown`.
 """
 
 import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
-import tailer
 from tailer.errors import ConfigError
 
 __all__ = ["SameRelease", "stale_release"]
@@ -21,7 +24,7 @@ class SameRelease:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         """Return how to make it again, with the release of this process."""
-        return _same_release, (tailer.__version__,)
+        return _same_release, (_own_release(),)
 
 
 def stale_release(text: str) -> ConfigError | None:
@@ -31,7 +34,15 @@ def stale_release(text: str) -> ConfigError | None:
 
 
 def _same_release(drivers: str) -> SameRelease:
-    own = tailer.__version__
+    own = _own_release()
     if own != drivers:
         raise ConfigError("spark", f"executors have lake-tailer {own}, and the driver has {drivers}", _REMEDY)
     return SameRelease()
+
+
+@cache
+def _own_release() -> str:
+    try:
+        return version("lake-tailer")
+    except PackageNotFoundError:
+        return "unknown"

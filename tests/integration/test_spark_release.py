@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import tailer
 from tailer.errors import ConfigError
-from tailer.spark import register
+from tailer.spark import register, release
 from tailer.spark.engine.executors import Executors
 from tailer.spark.release import SameRelease, stale_release
 from tests.support.spark.cluster import Driver, StandaloneCluster
@@ -71,7 +71,7 @@ def test_the_same_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pickle.dumps((SameRelease(), "work"))
     assert pickle.loads(packed)[1] == "work"
     assert stale_release("no space left") is None
-    monkeypatch.setattr(tailer, "__version__", OTHER, raising=False)
+    monkeypatch.setattr(release, "_own_release", lambda: OTHER)
     with pytest.raises(ConfigError, match=f"have lake-tailer {OTHER}, and the driver has") as raised:
         pickle.loads(packed)
     again = stale_release(f"Traceback: {raised.value}. More text")
