@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -34,7 +33,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.variant_paths import check_paths
 from tailer.sink import Demands, Progress, SinkTransaction
-from tailer.start import Start, StartKind
+from tailer.start import Place, Start, StartKind
 from tailer.stores.location import parse_location
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["Changes", "Place", "changes"]
-
-Place = str | int | datetime
-"""A place in a history: `earliest`, `latest`, `snapshot`, a version, a moment (without a zone: UTC), or `tag:NAME`."""
 
 _NAME: Final = "changes"
 _Send = MemoryObjectSendStream[pa.RecordBatch]
@@ -88,20 +84,14 @@ def changes(
     policy = Policy(_names("columns", columns), row_ids)
     check_paths("columns", policy.columns)
     rules = PairingRules(choice, compute_updates, _names("key", key), skip_unchanged)
-    until = None if end is None else _place(end, "end")
+    until = None if end is None else Start.at(end, "end")
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
         raise ConfigError("end", f"{end!r} is not an end point", "Give 'latest', a version or a moment; None follows.")
     roots = tuple(parse_location(os.fspath(root), Path.cwd(), "allowed_roots") for root in allowed_roots)
     chosen = check_choices(TableFormat.parse(table_format, "table_format"), branch)
-    wanted = Changes(location, _place(start, "start"), until, policy, rules, net, roots, chosen, branch)
+    wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
     _check(wanted)
     return wanted
-
-
-def _place(place: Place, where: str) -> Start:
-    if isinstance(place, datetime):
-        place = (place.replace(tzinfo=UTC) if place.tzinfo is None else place).isoformat()
-    return Start.parse(str(place), where)
 
 
 def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:

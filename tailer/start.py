@@ -7,7 +7,10 @@ from typing import Final, Self
 
 from tailer.errors import ConfigError
 
-__all__ = ["Start", "StartKind", "StartPoint"]
+__all__ = ["Place", "Start", "StartKind", "StartPoint"]
+
+Place = str | int | datetime
+"""A place in a history: `earliest`, `latest`, `snapshot`, a version, a moment (without a zone: UTC), or `tag:NAME`."""
 
 _TAG: Final = "tag:"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,6 +36,13 @@ class Start:
     tag: str = ""
 
     @classmethod
+    def at(cls, place: Place, where: str = "start") -> Self:
+        """Make one from a place in a program. Raises `ConfigError` naming `where`."""
+        if isinstance(place, datetime):
+            place = (place.replace(tzinfo=UTC) if place.tzinfo is None else place).isoformat()
+        return cls.parse(str(place), where)
+
+    @classmethod
     def parse(cls, text: str, where: str = "start") -> Self:
         """Parse a keyword, a version, an ISO-8601 timestamp (without a zone: UTC), or `tag:NAME`.
 
@@ -56,6 +66,11 @@ class Start:
             )
             raise ConfigError(where, f"{text!r} is not a version, a time or a keyword", remedy) from None
         return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+    @property
+    def moment(self) -> datetime:
+        """The time, of a start of that kind."""
+        return _EPOCH + timedelta(milliseconds=self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,11 @@ from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import Int96
 from tailer.read.projection import Projection
-from tailer.read.row_bitmaps import positions_of, span
+from tailer.read.row_bitmaps import positions_of, span, words_of
 from tailer.read.row_group_ranges import RowGroupRanges
 from tailer.stores.folders import is_lasting
 
-__all__ = ["BATCH_BYTES", "execute", "needed_bytes", "row_groups"]
+__all__ = ["BATCH_BYTES", "execute", "needed_bytes", "open_footer", "row_groups", "selected"]
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -131,8 +131,25 @@ def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:
     _check_locations(task, files)
     if task.fragment is not None:
         return [count_rows(task, task.fragment, files)]
-    with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
+    with open_footer(task, files) as file:
         return _counts(task, file)
+
+
+@contextmanager
+def open_footer(task: ChangeTask, files: Files = LOCAL) -> Iterator[pq.ParquetFile]:
+    """Open the task's Parquet file as `execute` does, without reading a row. Raises as `execute` does."""
+    with _translated(task, task.uri), files.open(task.uri) as opened, pq.ParquetFile(opened.source, **_READER) as file:
+        _counts(task, file)
+        yield file
+
+
+def selected(task: ChangeTask, num_rows: int, files: Files = LOCAL) -> pa.Array | None:
+    """Return which of the `num_rows` rows of the task's file its deletion vectors leave, as `words_of`; None: all.
+
+    Raises as `execute` does.
+    """
+    selection = _Selection(task, num_rows, files)
+    return None if task.include is None and task.exclude is None else words_of(selection.kept(0, num_rows), num_rows)
 
 
 def _check_locations(task: ChangeTask, files: Files) -> None:
@@ -235,7 +252,7 @@ class _Selection:
     def may_touch(self, rows: range) -> bool:
         """Return whether any of the rows at these positions is selected by its position."""
         some = self._include is not None or self._marks(self._exclude, rows.start, rows.stop)
-        return not some or len(self._kept(rows.start, rows.stop)) > 0
+        return not some or len(self.kept(rows.start, rows.stop)) > 0
 
     def touches(self, file: pq.ParquetFile, group: int, rows: int) -> bool:
         """Return whether any row of a row group is selected by its change type, without reading all its columns."""
@@ -258,7 +275,7 @@ class _Selection:
         elif self._include is not None and not self._marks(self._include, first, end):
             return _counting().slice(0, 0)
         else:
-            kept = _indices(self._kept(first, end), position)
+            kept = _indices(self.kept(first, end), position)
         if self._constant is not None:
             return kept
         fitting = self._by_type(types)
@@ -281,7 +298,8 @@ class _Selection:
         updated = pc.is_in(_counting().slice(0, len(types)), value_set=marked)
         return pc.if_else(updated, _replaced(types, _IMAGES), types)
 
-    def _kept(self, first: int, end: int) -> BitMap64:
+    def kept(self, first: int, end: int) -> BitMap64:
+        """Return the positions from `first` to before `end` that are selected by position."""
         kept = span(first, end)
         if self._include is not None:
             kept &= self._include

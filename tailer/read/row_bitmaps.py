@@ -1,15 +1,18 @@
 """Row positions as bitmaps and as Arrow arrays, converted without a Python object per row."""
 
 import array
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-__all__ = ["Bitmaps", "bitmap_of", "positions_of", "span"]
+__all__ = ["WORD_BITS", "Bitmaps", "bitmap_of", "positions_of", "span", "words_of"]
 
 # Row positions by the number of their source, such as a task index.
 Bitmaps = dict[int, BitMap64]
+
+WORD_BITS: Final = 64
 
 
 def span(first: int, end: int) -> BitMap64:
@@ -35,3 +38,10 @@ def bitmap_of(positions: pa.Array) -> BitMap64:
         return span(first, last + 1)
     start = positions.offset * 8
     return BitMap64(array.array("Q", positions.buffers()[1].to_pybytes()[start : start + count * 8]))
+
+
+def words_of(bitmap: BitMap64, count: int) -> pa.Array:
+    """Convert the positions below `count` to int64 words of `WORD_BITS`, the first position in the lowest bit."""
+    words = count // WORD_BITS + 1
+    bits = pc.is_in(positions_of(span(0, words * WORD_BITS)), value_set=positions_of(bitmap))
+    return pa.Array.from_buffers(pa.int64(), words, [None, bits.buffers()[1]])

@@ -1,5 +1,6 @@
 """lake-tailer on Spark: the same plans and the same `execute` on many machines.
 
+    native       a DataFrame that Spark reads by itself wherever it can
     source       the data source `tailer`, for batches and streams
     engine       the daemon's engine on executors
     write        pipelines whose rows executors write
@@ -21,9 +22,10 @@ stores they need the extra `s3` or `cloud`, and keys where each cloud's own tool
 
 from pyspark.sql import SparkSession
 
+from tailer.spark.native.changes import changes
 from tailer.spark.source.data_source import TailerSource
 
-__all__ = ["register"]
+__all__ = ["changes", "register"]
 
 
 def register(spark: SparkSession) -> None:

@@ -71,6 +71,10 @@ def _ours(spark: SparkSession, order: Order) -> None:
     _batch(spark.read.format("tailer").options(**options).load(order["path"]))
 
 
+def _native(spark: SparkSession, order: Order) -> None:
+    _batch(tailer.spark.changes(spark, order["path"], start=order["first"], end=order["last"]))
+
+
 def _feed(spark: SparkSession, order: Order) -> None:
     options = {"readChangeFeed": True, "startingVersion": order["first"], "endingVersion": order["last"]}
     _batch(spark.read.format("delta").options(**options).load(order["path"]))
@@ -139,6 +143,7 @@ def _write(spark: SparkSession, order: Order) -> None:
 
 READERS: Final[Mapping[str, Callable[[SparkSession, Order], dict[str, float] | None]]] = {
     "tailer": _ours,
+    "tailer, native": _native,
     "tailer, stream": _our_stream,
     "Delta's feed": _feed,
     "Delta's feed, stream": _feed_stream,

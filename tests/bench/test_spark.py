@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 
 import pytest
 
+from tests.bench.conftest import PutLine
 from tests.bench.spark_tables import CLAIMED_BYTES, claim_files, claim_size, grow_by_links
 
 RUNS: Final = 3
@@ -37,6 +38,15 @@ LINKS: Final = (1, 4, 16, 64, 128)  # files per version
 PLANNED: Final = 100_000  # files
 EXECUTORS: Final = 1000
 PIECES: Final = (32, 288)  # from 32 on splits have their largest size
+
+# How many times as fast as its peer a reader should be.
+GOALS: Final[Mapping[tuple[str, str], str]] = {
+    ("appends", "tailer, native"): "2.0",
+    ("updates", "tailer, native"): "2.0",
+    ("vectors", "tailer, native"): "20",
+    ("appends", "tailer, stream"): "1.0",
+    ("updates", "tailer, stream"): "1.0",
+}
 
 Show = Callable[[str], None]
 
@@ -151,6 +161,7 @@ def contenders() -> list[Contender]:
         for master in ("local[1]", "local[2]")
         for reader, peer in (
             ("tailer", "Delta's feed"),
+            ("tailer, native", "Delta's feed"),
             ("Delta's feed", "Delta's feed"),
             ("tailer, stream", "Delta's feed, stream"),
             ("Delta's feed, stream", "Delta's feed, stream"),
@@ -159,7 +170,7 @@ def contenders() -> list[Contender]:
     ]
     marked = [
         Contender(reader, table, 1, CHANGES, CHANGES * ROWS // DELETED, "Delta's CHANGES")
-        for reader, table in (("tailer", "vectors"), ("Delta's CHANGES", "vectors"))
+        for reader, table in (("tailer", "vectors"), ("tailer, native", "vectors"), ("Delta's CHANGES", "vectors"))
     ]
     return feeds + marked
 
@@ -184,7 +195,7 @@ def rounds(readers: Readers, found: Sequence[Contender], runs: int = RUNS) -> li
     return [{each.name: readers.run(each) for each in found} for _ in range(1 + runs)][1:]
 
 
-def test_data_source(readers: Readers, show: Show) -> None:
+def test_data_source(readers: Readers, show: Show, put_line: PutLine) -> None:
     found = contenders()
     runs = rounds(readers, found)
     show(f"\nmedians of {RUNS} runs, {VERSIONS * APPENDED:,} rows appended, {CHANGES} versions of updates and deletes")
@@ -203,7 +214,12 @@ def test_data_source(readers: Readers, show: Show) -> None:
             f"{statistics.median(cpu_s(peer) / cpu_s(own) for own, peer in pairs):>6.2f}",
         )
         show(f"{each.name:40}{'  '.join(figures)}")
-    for reader in ("tailer", "Delta's feed"):
+        if each.reader != each.peer:
+            ours, other = (statistics.median(each.rows / taken["seconds"] for taken in side) for side in (mine, theirs))
+            theirs_shown = f"{each.peer}: {other / 1e6:.3f} Mrows/s; {figures[4].strip()}"
+            goal = GOALS.get((each.table, each.reader), "-")
+            put_line(f"Spark, {each.name}", f"{ours / 1e6:.3f} Mrows/s", theirs_shown, goal)
+    for reader in ("tailer", "tailer, native", "Delta's feed"):
         one, two = (names["appends", reader, master] for master in ("local[1]", "local[2]"))
         speedup = statistics.median(run[one]["seconds"] / run[two]["seconds"] for run in runs)
         show(f"{reader}, two cores beside one: {speedup:.2f} times as fast")

@@ -47,3 +47,12 @@ def test_spark_reads_the_expected_feed(name: str, spark: SparkSession) -> None:
     found = frame.load(str(golden_delta(name)))
     assert found.schema == from_arrow_schema(expected.schema)
     assert_same(rows(found.toArrow()), rows(expected), name)
+
+
+def test_sparks_own_reader_gives_the_expected_feeds(spark: SparkSession) -> None:
+    """Of all tables, in one session; `tests/integration/test_spark_native.py` says which files that reader has."""
+    for name in sorted(set(TABLES)):
+        feed, expected = expected_feed(name), expected_table(name)
+        found = tailer.spark.changes(spark, golden_delta(name), start=feed.first, end=feed.last)
+        assert found.schema == from_arrow_schema(expected.schema), name
+        assert_same(rows(found.toArrow()), rows(expected), name)

@@ -85,6 +85,14 @@ def test_a_batch_is_the_expected_feed(session: SparkSession, recorded: RecordedT
     assert_same(rows(frame.load(str(recorded.path)).toArrow()), rows(feed_of(recorded)), recorded.title)
 
 
+def test_sparks_own_reader_gives_the_expected_feed(session: SparkSession, recorded: RecordedTable) -> None:
+    """Of files with vectors, beside rows that the server's executors compare."""
+    found = tailer.spark.changes(session, recorded.path, end=recorded.last)
+    assert_same(rows(found.toArrow()), rows(feed_of(recorded)), recorded.title)
+    tracked = tailer.spark.changes(session, recorded.path, end=recorded.last, carryovers="keep")
+    assert tracked.count() >= found.count()
+
+
 def test_a_stream_is_the_expected_feed(session: SparkSession, recorded: RecordedTable, tmp_path: Path) -> None:
     """In several micro-batches; another query continues with the second half."""
     for end in (2, recorded.last):

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sinks.testing.rows import DELTA_TYPES, flat_rows
+from sinks.testing.rows import flat_rows
 from tailer.errors import SchemaChanged
 from tailer.events import METADATA_FIELDS
 from tailer.plan import ChangePlan
@@ -21,6 +21,7 @@ from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.typed import TypedRows, typed_schema
 from tests.support.follow import plans
 from tests.support.oracle.rows import assert_same, rows_of
+from tests.support.spark.all_types import write_all_types
 
 METADATA: Final = [field.name for field in METADATA_FIELDS]
 
@@ -76,28 +77,8 @@ def assert_reads_alike(found: DataFrame, expected: DataFrame) -> None:
 
 @pytest.fixture(scope="module")
 def all_types(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with every type, values from their edges, nulls on every level, deletes and updates."""
-    path = tmp_path_factory.mktemp("rows") / "all types"
-    types = {name: entry for name, entry in DELTA_TYPES.items() if name != "void"}
-    height = max(len(values) for _, values in types.values()) + 1
-    columns = {
-        name: pa.array([*values, *[None] * (height - len(values))], kind) for name, (kind, values) in types.items()
-    }
-    source = spark.createDataFrame(pa.table({"id": pa.array(range(height), pa.int64()), **columns}))
-    fields = ", ".join(f"`{name}` {kind}" for name, kind in source.dtypes[1:])
-    properties = "'delta.enableChangeDataFeed' = 'true', 'delta.columnMapping.mode' = 'name'"
-    spark.sql(
-        f"CREATE TABLE delta.`{path}` (id BIGINT NOT NULL, {fields}, deep ARRAY<MAP<INT, ARRAY<STRUCT<"
-        f"`x y`: DECIMAL(3,3), n: STRUCT<t: TIMESTAMP, d: DATE>>>>>) USING delta TBLPROPERTIES ({properties})"
-    )
-    deep = (
-        "CASE id WHEN 0 THEN array(map(1, array(named_struct('x y', 0.125, 'n', named_struct('t', TIMESTAMP"
-        "'1582-10-15 00:00:00', 'd', DATE'1582-10-04')), NULL), 2, NULL), NULL, map()) WHEN 1 THEN array() END"
-    )
-    source.selectExpr("*", f"{deep} AS deep").write.format("delta").mode("append").save(str(path))
-    spark.sql(f"UPDATE delta.`{path}` SET string = 'new' WHERE id < 2")
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 2")
-    return path
+    """A table with every type (`write_all_types`)."""
+    return write_all_types(spark, tmp_path_factory.mktemp("rows") / "all types")
 
 
 def test_every_type_reads_as_in_the_feed_of_delta(spark: SparkSession, all_types: Path) -> None:

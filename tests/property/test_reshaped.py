@@ -117,7 +117,7 @@ async def typed(path: Path, versions: range, view: TypedView) -> list[ChangeBatc
     """Return the net changes as a Spark query reads them."""
     admission = Admission(DeltaTableLog(LocalStore(path)), view, DROP, net=True)
     after = await admission.start(StartPoint(versions.start))
-    work = await admission.work(after, Position.end(versions[-1]))
+    work = (await admission.work(after, Position.end(versions[-1]))).splits()
     return [batch for split in work if isinstance(split, NetChangesSplit) for batch in read_split(split)]
 
 

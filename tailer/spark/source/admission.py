@@ -1,8 +1,8 @@
 """Micro-batch admission: the extent of each batch of a Spark source, and its splits, over any `TableLog`.
 
 A place is a `Position` and the table's identity there. `advance` returns the end of the next batch (admission control),
-`work` returns its splits. Both read the plans in between (`tailer.spark.source.plan_cache`). Planning is deterministic
-(invariant 4), so another process gets the same splits for the same two places.
+`work` returns what it contains. Both read the plans in between (`tailer.spark.source.plan_cache`). Planning is
+deterministic (invariant 4), so another process gets the same splits for the same two places.
 
 A batch ends where any limit is reached: between two tasks if files are counted, inside a file that has more rows or
 bytes than the limits allow. Some rows are always admitted, however low the limits. A version whose rows must be
@@ -29,7 +29,7 @@ from tailer.start import StartPoint
 from tailer.stores.port import in_thread
 from tailer.table_log import TableLog
 
-__all__ = ["Admission", "Budget"]
+__all__ = ["Admission", "Budget", "Work"]
 
 _File = tuple[str, tuple[int, int] | None]
 
@@ -41,6 +41,19 @@ class Budget:
     max_files: int | None = None
     max_bytes: int | None = None
     max_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work between two places: `files` are slices of whole files or of cut ones, `others` all else."""
+
+    others: tuple[Split | SchemaChange, ...]
+    files: tuple[FileSlice, ...]
+    opener: DataFiles = LOCAL
+
+    def splits(self) -> list[Split | SchemaChange]:
+        """Return all of it, with the files grouped and divided for executors."""
+        return [*self.others, *file_splits(self.files, files=self.opener)]
 
 
 class Admission:
@@ -88,8 +101,8 @@ class Admission:
                 raise
         return place
 
-    async def work(self, after: Place, through: Position, table_id: str | None = None) -> list[Split | SchemaChange]:
-        """Return the splits after `after` and up to `through`, and a `SchemaChange` for each version that changes it.
+    async def work(self, after: Place, through: Position, table_id: str | None = None) -> Work:
+        """Return the work after `after` and up to `through`, with a `SchemaChange` for each version that changes it.
 
         `table_id`: the table's identity at `through`; None: unknown. Raises `VersionAhead` if the log ends before
         `through`, `TableReplaced` if `through` is of another table, `ConfigError` if it is before `after`.
@@ -113,7 +126,7 @@ class Admission:
             raise TableReplaced(self._table.uri, through.version, str(table_id), found_id)
         if any(plan.tasks for plan in ranged):
             found.append(NetChangesSplit(tuple(ranged), self._rules, self._files))
-        return [*found, *file_splits(rows, files=self._files)]
+        return Work(tuple(found), tuple(rows), self._files)
 
     def _take(
         self,

@@ -44,7 +44,7 @@ from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease
-from tailer.spark.source.admission import Admission, Budget
+from tailer.spark.source.admission import Admission, Budget, Work
 from tailer.spark.source.offsets import Offset, StreamPlace, offset_of, place_of
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.spark.source.plan_cache import Place
@@ -53,7 +53,7 @@ from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["TailerSource"]
+__all__ = ["SplitPartition", "TailerSource", "read_partition"]
 
 T = TypeVar("T")
 
@@ -158,20 +158,23 @@ class BatchReader(DataSourceReader):
     def __init__(self, chosen: SourceOptions, view: SparkView, latest: int) -> None:
         self._same = SameRelease()
         self._chosen = chosen
-        self._view = view
+        self.view = view
         self._latest = latest
 
     def partitions(self) -> list["SplitPartition"]:
         """Return the splits as partitions."""
+        return [SplitPartition(split) for split in self.work().splits()]
+
+    def work(self) -> Work:
+        """Return what the batch contains."""
         with _with_next_step():
-            work = anyio.run(self._work)
-        return [SplitPartition(split) for split in work]
+            return anyio.run(self._work)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split. Runs on an executor."""
-        return _read(self._view, partition)
+        return read_partition(self.view, partition)
 
-    async def _work(self) -> list[Split | SchemaChange]:
+    async def _work(self) -> Work:
         chosen = self._chosen
         table = chosen.open_table()
         first = await _point(table, chosen.start, self._latest)
@@ -179,7 +182,7 @@ class BatchReader(DataSourceReader):
         if first.version > last + 1:
             reason = f"version {first.version} comes after the end, version {last}"
             raise ConfigError("startingVersion", reason, "Give an earlier start, or a later end.")
-        admission = Admission(table, self._view, chosen.rules, net=chosen.net_changes, files=chosen.open_files())
+        admission = Admission(table, self.view, chosen.rules, net=chosen.net_changes, files=chosen.open_files())
         begin = await admission.start(first)
         return await admission.work(begin, Position.end(last))
 
@@ -230,11 +233,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The first batch began before a restart: its start was decided then.
         begin = after.place if after.start == through.start else through.beginning
         ask = partial(_Planning.work, after=begin, through=through.place)
-        return [SplitPartition(split) for split in self._plan(ask)]
+        return [SplitPartition(split) for split in self._plan(ask).splits()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split. Runs on an executor."""
-        return _read(self._view, partition)
+        return read_partition(self._view, partition)
 
     def stop(self) -> None:
         """Stop planning."""
@@ -282,7 +285,7 @@ class _Planning:
     def advance(self, after: Place, budget: Budget) -> Place:
         return self._ask(partial(self._admission.advance, after, budget, self._end()))
 
-    def work(self, after: Place, through: Place) -> list[Split | SchemaChange]:
+    def work(self, after: Place, through: Place) -> Work:
         return self._ask(partial(self._admission.work, after, through.position, through.table_id))
 
     def newest(self) -> Place:
@@ -349,7 +352,8 @@ def _naming(which: str, place: Start) -> Iterator[None]:
         raise
 
 
-def _read(view: SparkView, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_partition(view: SparkView, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a `SplitPartition`. Runs on an executor."""
     work = partition.value
     with our_task(), _with_next_step():
         if isinstance(work, SchemaChange):

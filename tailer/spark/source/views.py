@@ -78,6 +78,11 @@ class TypedView:
             row_filter.check(output_schema(_with_ids(self._read, row_ids)))
 
     @property
+    def columns(self) -> pa.Schema:
+        """The table's columns in the rows, as in `tailer.plan.ChangeTask.schema`."""
+        return self._shown
+
+    @property
     def spark_schema(self) -> StructType:
         """See `SparkView.spark_schema`."""
         return typed_schema(self._shown)

@@ -89,8 +89,8 @@ async def _feed(
         if through == place:
             return
         planner = opened() if chance.random() < 0.3 else admission
-        work = await planner.work(place, through.position, through.table_id)
-        work = [pickle.loads(pickle.dumps(split)) for split in work]
+        found = await planner.work(place, through.position, through.table_id)
+        work = [pickle.loads(pickle.dumps(split)) for split in found.splits()]
         chance.shuffle(work)
         batch: Counter[Placed] = Counter()
         for split in work:

@@ -191,9 +191,8 @@ async def _advanced(table: Path, rules: PairingRules, net: bool, after: Place) -
 
 
 async def _work(table: Path, rules: PairingRules, net: bool, after: Place, through: Place) -> object:
-    return await Admission(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net).work(
-        after, through.position, through.table_id
-    )
+    admission = Admission(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net)
+    return (await admission.work(after, through.position, through.table_id)).splits()
 
 
 def test_versions_after_the_end_are_not_read(table: Path) -> None:
@@ -317,4 +316,4 @@ def test_partitions_whose_type_changes_are_compared_as_they_can_be(tmp_path: Pat
 async def _kinds(table: Path, rules: PairingRules, net: bool) -> list[type]:
     admission = Admission(DeltaTableLog(LocalStore(table)), PlainView(), rules, net=net)
     start = await admission.start(StartPoint(0))
-    return [type(split) for split in await admission.work(start, Position.end(5))]
+    return [type(split) for split in (await admission.work(start, Position.end(5))).splits()]

@@ -1,0 +1,9 @@
+"""Native reading: Spark's own Parquet reader for the rows that it reads exactly as `tailer.read.execute` does.
+
+changes     the changes of a table as a DataFrame
+fits        who reads a file: Spark's reader, or `execute`
+scans       scans by Spark, with what the plan knows of each file
+executed    the data source for everything else
+"""
+
+__all__: list[str] = []

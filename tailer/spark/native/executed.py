@@ -1,0 +1,76 @@
+"""The data source for rows that go through `tailer.read.execute`, beside the scans of Spark's own reader.
+
+The work was planned before the query is written, and travels as the option `work`: Spark makes a data source from
+options alone. `explain` shows it as `tailer_executed`.
+"""
+
+import base64
+import pickle
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tailer.events import SchemaChange
+from tailer.spark.release import SameRelease
+from tailer.spark.source.data_source import SplitPartition, read_partition
+from tailer.spark.source.views import SparkView
+from tailer.spark.splits import Split
+
+__all__ = ["executed"]
+
+_WORK: Final = "work"
+
+
+def executed(spark: SparkSession, view: SparkView, work: Sequence[Split | SchemaChange]) -> DataFrame:
+    """Return the rows of splits, in the form of `view`."""
+    spark.dataSource.register(ExecutedSource)
+    travelling = pickle.dumps((SameRelease(), view, list(work)))
+    text = base64.b64encode(zlib.compress(travelling, 1)).decode("ascii")
+    return spark.read.format(ExecutedSource.name()).option(_WORK, text).load()
+
+
+class ExecutedSource(DataSource):
+    """See the module's docstring."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "tailer_executed"
+
+    def schema(self) -> StructType:
+        """Return the columns of the view."""
+        return self._reader().view.spark_schema
+
+    def reader(self, schema: StructType) -> "ExecutedReader":
+        """Make the reader of the splits."""
+        return self._reader()
+
+    def _reader(self) -> "ExecutedReader":
+        _, view, work = pickle.loads(zlib.decompress(base64.b64decode(self.options[_WORK])))
+        return ExecutedReader(view, work)
+
+
+class ExecutedReader(DataSourceReader):
+    """A batch of splits, one partition for each."""
+
+    def __init__(self, view: SparkView, work: Sequence[Split | SchemaChange]) -> None:
+        self._same = SameRelease()
+        self.view = view
+        self._work = work
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for executors, each of which gets the splits it reads as partitions."""
+        return {**self.__dict__, "_work": ()}
+
+    def partitions(self) -> list[SplitPartition]:
+        """Return the splits as partitions."""
+        return [SplitPartition(split) for split in self._work]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split. Runs on an executor."""
+        return read_partition(self.view, partition)

@@ -1,0 +1,172 @@
+"""Fits: tasks whose rows Spark's own Parquet reader reads exactly as `tailer.read.execute` does.
+
+`execute` finds columns by field id, by physical name and without regard to case; it casts what other writers store with
+other types, and refuses what cannot be cast. Spark's reader knows names and a few casts, and some of its settings turn
+an error into null or into a missing row. So a file is left to Spark only if nothing of that matters: each column of the
+task is in the file under its own name and with its own type, or with a narrower one that Spark widens, or not at all.
+
+A timestamp of 96 bits is what Spark makes of it, both here and in `execute`; only one beyond all timestamps, which no
+writer of Spark's makes, is refused by `execute` and wraps in Spark.
+
+The footer decides who reads a file, before the query runs. A footer or a deletion vector that cannot be read makes a
+misfit, too: `execute` then ends the query with the right error.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailer.errors import TailerError
+from tailer.events import CHANGE_TYPE, has_variant
+from tailer.plan import ROW_TRACKING, ChangeTask, TaskKind
+from tailer.read.data_files import DataFiles
+from tailer.read.execute import open_footer, selected
+from tailer.read.legacy_datetimes import OldCalendar
+from tailer.schema.columns import FIELD_ID, is_absent, physical_name, widens
+
+__all__ = ["Fit", "Misfit", "fit", "selects_nothing"]
+
+_SPARKS_WRITER: Final = "parquet-mr"
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+_CHANGE_TYPES: Final = pa.field(CHANGE_TYPE, pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A task for Spark's reader. `words`: the rows that deletion vectors leave, a bit for each; None: all."""
+
+    task: ChangeTask
+    words: pa.Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A task for `execute`, and why."""
+
+    task: ChangeTask
+    reason: str
+
+
+def fit(task: ChangeTask, files: DataFiles) -> Fit | Misfit:
+    """Find out who reads the task, by itself and by the footer of its file."""
+    reason = _by_task(task, files)
+    if reason is not None:
+        return Misfit(task, reason)
+    try:
+        with open_footer(task, files) as file:
+            reason, num_rows = _by_footer(task, file), file.metadata.num_rows
+        return Fit(task, selected(task, num_rows, files)) if reason is None else Misfit(task, reason)
+    except TailerError as error:
+        return Misfit(task, str(error))
+
+
+def selects_nothing(task: ChangeTask, files: DataFiles) -> bool:
+    """Return whether deletion vectors alone show that the task has no row, as where a vector has grown."""
+    if task.include is None or task.exclude is None:
+        return False
+    found = fit(task, files)
+    return isinstance(found, Fit) and pc.all(pc.equal(found.words, 0)).as_py() is True
+
+
+def _by_task(task: ChangeTask, files: DataFiles) -> str | None:
+    if task.fragment is not None or not files.is_local(task.uri):
+        return "it is not a local Parquet file"
+    if not task.uri.isprintable():
+        return "its path has characters that cannot be shown"
+    if PurePosixPath(task.uri).name.startswith(("_", ".")):
+        return "Spark takes files with such a name for hidden ones"
+    if task.refinement is not None:
+        return "its rows were compared"
+    if any(has_variant(field.type) for field in task.schema):
+        return "it has a Variant"
+    if any(field.metadata and ROW_TRACKING in field.metadata for field in task.schema):
+        return "row ids are wanted"
+    return None
+
+
+def _by_footer(task: ChangeTask, file: pq.ParquetFile) -> str | None:
+    there = file.schema_arrow
+    if OldCalendar.of(file, task) is not None:
+        return "its times may be of an old calendar"
+    columns = [file.schema.column(index) for index in range(len(file.schema))]
+    leaves = {column.path: column.physical_type for column in columns}
+    if "INT96" in leaves.values() and not file.metadata.created_by.startswith(_SPARKS_WRITER):
+        return "another writer than Spark's has written timestamps of 96 bits"  # a setting changes these
+    wanted = [*_stored(task), *([_CHANGE_TYPES] if task.kind in _CDC else [])]
+    if task.kind in _CDC and CHANGE_TYPE not in there.names:
+        return f"it has no column {CHANGE_TYPE}"
+    return _differs(wanted, list(there), leaves)
+
+
+def _stored(task: ChangeTask) -> Iterator[pa.Field]:
+    """Yield the columns that a task takes from its file, if that has them."""
+    partitions = dict(task.partition_values)
+    for field in task.schema:
+        if physical_name(field) not in partitions and not pa.types.is_null(field.type) and not is_absent(field):
+            yield field
+
+
+def _differs(
+    wanted: Iterable[pa.Field], found: list[pa.Field], leaves: Mapping[str, str], above: str = ""
+) -> str | None:
+    """Return how the fields of one level differ; None if they do not.
+
+    A field that the file lacks is null. `leaves`: the physical type of each path in the file. `above`: where the
+    fields are.
+    """
+    names = [field.name for field in found]
+    if len({name.lower() for name in names}) < len(names):
+        return "some names differ only by case"
+    numbers = {number for field in found if (number := _number(field)) is not None}
+    for field in wanted:
+        name, number = physical_name(field), _number(field)
+        if name not in names:
+            if name.lower() in map(str.lower, names) or (number is not None and (number in numbers or not numbers)):
+                return f"column {field.name} has another name in the file"
+            continue
+        match = found[names.index(name)]
+        if number is not None and _number(match) != number:
+            return f"column {field.name} has another field id"
+        if (reason := _differs_in_type(field.type, match.type, leaves, f"{above}{name}")) is not None:
+            return reason
+    return None
+
+
+def _differs_in_type(wanted: pa.DataType, found: pa.DataType, leaves: Mapping[str, str], path: str) -> str | None:
+    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
+        if {physical_name(field) for field in wanted}.isdisjoint(field.name for field in found):
+            return f"the file has no field of {path}"  # is the struct null, or its fields? Settings decide that
+        return _differs(wanted, list(found), leaves, f"{path}.")
+    if pa.types.is_list(wanted) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
+        element = f"{path}.list.{found.value_field.name}"
+        if not any(f"{leaf}.".startswith(f"{element}.") for leaf in leaves):
+            return f"{path} is not a list of three levels"
+        return _differs_in_type(wanted.value_type, found.value_type, leaves, element)
+    if pa.types.is_map(wanted) and pa.types.is_map(found):
+        if not any(leaf.startswith(f"{path}.key_value.key") for leaf in leaves):
+            return f"{path} is not a map as the specification has it"
+        return _differs_in_type(wanted.key_type, found.key_type, leaves, f"{path}.key_value.key") or _differs_in_type(
+            wanted.item_type, found.item_type, leaves, f"{path}.key_value.value"
+        )
+    plain = found.value_type if pa.types.is_dictionary(found) else found
+    plain = _TIMESTAMP if leaves.get(path) == "INT96" else _PLAIN.get(plain, plain)
+    return None if plain.equals(wanted) or widens(plain, wanted) else f"{path} is {found}, not {wanted}"
+
+
+def _number(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(FIELD_ID)
+
+
+# Forms that Arrow's writers note in the footer. The values in the file are the same.
+_PLAIN: Final = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}

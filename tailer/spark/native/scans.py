@@ -1,0 +1,177 @@
+"""Scans: change rows read by Spark's own Parquet reader.
+
+Files of one physical schema are one scan, however many versions they are of: Spark plans a scan in 20 to 30 ms. What
+the plan knows of a file is one row of a small table (its *facts*): change type, version, timestamp, partition values,
+and the rows that its deletion vectors leave. It is joined by the path that Spark gives with each row, so a file that
+two versions share is read once. The bits of a deletion vector are words of 64 rows, looked up by the row's position.
+
+Facts are broadcast. A row whose path has none ends the query: nothing is left out or made up. Settings of the session
+that would turn a missing or a broken file into missing rows are set aside for these scans, and pages are checked by
+their checksums, as `execute` does.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tailer.delta.partition_values import partition_scalar
+from tailer.events import CHANGE_TYPE, ChangeType, is_struct
+from tailer.plan import ChangeTask, TaskKind, output_schema
+from tailer.read.row_bitmaps import WORD_BITS
+from tailer.schema.columns import physical_name
+from tailer.spark.native.fits import Fit
+from tailer.spark.source.spark_types import spark_schema
+
+__all__ = ["VECTOR_BYTES", "Columns", "columns_of", "scans", "vector_bytes"]
+
+VECTOR_BYTES: Final = 2**26  # of deletion vectors in one query: every executor has a copy
+
+_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+# Of a row without facts the words are null. Were it left out for that, Spark would take the join for an inner one.
+_SELECTED: Final = f"words IS NULL OR getbit(words[int(position div {WORD_BITS})], int(position % {WORD_BITS})) = 1"
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_READ: Final = {
+    "__globPaths__": "false",  # a bracket in a path is a bracket
+    "recursiveFileLookup": "true",  # and no part of a path is a partition value
+    "pathGlobFilter": "*",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a task by their source: `stored` in the file, `given` by the log, in their order among all.
+
+    `types`: whether the file has the change types. `vector`: whether rows are selected by position.
+    """
+
+    stored: pa.Schema
+    given: tuple[int, ...]
+    types: bool
+    vector: bool
+
+
+def vector_bytes(found: Fit) -> int:
+    """Return the size of the bits that select the rows of a task."""
+    return 0 if found.words is None else int(found.words.nbytes)
+
+
+def scans(spark: SparkSession, fits: Iterable[Fit], shown: StructType) -> list[DataFrame]:
+    """Return the rows of tasks, all in the columns `shown`: those of the tasks' schemas, then those of the feed."""
+    by_columns: dict[Columns, list[Fit]] = {}
+    for each in fits:
+        by_columns.setdefault(columns_of(each), []).append(each)
+    return [_scan(spark, columns, found, shown) for columns, found in by_columns.items()]
+
+
+def columns_of(found: Fit) -> Columns:
+    """Return the columns of a task by their source."""
+    task, partitions = found.task, dict(found.task.partition_values)
+    given = {
+        index
+        for index, field in enumerate(task.schema)
+        if physical_name(field) in partitions or pa.types.is_null(field.type)
+    }
+    stored = [_physical(field) for index, field in enumerate(task.schema) if index not in given]
+    return Columns(pa.schema(stored), tuple(sorted(given)), task.kind in _CDC, found.words is not None)
+
+
+def _physical(field: pa.Field) -> pa.Field:
+    """Return a column as it is in files: physical names on every level, and no metadata."""
+    return pa.field(physical_name(field), _physical_type(field.type))
+
+
+def _physical_type(kind: pa.DataType) -> pa.DataType:
+    if is_struct(kind):
+        return pa.struct([_physical(field) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _physical_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_physical_type(kind.key_type), _physical_type(kind.item_type))
+    return kind
+
+
+def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType) -> DataFrame:
+    """Return the rows of tasks with the same columns."""
+    fields = [*columns.stored, *([pa.field(CHANGE_TYPE, pa.string())] if columns.types else [])]
+    uris = sorted({f"file://{found.task.uri}" for found in fits})
+    read = spark.read.schema(spark_schema(pa.schema(fields))).options(**_READ).parquet(*uris)
+    metadata = read.metadataColumn("_metadata")
+    values = [read[_quoted(field.name)].alias(f"stored_{index}") for index, field in enumerate(fields)]
+    if columns.vector:
+        values.append(metadata["row_index"].alias("position"))
+    rows = read.select(*values, metadata["file_path"].alias("path"))
+    facts = spark.createDataFrame(_facts(columns, fits, _spelled(read)))
+    found = rows.join(facts.hint("broadcast"), rows["path"] == facts["file"], "left")
+    if columns.vector:
+        found = found.where(_SELECTED)
+    types = f"stored_{len(columns.stored)}" if columns.types else "type"
+    stored = iter(range(len(columns.stored)))
+    sources = [
+        _known(f"given_{index}") if index in columns.given else f"stored_{next(stored)}"
+        for index in range(len(shown) - 3)
+    ]
+    sources += [_known(_not_null(types) if columns.types else types), _known("version"), _known("at")]
+    found = found.selectExpr(*(f"{source} AS shown_{index}" for index, source in enumerate(sources)))
+    pairs = ((found[f"shown_{index}"], field) for index, field in enumerate(shown))
+    return found.select(*(value.cast(field.dataType).alias(field.name) for value, field in pairs))
+
+
+def _known(fact: str) -> str:
+    """Return SQL for a fact. Where a file has none it is an error, not null: a filter would leave out what is null."""
+    return f"IF(file IS NULL, raise_error(concat('no change of this batch is in ', path)), {fact})"
+
+
+def _not_null(types: str) -> str:
+    return f"COALESCE({types}, raise_error(concat('{CHANGE_TYPE} is null in some row of ', path)))"
+
+
+def _facts(columns: Columns, fits: Sequence[Fit], spelled: Mapping[str, str]) -> pa.Table:
+    """Return one row for each task. `spelled`: the path of each file as Spark gives it with rows."""
+    tasks = [found.task for found in fits]
+    arrays: dict[str, Any] = {
+        "file": pa.array([spelled[task.uri] for task in tasks], pa.string()),
+        "version": pa.array([task.version for task in tasks], pa.int64()),
+        "at": pa.array([task.timestamp_ms * 1000 for task in tasks], _TIMESTAMP),
+    }
+    if not columns.types:
+        types = (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT for task in tasks)
+        arrays["type"] = pa.array([each.value for each in types], pa.string())
+    for index in columns.given:
+        arrays[f"given_{index}"] = _given(tasks, index)
+    if columns.vector:
+        words = [found.words for found in fits if found.words is not None]
+        ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
+        arrays["words"] = pa.ListArray.from_arrays(ends, pa.concat_arrays(words))
+    return pa.table(arrays)
+
+
+def _given(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
+    """Return the values of a column that the log has, one for each task."""
+    kind = output_schema(tasks[0].schema).field(index).type
+    found = []
+    for task in tasks:
+        text = dict(task.partition_values).get(physical_name(task.schema.field(index)))
+        found.append(partition_scalar(text, kind, task.table, task.version, task.uri))
+    return pa.array(found, kind)
+
+
+def _spelled(read: DataFrame) -> dict[str, str]:
+    """Return how Spark spells each path in `_metadata.file_path`: quoted as in a URI, by rules of its own."""
+    uris = (uri.removeprefix("file://") for uri in read.inputFiles())
+    return {unquote(uri): f"file:{uri}" for uri in uris}
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
