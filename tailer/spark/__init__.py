@@ -1,6 +1,6 @@
 """lake-tailer on Spark: the same plans and the same `execute` on many machines.
 
-    native       a DataFrame that Spark reads by itself wherever it can
+    native       DataFrames that Spark reads by itself wherever it can
     source       the data source `tailer`, for batches and streams
     engine       the daemon's engine on executors
     write        pipelines whose rows executors write
@@ -23,9 +23,10 @@ stores they need the extra `s3` or `cloud`, and keys where each cloud's own tool
 from pyspark.sql import SparkSession
 
 from tailer.spark.native.changes import changes
+from tailer.spark.native.follow import follow
 from tailer.spark.source.data_source import TailerSource
 
-__all__ = ["changes", "register"]
+__all__ = ["changes", "follow", "register"]
 
 
 def register(spark: SparkSession) -> None:

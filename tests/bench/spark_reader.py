@@ -19,6 +19,7 @@ from typing import Any, Final
 import anyio
 import psutil  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import tailer.spark
 from tailer.delta.table import DeltaTableLog
@@ -89,6 +90,16 @@ def _our_stream(spark: SparkSession, order: Order) -> None:
     _stream(spark.readStream.format("tailer").option("startingVersion", order["first"]).load(order["path"]))
 
 
+def _our_plans(spark: SparkSession, order: Order) -> None:
+    _await(tailer.spark.follow(spark, order["path"], lambda changes, _: _batch(changes), start=order["first"]))
+
+
+def _feed_for_each(spark: SparkSession, order: Order) -> None:
+    options = {"readChangeFeed": True, "startingVersion": order["first"]}
+    rows = spark.readStream.format("delta").options(**options).load(order["path"])
+    _await(rows.writeStream.foreachBatch(lambda changes, _: _batch(changes)))
+
+
 def _feed_stream(spark: SparkSession, order: Order) -> None:
     # All in one micro-batch, like ours; Delta's default limit is a thousand files.
     options = {"readChangeFeed": True, "startingVersion": order["first"]}
@@ -100,9 +111,12 @@ def _batch(rows: DataFrame) -> None:
 
 
 def _stream(rows: DataFrame) -> None:
+    _await(rows.writeStream.format("noop"))
+
+
+def _await(writer: DataStreamWriter) -> None:
     with tempfile.TemporaryDirectory() as checkpoint:
-        writer = rows.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", checkpoint)
-        writer.start().awaitTermination()
+        writer.trigger(availableNow=True).option("checkpointLocation", checkpoint).start().awaitTermination()
 
 
 def _local_engine(_spark: SparkSession, order: Order) -> None:
@@ -144,8 +158,10 @@ def _write(spark: SparkSession, order: Order) -> None:
 READERS: Final[Mapping[str, Callable[[SparkSession, Order], dict[str, float] | None]]] = {
     "tailer": _ours,
     "tailer, native": _native,
+    "tailer, follow": _our_plans,
     "tailer, stream": _our_stream,
     "Delta's feed": _feed,
+    "Delta's feed, foreachBatch": _feed_for_each,
     "Delta's feed, stream": _feed_stream,
     "Delta's CHANGES": _changes,
     "LocalEngine": _local_engine,

@@ -44,8 +44,8 @@ GOALS: Final[Mapping[tuple[str, str], str]] = {
     ("appends", "tailer, native"): "2.0",
     ("updates", "tailer, native"): "2.0",
     ("vectors", "tailer, native"): "20",
-    ("appends", "tailer, stream"): "1.0",
-    ("updates", "tailer, stream"): "1.0",
+    ("appends", "tailer, follow"): "1.0",
+    ("updates", "tailer, follow"): "1.0",
 }
 
 Show = Callable[[str], None]
@@ -163,7 +163,9 @@ def contenders() -> list[Contender]:
             ("tailer", "Delta's feed"),
             ("tailer, native", "Delta's feed"),
             ("Delta's feed", "Delta's feed"),
+            ("tailer, follow", "Delta's feed, stream"),
             ("tailer, stream", "Delta's feed, stream"),
+            ("Delta's feed, foreachBatch", "Delta's feed, stream"),
             ("Delta's feed, stream", "Delta's feed, stream"),
         )
         if master == "local[2]" or table == "appends"

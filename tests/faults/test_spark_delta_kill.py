@@ -8,24 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailer.spark.write.delta_session import with_delta
 from tests.support.daemon.process import DeltaDestination
-from tests.support.follow import follow
 from tests.support.histories.long_history import LongHistory
 from tests.support.spark.cluster import Driver, StandaloneCluster
-from tests.support.spark.executor_writes import Delivering, Interrupted, waits_to_die
+from tests.support.spark.executor_writes import Delivering, Interrupted, check_delivered, waits_to_die
 from tests.support.spark.session import delta_jars
 
 pytestmark = pytest.mark.spark
@@ -34,28 +30,6 @@ KILLS: Final = 2
 COMMITS: Final = 60
 SHORT: Final = 4  # versions per version range, so that commits come often
 PATIENCE_S: Final = 240
-
-
-Row = tuple[int, str, int, object]
-
-
-def delivered(table: pa.Table) -> Counter[Row]:
-    """Return the change rows of a table."""
-    columns = (
-        table.column(name).to_pylist() for name in ("_commit_version", "_change_type", "id", "_commit_timestamp")
-    )
-    return Counter(zip(*columns, strict=True))
-
-
-def check(history: LongHistory, target: Path) -> None:
-    """Check that the target has every change of the source, once."""
-    expected: Counter[Row] = Counter()
-    for version in follow(history.path):
-        expected.update(delivered(version.table))
-    assert Counter(row[:3] for row in expected.elements()) == history.changes
-    found = delivered(pa.table(DeltaTable(target).scan()))
-    assert not expected - found, f"missing: {list((expected - found).items())[:5]}"
-    assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
 
 
 class Writer:
@@ -138,7 +112,7 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
     writer.process.send_signal(signal.SIGTERM)
     assert writer.process.wait(PATIENCE_S) == 0, writer.said
     print(f"killed at versions {reached[1:]}")
-    check(history, destination.path)
+    check_delivered(history, destination.path)
 
 
 def deliver(session: SparkSession, delivering: Delivering, until: int, folder: Path) -> None:
@@ -170,4 +144,4 @@ def test_executors_killed_while_they_write(tmp_path: Path, monkeypatch: pytest.M
             delivered.result(PATIENCE_S)
     finally:
         cluster.close()
-    check(history, destination.path)
+    check_delivered(history, destination.path)

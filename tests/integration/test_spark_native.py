@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.errors import ConfigError, TailerError
+from tailer.spark.native import scans
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.all_types import write_all_types
@@ -76,7 +77,7 @@ class Native:
 
 @pytest.fixture
 def native(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> Native:
-    caplog.set_level(logging.INFO, "tailer.spark.native.changes")
+    caplog.set_level(logging.INFO, "tailer.spark.native.frames")
     return Native(spark, caplog)
 
 
@@ -128,6 +129,28 @@ def test_a_feed_is_read_by_sparks_own_reader(native: Native, tmp_path: Path) -> 
     assert (files > 12, native.why) == (True, "")
     found = native.rows(table.path)
     assert_same(rows_of(found.toArrow()), rows_of(delta_feed(native.spark, table.path).toArrow()), "feed")
+
+
+def test_facts_of_large_files_are_literals(native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join is planned for what no literal can be: a timestamp, and rows that a vector selects."""
+    table = Table(native.spark, tmp_path / "t")
+    columns = "id BIGINT, p STRING, i INT, b BOOLEAN, n DATE, m TIMESTAMP"
+    values = "'it''s \\\\ 50%', -2147483648, true, NULL"
+    table.create(columns, f"SELECT id, {values}, NULL FROM range(9)", vectors=True, partition="p, i, b, n, m")
+    table.sql("INSERT INTO {t} SELECT id, NULL, 1, false, NULL, TIMESTAMP'2024-01-02 03:04:05' FROM range(9)")
+    table.sql("DELETE FROM {t} WHERE id = 3")
+
+    def joins(first: int, last: int) -> int:
+        assert native.check(table.path, first, last) > 0
+        query = native.rows(table.path, start=first, end=last)._jdf.queryExecution()
+        return str(query.optimizedPlan()).count("Join")
+
+    assert [joins(at, at) for at in (1, 2, 3)] == [0, 1, 1]
+    assert joins(1, 2) == 1
+    monkeypatch.setattr(scans, "_LARGE", 0)
+    assert [joins(1, 2), joins(1, 3)] == [1, 2]
+    monkeypatch.setattr(scans, "_OWN", 0)
+    assert joins(1, 1) == 1
 
 
 def test_every_type(native: Native, tmp_path: Path) -> None:
@@ -369,11 +392,13 @@ def _ranges(versions: Sequence[int]) -> list[tuple[int, int]]:
     [*HISTORY, *CASES],
     ids=lambda archive: archive.name.split(".")[0],
 )
-def test_recorded_histories(native: Native, archive: Path, tmp_path: Path) -> None:
+def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)
     for first, last in _ranges(range(recorded.first, recorded.last + 1)):
-        for options in ({}, {"carryovers": "keep"}):
+        # Facts are joined, or literals, as if the files were large.
+        for large, options in ((2**60, {}), (0, {}), (0, {"carryovers": "keep"})):
+            monkeypatch.setattr(scans, "_LARGE", large)
             try:
                 read_batch(path=recorded.path, startingVersion=first, endingVersion=last, **options)
             except TailerError as error:

@@ -1,23 +1,25 @@
 """Scans: change rows read by Spark's own Parquet reader.
 
-Files of one physical schema are one scan, however many versions they are of: Spark plans a scan in 20 to 30 ms. What
-the plan knows of a file is one row of a small table (its *facts*): change type, version, timestamp, partition values,
-and the rows that its deletion vectors leave. It is joined by the path that Spark gives with each row, so a file that
-two versions share is read once. The bits of a deletion vector are words of 64 rows, looked up by the row's position.
+What the plan knows of a file are its *facts*: change type, version, timestamp, partition values, and the rows that its
+deletion vectors leave. Large files with the same facts are a scan of their own, with the facts as literals. All others
+of one physical schema are one scan, however many versions they are of: Spark plans a scan in 20 to 30 ms. Their facts
+are a small table, joined by the path that Spark gives with each row, so a file that two versions share is read once.
+The bits of a deletion vector are words of 64 rows, looked up by the row's position.
 
-Facts are broadcast. A row whose path has none ends the query: nothing is left out or made up. Settings of the session
-that would turn a missing or a broken file into missing rows are set aside for these scans, and pages are checked by
-their checksums, as `execute` does.
+Facts that are joined are broadcast. A row whose path has none ends the query: nothing is left out or made up. Settings
+of the session that would turn a missing or a broken file into missing rows are set aside for these scans, and pages are
+checked by their checksums, as `execute` does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import lit, timestamp_micros
 from pyspark.sql.types import StructType
 
 from tailer.delta.partition_values import partition_scalar
@@ -31,6 +33,9 @@ from tailer.spark.source.spark_types import spark_schema
 __all__ = ["VECTOR_BYTES", "Columns", "columns_of", "scans", "vector_bytes"]
 
 VECTOR_BYTES: Final = 2**26  # of deletion vectors in one query: every executor has a copy
+
+_LARGE: Final = 2**25  # bytes of files: joining their rows takes longer than planning a scan
+_OWN: Final = 16  # scans with literals
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 # Of a row without facts the words are null. Were it left out for that, Spark would take the join for an inner one.
@@ -72,7 +77,11 @@ def scans(spark: SparkSession, fits: Iterable[Fit], shown: StructType) -> list[D
     by_columns: dict[Columns, list[Fit]] = {}
     for each in fits:
         by_columns.setdefault(columns_of(each), []).append(each)
-    return [_scan(spark, columns, found, shown) for columns, found in by_columns.items()]
+    return [
+        _scan(spark, columns, group, shown, literal=literal)
+        for columns, found in by_columns.items()
+        for group, literal in _groups(columns, found)
+    ]
 
 
 def columns_of(found: Fit) -> Columns:
@@ -102,30 +111,100 @@ def _physical_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType) -> DataFrame:
-    """Return the rows of tasks with the same columns."""
+def _groups(columns: Columns, fits: Sequence[Fit]) -> Iterator[tuple[list[Fit], bool]]:
+    """Yield the tasks of each scan, and whether their facts are literals."""
+    by_facts: dict[object, list[Fit]] = {}
+    for found in fits:
+        by_facts.setdefault(_shared_facts(found, columns), []).append(found)
+    joined: list[Fit] = []
+    left = _OWN
+    for group in by_facts.values():
+        large = len(by_facts) == 1 or sum(found.task.size_bytes for found in group) >= _LARGE
+        if large and left and _has_literals(columns, group):
+            left -= 1
+            yield group, True
+        else:
+            joined += group
+    if joined:
+        yield joined, False
+
+
+def _shared_facts(found: Fit, columns: Columns) -> object:
+    task = found.task
+    kind = None if columns.types else task.kind
+    return task.version, task.timestamp_ms, kind, task.partition_values
+
+
+def _has_literals(columns: Columns, group: Sequence[Fit]) -> bool:
+    """Return whether a scan of tasks with the same facts needs no join. It would read a file only once."""
+    if columns.vector or len({found.task.uri for found in group}) < len(group):
+        return False
+    values = (_given([group[0].task], index) for index in columns.given)
+    return all(_is_plain(value) for value in values)
+
+
+def _is_plain(value: pa.Array) -> bool:
+    """Return whether `lit` and a cast make the value again, whatever the settings of the session."""
+    kind = value.type
+    plain: bool = pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    return plain or value.null_count == 1
+
+
+def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType, *, literal: bool) -> DataFrame:
+    """Return the rows of tasks with the same columns; `literal`: and with the same facts."""
     fields = [*columns.stored, *([pa.field(CHANGE_TYPE, pa.string())] if columns.types else [])]
+    stored_types = spark_schema(pa.schema(fields))
     uris = sorted({f"file://{found.task.uri}" for found in fits})
-    read = spark.read.schema(spark_schema(pa.schema(fields))).options(**_READ).parquet(*uris)
-    metadata = read.metadataColumn("_metadata")
-    values = [read[_quoted(field.name)].alias(f"stored_{index}") for index, field in enumerate(fields)]
-    if columns.vector:
-        values.append(metadata["row_index"].alias("position"))
-    rows = read.select(*values, metadata["file_path"].alias("path"))
-    facts = spark.createDataFrame(_facts(columns, fits, _spelled(read)))
-    found = rows.join(facts.hint("broadcast"), rows["path"] == facts["file"], "left")
-    if columns.vector:
-        found = found.where(_SELECTED)
+    read = spark.read.schema(stored_types).options(**_READ).parquet(*uris)
+    names = [f"stored_{index}" for index in range(len(fields))]
+    if literal:
+        facts = _literals(columns, fits[0].task)
+        found = read.select("*", *facts.values()).toDF(*names, *facts)
+    else:
+        found = _joined(spark, read, names, columns, fits)
     types = f"stored_{len(columns.stored)}" if columns.types else "type"
-    stored = iter(range(len(columns.stored)))
-    sources = [
-        _known(f"given_{index}") if index in columns.given else f"stored_{next(stored)}"
-        for index in range(len(shown) - 3)
-    ]
+    stored = iter(names)
+    sources = [_known(f"given_{index}") if index in columns.given else next(stored) for index in range(len(shown) - 3)]
     sources += [_known(_not_null(types) if columns.types else types), _known("version"), _known("at")]
     found = found.selectExpr(*(f"{source} AS shown_{index}" for index, source in enumerate(sources)))
-    pairs = ((found[f"shown_{index}"], field) for index, field in enumerate(shown))
-    return found.select(*(value.cast(field.dataType).alias(field.name) for value, field in pairs))
+    known = dict(zip(names, stored_types, strict=True))
+    casts = {
+        index: found[f"shown_{index}"].cast(field.dataType)
+        for index, (source, field) in enumerate(zip(sources[:-3], shown, strict=False))
+        if source not in known or known[source].dataType != field.dataType
+    }
+    if casts:
+        found = found.select(*(casts.get(index, found[f"shown_{index}"]) for index in range(len(shown))))
+    return found.toDF(*shown.names)
+
+
+def _joined(
+    spark: SparkSession, read: DataFrame, names: Sequence[str], columns: Columns, fits: Sequence[Fit]
+) -> DataFrame:
+    """Return the rows read, with the columns `names`, and the facts of their tasks beside them."""
+    metadata = read.metadataColumn("_metadata")
+    added = {"path": metadata["file_path"]}
+    if columns.vector:
+        added["position"] = metadata["row_index"]
+    rows = read.select("*", *added.values()).toDF(*names, *added)
+    facts = spark.createDataFrame(_facts(columns, fits, _spelled(read)))
+    found = rows.join(facts.hint("broadcast"), rows["path"] == facts["file"], "left")
+    return found.where(_SELECTED) if columns.vector else found
+
+
+def _literals(columns: Columns, task: ChangeTask) -> dict[str, Column]:
+    """Return the path and the facts of a task, by the names that they have when joined."""
+    facts = {"path": lit(task.uri), "file": lit(task.uri), "version": lit(task.version).cast("long")}
+    facts["at"] = timestamp_micros(lit(task.timestamp_ms * 1000))
+    if not columns.types:
+        facts["type"] = lit(_change_type(task))
+    for index in columns.given:
+        facts[f"given_{index}"] = lit(_given([task], index)[0].as_py())
+    return facts
+
+
+def _change_type(task: ChangeTask) -> str:
+    return (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT).value
 
 
 def _known(fact: str) -> str:
@@ -146,8 +225,7 @@ def _facts(columns: Columns, fits: Sequence[Fit], spelled: Mapping[str, str]) ->
         "at": pa.array([task.timestamp_ms * 1000 for task in tasks], _TIMESTAMP),
     }
     if not columns.types:
-        types = (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT for task in tasks)
-        arrays["type"] = pa.array([each.value for each in types], pa.string())
+        arrays["type"] = pa.array([_change_type(task) for task in tasks], pa.string())
     for index in columns.given:
         arrays[f"given_{index}"] = _given(tasks, index)
     if columns.vector:
@@ -171,7 +249,3 @@ def _spelled(read: DataFrame) -> dict[str, str]:
     """Return how Spark spells each path in `_metadata.file_path`: quoted as in a URI, by rules of its own."""
     uris = (uri.removeprefix("file://") for uri in read.inputFiles())
     return {unquote(uri): f"file:{uri}" for uri in uris}
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -53,7 +53,7 @@ from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["SplitPartition", "TailerSource", "read_partition"]
+__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition"]
 
 T = TypeVar("T")
 
@@ -118,10 +118,14 @@ class TailerSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
         """Make the reader of a stream."""
+        chosen, _ = self.followed()
+        return StreamReader(chosen, self._checked(schema, follows=True))
+
+    def followed(self) -> tuple[SourceOptions, SparkView]:
+        """Return what a reader of a stream needs."""
         with _with_next_step():
             self._chosen.check_stream()
-            view = self._checked(schema, follows=True)
-        return StreamReader(self._chosen, view)
+        return self._chosen, self._view(follows=True)
 
     def _checked(self, schema: StructType, *, follows: bool) -> SparkView:
         view = self._view(follows=follows)
@@ -229,11 +233,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list["SplitPartition"]:
         """Return the splits between two offsets as partitions."""
+        return [SplitPartition(split) for split in self.work(start, end).splits()]
+
+    def work(self, start: Offset, end: Offset) -> Work:
+        """Return what there is between two offsets."""
         after, through = self._place(start), self._place(end)
         # The first batch began before a restart: its start was decided then.
         begin = after.place if after.start == through.start else through.beginning
-        ask = partial(_Planning.work, after=begin, through=through.place)
-        return [SplitPartition(split) for split in self._plan(ask).splits()]
+        return self._plan(partial(_Planning.work, after=begin, through=through.place))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split. Runs on an executor."""

@@ -30,8 +30,10 @@ from tailer.spark.write.version_ranges import RANGE_VERSIONS
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tests.support.follow import follow
+from tests.support.histories.long_history import LongHistory
 
-__all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "rows_of", "waits_to_die"]
+__all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "check_delivered", "rows_of", "waits_to_die"]
 
 EARLIEST: Final = Start(StartKind.EARLIEST)
 LIMITS: Final = Limits(poll_interval_s=0.05, retry_for_s=20.0)
@@ -39,6 +41,7 @@ LIMITS: Final = Limits(poll_interval_s=0.05, retry_for_s=20.0)
 PATIENCE_S: Final = 240
 
 Row = tuple[tuple[str, str], ...]
+Change = tuple[int, str, int, object]
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,22 @@ def rows_of(target: Path, version: int | None = None) -> Counter[Row]:
     return Counter(
         tuple(sorted((name, repr(v)) for name, v in row.items() if v is not None)) for row in table.to_pylist()
     )
+
+
+def check_delivered(history: LongHistory, target: Path) -> None:
+    """Check that the target has every change of the source, once."""
+    expected: Counter[Change] = Counter()
+    for version in follow(history.path):
+        expected.update(_changes(version.table))
+    assert Counter(change[:3] for change in expected.elements()) == history.changes
+    found = _changes(pa.table(DeltaTable(target).scan()))
+    assert not expected - found, f"missing: {list((expected - found).items())[:5]}"
+    assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
+
+
+def _changes(table: pa.Table) -> Counter[Change]:
+    names = ("_commit_version", "_change_type", "id", "_commit_timestamp")
+    return Counter(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
 class Interrupted(DeltaSink):

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -55,9 +55,8 @@ class Checkpoint:
         return found
 
 
-def _source(options: Mapping[str, Any]) -> TailerSource:
-    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    return TailerSource(given)
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
 def _travelled(reader: Any) -> Any:
@@ -88,7 +87,7 @@ def rows_of_all(checkpoint: Checkpoint) -> pa.Table:
 
 def read_batch(**options: Any) -> pa.Table:
     """Return the rows of a batch read."""
-    source = _source(options)
+    source = TailerSource(_texts(options))
     schema = source.schema()
     reader = _travelled(_travelled(source).reader(schema))
     return _rows_read(reader, schema, reader.partitions())
@@ -97,9 +96,11 @@ def read_batch(**options: Any) -> pa.Table:
 class Query:
     """A streaming query with a checkpoint."""
 
+    source: ClassVar[type[TailerSource]] = TailerSource
+
     def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
         self.checkpoint = checkpoint
-        self._source = _source(options)
+        self._source = self.source(_texts(options))
         self.schema = self._source.schema()
         self.reported: list[dict[str, Any]] = []
 

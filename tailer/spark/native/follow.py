@@ -1,0 +1,71 @@
+"""The changes of a table as a stream of DataFrames that Spark reads by itself wherever it can.
+
+A micro-batch of the data source `tailer` passes through Spark's conversion of Python's rows twice. Here Spark streams
+plans (`tailer.spark.native.plans`), and `foreachBatch` makes each micro-batch a DataFrame as `tailer.spark.changes`
+does. Offsets are those of the data source, so a query may go on from its checkpoint, with the same options.
+
+The rows of two offsets are always the same (invariant 4): a batch that runs again after a failure has the rows and the
+number that it had before.
+"""
+
+import os
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tailer.errors import ConfigError
+from tailer.spark.native.frames import frame
+from tailer.spark.native.options import Option, source_options
+from tailer.spark.native.plans import PlanSource, work_of
+from tailer.spark.source.options import read_options
+from tailer.start import Place, Start, StartKind
+
+__all__ = ["follow"]
+
+Deliver = Callable[[DataFrame, int], None]
+
+
+def follow(
+    spark: SparkSession,
+    table: str | os.PathLike[str],
+    deliver: Deliver,
+    *,
+    start: Place = "snapshot",
+    end: Place | None = None,
+    **options: Option,
+) -> DataStreamWriter:
+    """Return a query, not started yet, that calls `deliver(changes, number)` with each micro-batch of changes.
+
+    `deliver` is what `foreachBatch` takes, such as the functions of `tailer.spark.recipes`. After a failure it gets the
+    last batch again, with the same rows and the same number. `start`, `end`, `options` and the columns: as in
+    `tailer.spark.changes`; `end`: None follows the table without an end. Options also say how much a micro-batch holds
+    (`maxFilesPerTrigger` and the others), and `appId`. Give the query a checkpoint folder, a trigger, and start it::
+
+        query = tailer.spark.follow(spark, "/data/orders", append_once("/data/orders_changes", "orders"), start=0)
+        query.option("checkpointLocation", "/data/checkpoints/orders").start()
+
+    Raises `ConfigError`, and what reading the log raises.
+    """
+    if end is not None:
+        _check_end(start, end)
+    given = source_options(table, start, "latest" if end is None else end, options)
+    read_options(given).check_stream()
+    name = os.fspath(table)
+
+    def on_batch(batch: DataFrame, number: int) -> None:
+        view, work = work_of(row["work"] for row in batch.collect())
+        deliver(frame(batch.sparkSession, name, view, work), number)
+
+    spark.dataSource.register(PlanSource)
+    plans = spark.readStream.format(PlanSource.name()).options(**given).load()
+    return plans.writeStream.foreachBatch(on_batch)
+
+
+def _check_end(start: Place, end: Place) -> None:
+    if Start.at(end, "end").kind is StartKind.LATEST:
+        remedy = "Leave end out, and give the query trigger(availableNow=True)."
+        raise ConfigError("end", "is the newest version, which is no end for a stream", remedy)
+    if Start.at(start).kind is StartKind.SNAPSHOT:
+        reason = "needs a start: a snapshot is of the newest version when the query starts"
+        raise ConfigError("end", reason, "Give start = a version, a moment, or 'earliest'.")

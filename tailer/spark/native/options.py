@@ -1,0 +1,55 @@
+"""The arguments of `changes` and `follow` as options of the data source, which checks them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tailer.errors import ConfigError
+from tailer.start import Place, Start, StartKind
+
+__all__ = ["Option", "source_options"]
+
+_GIVEN: Final = ("path", "startingversion", "startingtimestamp", "endingversion", "endingtimestamp", "snapshot")
+_ELSEWHERE: Final = {
+    "schema": "Read the envelope with spark.read.format('tailer') or spark.readStream.format('tailer').",
+    "filter": "Use where on the DataFrame: Spark takes it down to its Parquet reader.",
+}
+
+Option = str | bool | int | Sequence[str]
+
+
+def source_options(
+    table: str | os.PathLike[str], start: Place, end: Place, options: Mapping[str, Option]
+) -> dict[str, str]:
+    """Return the options of the data source. Raises `ConfigError` for those that have no place here."""
+    for name in options:
+        if name.lower() in _GIVEN:
+            raise ConfigError(name, "is not an option here", "Give the table first, then start = and end =.")
+        if name.lower() in _ELSEWHERE:
+            raise ConfigError(name, "is not an option here", _ELSEWHERE[name.lower()])
+    found = {name: _text(value) for name, value in options.items()} | {"path": os.fspath(table)}
+    first, last = Start.at(start), Start.at(end, "end")
+    if first.kind is StartKind.SNAPSHOT:
+        found["snapshot"] = "true"
+    else:
+        found |= _placed("starting", first)
+    return found if last.kind is StartKind.LATEST else found | _placed("ending", last)
+
+
+def _placed(which: str, place: Start) -> dict[str, str]:
+    match place.kind:
+        case StartKind.TIMESTAMP:
+            return {f"{which}Timestamp": place.moment.isoformat()}
+        case StartKind.VERSION:
+            return {f"{which}Version": str(place.value)}
+        case StartKind.TAG:
+            return {f"{which}Version": f"tag:{place.tag}"}
+    return {f"{which}Version": place.kind.value}
+
+
+def _text(value: Option) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int)):
+        return str(value).lower()
+    return ",".join(f"`{name.replace('`', '``')}`" for name in value)

@@ -1,0 +1,240 @@
+"""`tailer.spark.follow`: micro-batches are those of the data source as a stream, and recipes deliver them once."""
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import tailer.spark
+from tailer.errors import ConfigError
+from tailer.events import CHANGE_TYPE
+from tailer.spark.native.plans import work_of
+from tailer.spark.recipes import append_once
+from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
+from tests.support.oracle.rows import assert_same, rows_of
+from tests.support.spark.plans import PlansQuery, rows_of_plans
+from tests.support.spark.queries import Checkpoint, Query, read_batch, rows_of_all
+from tests.support.spark.table import Table
+from tests.support.tables.mapped import MappedTable
+
+RECORDED: Final = [
+    path
+    for path in (*sorted(HISTORIES.glob("*.tar.xz")), *sorted(CASES_DATA.glob("*.tar.xz")))
+    if not re.search("variant|shred", path.name)  # PySpark cannot hand Variants over as Arrow's
+]
+Batches = dict[int, pa.Table]
+
+
+class Following:
+    """Follows tables with a checkpoint folder, and keeps each batch by its number."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self.batches: Batches = {}
+
+    def start(self, path: Path, each: Callable[[int], object] = bool, **options: Any) -> StreamingQuery:
+        """Start a query up to what is there. `each` is called after a batch, with its number."""
+
+        def deliver(changes: DataFrame, number: int) -> None:
+            self.batches[number] = changes.toArrow()
+            each(number)
+
+        query = tailer.spark.follow(self._spark, path, deliver, **options).trigger(availableNow=True)
+        return query.option("checkpointLocation", str(self._checkpoint)).start()
+
+    def run(self, path: Path, each: Callable[[int], object] = bool, **options: Any) -> None:
+        """Run such a query to its end."""
+        self.start(path, each, **options).awaitTermination()
+
+    def rows(self) -> pa.Table:
+        """Return the rows of all batches."""
+        return pa.concat_tables(self.batches[number] for number in sorted(self.batches))
+
+
+@pytest.fixture
+def following(spark: SparkSession, tmp_path: Path) -> Following:
+    return Following(spark, tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Table:
+    """Inserts, updates, deletes by vector, and inserts again."""
+    table = Table(spark, tmp_path / "b 50%+é")
+    table.create("id BIGINT, p STRING", "SELECT id, CONCAT('p', id % 3) FROM range(24)", vectors=True, partition="p")
+    table.sql("UPDATE {t} SET p = 'p0' WHERE id % 5 = 0")
+    table.sql("DELETE FROM {t} WHERE id % 7 = 0")
+    table.sql("INSERT INTO {t} VALUES (100, NULL), (101, 'p1')")
+    return table
+
+
+@pytest.mark.smoke
+def test_micro_batches_are_those_of_the_data_source(following: Following, orders: Table) -> None:
+    """The same offsets, and the same rows between them."""
+    checkpoint = Checkpoint()
+    assert Query(checkpoint, path=orders.path, startingVersion=0, maxFilesPerTrigger=2).run() is None
+    following.run(orders.path, start=0, maxFilesPerTrigger=2)
+    assert len(checkpoint.batches) > 4
+    assert following.batches.keys() == checkpoint.batches.keys()
+    for number, rows in checkpoint.batches.items():
+        assert following.batches[number].schema.equals(rows.schema)
+        assert_same(rows_of(following.batches[number]), rows_of(rows), f"batch {number}")
+
+
+def test_from_a_snapshot_on_with_failures_and_new_versions(following: Following, tmp_path: Path) -> None:
+    """A batch that failed comes again with its number and its rows."""
+    table = MappedTable(tmp_path / "t", a="long")
+    for first in (0, 10, 20):
+        table.insert(a=range(first, first + 10))
+    seen: dict[int, Counter[Any]] = {}
+
+    def fail(number: int) -> None:
+        rows = rows_of(following.batches[number])
+        if number in seen:
+            assert_same(rows, seen[number], f"batch {number} again")
+            return
+        seen[number] = rows
+        table.insert(a=[100 + number])
+        if number == 1:
+            table.delete_oldest()
+        raise RuntimeError("killed")
+
+    for _ in range(4):
+        with pytest.raises(StreamingQueryException, match="killed"):
+            following.run(table.path, fail, maxRowsPerTrigger=8)
+    following.run(table.path, maxRowsPerTrigger=8)
+    found = Counter[int]()
+    for row in following.rows().to_pylist():
+        found[row["a"]] += 1 if row[CHANGE_TYPE] == "insert" else -1
+    assert found == {**dict.fromkeys(range(10), 0), **dict.fromkeys((*range(10, 30), *range(100, 104)), 1)}
+
+
+def test_a_batch_is_appended_once(spark: SparkSession, orders: Table, tmp_path: Path) -> None:
+    """Also if the query fails behind the append."""
+    target, append = tmp_path / "target", append_once(str(tmp_path / "target"), "orders")
+    failed = set[int]()
+
+    def deliver(changes: DataFrame, number: int) -> None:
+        append(changes, number)
+        if number not in failed:
+            failed.add(number)
+            raise RuntimeError("lost")
+
+    query = tailer.spark.follow(spark, orders.path, deliver, start=0, maxFilesPerTrigger=3).trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for _ in range(3):
+        with pytest.raises(StreamingQueryException, match="lost"):
+            query.start().awaitTermination()
+    failed |= set(range(100))
+    query.start().awaitTermination()
+    found = pa.table(DeltaTable(target).scan())
+    expected = read_batch(path=orders.path, startingVersion=0)
+    assert_same(rows_of(found.select(expected.column_names)), rows_of(expected), "target")
+
+
+def test_a_query_goes_on_from_the_checkpoint_of_the_data_source(
+    following: Following, spark: SparkSession, orders: Table, tmp_path: Path
+) -> None:
+    tailer.spark.register(spark)
+    before: list[pa.Table] = []
+    plain = spark.readStream.format("tailer").options(startingVersion=0, endingVersion=1).load(str(orders.path))
+    writer = plain.writeStream.foreachBatch(lambda rows, _: before.append(rows.toArrow())).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    following.run(orders.path, start=0)
+    assert min(following.batches) == len(before)
+    found = pa.concat_tables([*before, following.rows()])
+    assert_same(rows_of(found), rows_of(read_batch(path=orders.path, startingVersion=0)), "both")
+
+
+def test_without_an_end_a_query_follows_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = MappedTable(tmp_path / "t", a="long")
+    table.insert(a=[1])
+    found: list[pa.Table] = []
+    query = tailer.spark.follow(spark, table.path, lambda changes, _: found.append(changes.toArrow()), start="latest")
+    running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        running.processAllAvailable()
+        for number in (2, 3):
+            table.insert(a=[number])
+            running.processAllAvailable()
+    finally:
+        running.stop()
+    assert [rows["a"].to_pylist() for rows in found if len(rows)] == [[2], [3]]
+
+
+def test_a_change_of_columns_ends_the_query_and_a_restart_goes_on(following: Following, tmp_path: Path) -> None:
+    table = MappedTable(tmp_path / "t", a="integer", b="string")
+    table.insert(a=[1], b=["x"])
+
+    def change(number: int) -> None:
+        if number == 0:
+            table.insert(a=[2], b=["y"])
+            table.rename("b", "c")
+            table.insert(a=[3], c=["z"])
+
+    following.run(table.path, change, start=0)
+    query = following.start(table.path, start=0, columns=["A"])
+    query.awaitTermination()
+    assert following.batches[1].column_names[0] == "a"
+    assert sorted(row for rows in following.batches.values() for row in rows["a"].to_pylist()) == [1, 2, 3]
+
+
+def test_wrong_arguments_are_refused_before_the_query(spark: SparkSession, orders: Table) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"end": "latest"}, "availableNow"),
+        ({"end": 3}, "Give start"),
+        ({"filter": "id = 1"}, "Use where"),
+        ({"schema": "envelope"}, "spark.readStream.format"),
+        ({"snapshot": "true"}, "start ="),
+        ({"maxFilesPerTrigger": 0}, "maxFilesPerTrigger"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(ConfigError) as refused:
+            tailer.spark.follow(spark, orders.path, lambda *_: None, **options)
+        assert said in f"{refused.value} {refused.value.hint}"
+    with pytest.raises(PySparkException, match="nobody"):
+        tailer.spark.follow(spark, orders.path, lambda *_: None, columns=["nobody"])
+
+
+@pytest.mark.parametrize("archive", RECORDED, ids=lambda archive: archive.name.split(".")[0])
+def test_recorded_histories(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
+    """With limits by which some files are cut; what stops one stream stops the other, at the same offset."""
+    recorded, chance = read(archive, tmp_path), random.Random(archive.name)
+    limits = {"maxFilesPerTrigger": chance.randint(4, 60), "maxRowsPerTrigger": chance.randint(10, 4000)}
+    options = {"path": recorded.path, "startingVersion": recorded.first, **limits}
+    options |= {"carryovers": chance.choice(("keep", "drop"))}
+    rows, plans = Checkpoint(), Checkpoint()
+    stopped = Query(rows, **options).run()
+    also_stopped = PlansQuery(plans, **options).run()
+    assert (type(also_stopped), str(also_stopped)) == (type(stopped), str(stopped))
+    assert [json.loads(each) for each in plans.offsets] == [json.loads(each) for each in rows.offsets]
+    found = rows_of_plans(spark, plans)
+    assert found.keys() == rows.batches.keys()
+    for number, expected in rows.batches.items():
+        assert found[number].schema.equals(expected.schema)
+        assert_same(rows_of(found[number]), rows_of(expected), f"{archive.name}, batch {number}, {options}")
+
+
+def test_plans_are_small_and_come_in_several_rows(tmp_path: Path) -> None:
+    """A row for some hundred files, with some hundred bytes for each."""
+    table = MappedTable(tmp_path, a="long")
+    for number in range(3):
+        table.commit(*(table.put(a=[number * 1000 + file]) for file in range(300)))
+    checkpoint = Checkpoint()
+    assert PlansQuery(checkpoint, path=tmp_path, startingVersion=0).run() is None
+    rows = [row for plans in checkpoint.tables for row in plans["work"].to_pylist()]
+    _, work = work_of(rows)
+    assert (len(work.files), len(work.others)) == (900, 0)
+    assert 3 <= len(rows) <= 5
+    assert sum(map(len, rows)) < 900 * 400
+    assert rows_of_all(checkpoint).column_names == ["work"]
