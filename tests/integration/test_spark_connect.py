@@ -3,7 +3,7 @@
 `test_spark_executors` runs on it too. Needs an environment of its own: see the marker `spark_connect`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.config.placement import SparkSettings
@@ -91,6 +91,30 @@ def test_sparks_own_reader_gives_the_expected_feed(session: SparkSession, record
     assert_same(rows(found.toArrow()), rows(feed_of(recorded)), recorded.title)
     tracked = tailer.spark.changes(session, recorded.path, end=recorded.last, carryovers="keep")
     assert tracked.count() >= found.count()
+
+
+def writing(folder: Path) -> Callable[[DataFrame, int], None]:
+    """Write each batch to a folder of its own; a closure, because the server cannot import this module."""
+
+    def write(changes: DataFrame, number: int) -> None:
+        changes.write.mode("overwrite").parquet(f"{folder}/{number}")
+
+    return write
+
+
+def test_a_followed_table_is_the_expected_feed(session: SparkSession, recorded: RecordedTable, tmp_path: Path) -> None:
+    """The server calls the function, with a session of its own."""
+    query = tailer.spark.follow(
+        session, recorded.path, writing(tmp_path / "out"), start=0, end=recorded.last, maxFilesPerTrigger=2
+    )
+    running = query.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    running.awaitTermination()
+    assert running.exception() is None
+    folders = list((tmp_path / "out").iterdir())
+    assert len(folders) > 1
+    schema = feed_of(recorded).schema
+    found = pa.concat_tables([pq.read_table(folder).select(schema.names).cast(schema) for folder in folders])
+    assert_same(rows(found), rows(feed_of(recorded)), recorded.title)
 
 
 def test_a_stream_is_the_expected_feed(session: SparkSession, recorded: RecordedTable, tmp_path: Path) -> None:
