@@ -25,7 +25,7 @@ their identity over time (`tailer.schema.identity`), and a missing column counts
 cannot be compared, no rows are equal.
 
 All other rows keep their positions (invariant 4): `task` and `row` are those of the original plan. Memory is bounded by
-`tailer.changelog.row_index` and one bit for each row of a version.
+`tailer.changelog.equal_rows.row_index` and one bit for each row of a version.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,10 +37,10 @@ from typing import Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.changelog.compared_columns import ComparedColumns
+from tailer.changelog.equal_rows.compared_columns import ComparedColumns
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.partition_groups import by_partition
-from tailer.changelog.row_index import RowIndex
-from tailer.changelog.rules import Carryovers, PairingRules, check_key
+from tailer.changelog.rules import PairingRules, check_key, has_carryovers
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError
@@ -78,7 +78,7 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     kinds = {task.kind for task in plan.tasks}
     if plan.regime is not Regime.FILES or len(kinds) < 2:
         return False
-    return plan.paired or _has_carryovers(plan, rules) or _pairs(plan, rules)
+    return plan.paired or has_carryovers(plan, rules) or _pairs(plan, rules)
 
 
 def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
@@ -124,9 +124,9 @@ def refine(
     carryovers = updates = ambiguous = 0
     if plan.paired:
         updates, ambiguous = comparison.pair_by_id()
-        carryovers = comparison.skip_unchanged() if _has_carryovers(plan, rules) else 0
+        carryovers = comparison.skip_unchanged() if has_carryovers(plan, rules) else 0
         updates -= carryovers // 2
-    if _has_carryovers(plan, rules):
+    if has_carryovers(plan, rules):
         carryovers += comparison.cancel(by_id=not plan.paired)
     if rules.compute_updates:
         more = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys)
@@ -172,10 +172,6 @@ def refine_range(
     found = iter(comparison.tasks())
     net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
     return net, ChangelogCounts(carryovers, updates, ambiguous)
-
-
-def _has_carryovers(plan: ChangePlan, rules: PairingRules) -> bool:
-    return rules.carryovers is Carryovers.DROP and plan.regime is Regime.FILES and not plan.feed
 
 
 def _pairs(plan: ChangePlan, rules: PairingRules) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tailer.errors import ConfigError, did_you_mean
-from tailer.plan import ChangePlan
+from tailer.plan import ChangePlan, Regime
 
-__all__ = ["Carryovers", "PairingRules", "check_key"]
+__all__ = ["Carryovers", "PairingRules", "check_key", "has_carryovers"]
 
 
 class Carryovers(StrEnum):
@@ -46,3 +46,8 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
             )
             remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
             raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
+
+
+def has_carryovers(plan: ChangePlan, rules: PairingRules) -> bool:
+    """Return whether rows of `plan` that are deleted and inserted unchanged are to be dropped."""
+    return rules.carryovers is Carryovers.DROP and plan.regime is Regime.FILES and not plan.feed

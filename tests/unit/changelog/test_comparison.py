@@ -14,10 +14,10 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changelog import row_index_pool as matches_pool
 from tailer.changelog.comparison import AT_ONCE, compare
-from tailer.changelog.row_index import RowIndex
-from tailer.changelog.row_index_pool import MAX_IDLE, borrowed_index, close_idle
+from tailer.changelog.equal_rows import row_index_pool as matches_pool
+from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.equal_rows.row_index_pool import MAX_IDLE, borrowed_index, close_idle
 from tailer.errors import FileVacuumed
 from tailer.events import ChangeBatch, ChangeType
 from tests.support.streams import become
@@ -27,7 +27,7 @@ TYPES = (ChangeType.DELETE, ChangeType.INSERT)
 
 PROGRAM = """
 import os, sys, tempfile
-from tailer.changelog.row_index_pool import borrowed_index
+from tailer.changelog.equal_rows.row_index_pool import borrowed_index
 
 with borrowed_index():
     pass

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changelog.carryovers import refine
-from tailer.changelog.row_index import RowIndex
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages

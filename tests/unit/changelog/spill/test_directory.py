@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from tailer.changelog.row_index import RowIndex
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.preimages import SpilledPreimages

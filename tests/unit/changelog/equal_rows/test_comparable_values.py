@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.changelog.comparable_values import comparable
-from tailer.changelog.row_index import RowIndex
+from tailer.changelog.equal_rows.comparable_values import comparable
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.errors import DataCorrupt
 from tailer.events import METADATA_FIELDS, VARIANT, ChangeBatch, ChangeType
 from tailer.plan import output_schema

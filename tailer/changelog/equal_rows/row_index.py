@@ -1,10 +1,7 @@
 """Index of row fingerprints in a DuckDB database, to compare the rows of many files in bounded memory.
 
-A fingerprint has 128 bits: the MD5 of a salt, which is secret to the process, and DuckDB's sort key. The sort key
-encodes every value of every type uniquely, nested values and nulls included. So equal rows have equal fingerprints, and
-it is computationally infeasible to find different rows with equal ones. One or two int64 values are their own
-fingerprint. Values are equal if no reader can distinguish them: NaN equals NaN whatever its bits, and zero does
-not equal minus zero.
+`tailer.changelog.equal_rows.fingerprints` says what a fingerprint is; here the salt is secret to the process. One or
+two int64 values are their own fingerprint.
 
 The index stores only the address and the fingerprint of each row. DuckDB spills what does not fit into memory to disk,
 below the folder that `TMPDIR` names, and deletes it afterwards. Results do not depend on the salt, the memory or the
@@ -28,27 +25,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.changelog.comparable_values import comparable
+from tailer.changelog.equal_rows.fingerprints import LEADING_COLUMNS, MAX_ROWS, addressed, fingerprint_sql
 from tailer.changelog.spill.directory import scratch_folder
-from tailer.errors import DataCorrupt, ScratchUnavailable
+from tailer.errors import ScratchUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
-from tailer.variant import InvalidVariant
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["DELETED_TYPES", "MEMORY_BYTES", "RowIndex", "Stopped"]
+__all__ = ["MEMORY_BYTES", "RowIndex", "Stopped"]
 
 MEMORY_BYTES: Final = 96 * 2**20
-DELETED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 _THREADS: Final = 2
 _RESULT_ROWS: Final = 65536
 _MANY_ROWS: Final = 200_000
-_LEADING_COLUMNS: Final = ("address", "deleted")
-# An address is the number of a source times this, plus the position of a row.
-_MAX_ROWS: Final = 2**40
-
 _TABLES: Final = {
     "rows": "address BIGINT, deleted BOOLEAN, fingerprint UHUGEINT",
     "partners": "deleted BIGINT, inserted BIGINT",  # addresses
@@ -208,7 +199,7 @@ class RowIndex:
                     "batches", pa.RecordBatchReader.from_batches(schema, self._until_stopped(alike))
                 )
                 try:
-                    fingerprint = self._fingerprint_sql(list(schema)[len(_LEADING_COLUMNS) :], nulls_differ)
+                    fingerprint = self._fingerprint_sql(list(schema)[len(LEADING_COLUMNS) :], nulls_differ)
                     self._database.execute(f"INSERT INTO rows SELECT address, deleted, {fingerprint} FROM batches")
                 finally:
                     self._database.unregister("batches")
@@ -285,8 +276,7 @@ class RowIndex:
                 f"(({field.name}::HUGEINT + {2**63})::UHUGEINT << {64 * number})"
                 for number, field in enumerate(columns)
             )
-        key = ", ".join(f"{field.name}, 'ASC NULLS LAST'" for field in columns)
-        return f"md5_number(create_sort_key('{self._salt}', 'ASC NULLS LAST', {key}))"
+        return fingerprint_sql([field.name for field in columns], self._salt)
 
     def _recreate(self, table: str) -> None:
         with self._translated():
@@ -299,8 +289,8 @@ class RowIndex:
         for batch in self._database.sql(query).to_arrow_reader(_RESULT_ROWS):
             if self._stopped:
                 raise Stopped
-            sources = pc.shift_right(batch["address"], _MAX_ROWS.bit_length() - 1)
-            rows = pc.bit_wise_and(batch["address"], _MAX_ROWS - 1)
+            sources = pc.shift_right(batch["address"], MAX_ROWS.bit_length() - 1)
+            rows = pc.bit_wise_and(batch["address"], MAX_ROWS - 1)
             for source in pc.unique(sources):
                 found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
         return found
@@ -366,23 +356,11 @@ class _SourceRows:
 
     def _wanted(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
         """Return the positions of the wanted rows, and these rows."""
-        columns = batch.rows.columns[: -len(METADATA_FIELDS)]
-        types = batch.rows[CHANGE_TYPE]
-        wanted = pc.is_in(types, value_set=self._types)
+        wanted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=self._types)
         if self._nulls_differ:
-            for column in columns:
+            for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
                 wanted = pc.and_(wanted, column.is_valid())
-        deleted = pc.is_in(types, value_set=_DELETED_VALUES)
-        try:
-            address = pc.add(batch.row_index, pa.scalar(source * _MAX_ROWS, pa.int64()))
-            arrays = [address, deleted, *map(comparable, columns)]
-        except InvalidVariant as error:
-            file = f"the file of task {batch.task}"
-            raise DataCorrupt(batch.table_id, batch.version, file, f"a Variant is not sound: {error}") from error
-        rows = pa.RecordBatch.from_arrays(arrays, [*_LEADING_COLUMNS, *(f"c{index}" for index in range(len(columns)))])
+        rows = addressed(source, batch)
         if wanted.true_count == len(batch):
             return batch.row_index, rows
         return batch.row_index.filter(wanted), rows.filter(wanted)
-
-
-_DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from threading import Lock, Timer
 from typing import Final
 
-from tailer.changelog.row_index import RowIndex
+from tailer.changelog.equal_rows.row_index import RowIndex
 
 __all__ = ["IDLE_S", "MAX_IDLE", "borrowed_index", "close_idle"]
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.changelog.row_index import RowIndex, Stopped
+from tailer.changelog.equal_rows.row_index import RowIndex, Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
@@ -628,7 +628,7 @@ def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
         matches.stop()
         return bitmap_of(rows)
 
-    monkeypatch.setattr("tailer.changelog.row_index.bitmap_of", stopping)
+    monkeypatch.setattr("tailer.changelog.equal_rows.row_index.bitmap_of", stopping)
     with pytest.raises(Stopped):
         matches.unmatched()
     assert len(calls) < 6
