@@ -8,6 +8,7 @@ Two facts are not in the specification. Some Rust writers pad the last block of 
 block begins with. The first Delta writers used another magic number and layout.
 """
 
+import base64
 import struct
 import uuid
 import zlib
@@ -20,12 +21,15 @@ from tailer.delta.log.actions import DeletionVector
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask, DeletionVectorRef
 
-__all__ = ["VERSION", "ReadSlice", "encode", "load", "resolve", "z85_decode"]
+__all__ = ["VERSION", "ReadSlice", "encode", "inline", "load", "resolve", "z85_decode"]
 
 # (uri, offset, length) -> bytes; fewer bytes than requested mean that the file ends there.
 ReadSlice = Callable[[str, int, int], bytes]
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+# Python's base 85 has the same digits in other letters.
+_B85: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_Z85: Final = bytes.maketrans(_B85, _ALPHABET.encode())
 _DIGITS: Final = {character: digit for digit, character in enumerate(_ALPHABET)}
 _PORTABLE_MAGIC: Final = 1681511377
 _NATIVE_MAGIC: Final = 1681511376
@@ -72,6 +76,17 @@ def encode(bitmap: BitMap64) -> bytes:
     """
     data = struct.pack("<i", _PORTABLE_MAGIC) + bitmap.serialize()
     return struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+
+
+def inline(bitmap: BitMap64) -> DeletionVectorRef:
+    """Return a reference that contains the positions themselves."""
+    data = encode(bitmap)[4:-4]
+    return DeletionVectorRef(None, _z85_encode(data), None, len(data), len(bitmap))
+
+
+def _z85_encode(data: bytes) -> str:
+    padded = data + bytes(-len(data) % 4)
+    return base64.b85encode(padded).translate(_TO_Z85).decode("ascii")
 
 
 def z85_decode(text: str, size: int) -> bytes:

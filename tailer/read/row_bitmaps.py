@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-__all__ = ["WORD_BITS", "Bitmaps", "bitmap_of", "positions_of", "span", "words_of"]
+__all__ = ["WORD_BITS", "Bitmaps", "bitmap_of", "bitmap_of_words", "positions_of", "span", "words_of"]
 
 # Row positions by the number of their source, such as a task index.
 Bitmaps = dict[int, BitMap64]
@@ -45,3 +45,13 @@ def words_of(bitmap: BitMap64, count: int) -> pa.Array:
     words = count // WORD_BITS + 1
     bits = pc.is_in(positions_of(span(0, words * WORD_BITS)), value_set=positions_of(bitmap))
     return pa.Array.from_buffers(pa.int64(), words, [None, bits.buffers()[1]])
+
+
+def bitmap_of_words(numbers: pa.Array, words: pa.Array) -> BitMap64:
+    """Convert int64 words as of `words_of`, some of them by their numbers, to a bitmap. Both arrays have no nulls."""
+    bitmap = BitMap64()
+    for bit in range(WORD_BITS):
+        mask = 1 << bit if bit < WORD_BITS - 1 else -(1 << bit)
+        is_set = pc.not_equal(pc.bit_wise_and(words, pa.scalar(mask, pa.int64())), 0)
+        bitmap |= bitmap_of(pc.add(pc.multiply(numbers.filter(is_set), WORD_BITS), bit))
+    return bitmap

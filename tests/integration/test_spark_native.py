@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.errors import ConfigError, TailerError
-from tailer.spark.native import scans
+from tailer.spark.native import comparing, scans
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.all_types import write_all_types
@@ -396,9 +396,10 @@ def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monke
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)
     for first, last in _ranges(range(recorded.first, recorded.last + 1)):
-        # Facts are joined, or literals, as if the files were large.
+        # As if the files were small, and as if they were large: facts are literals, and comparisons are shared.
         for large, options in ((2**60, {}), (0, {}), (0, {"carryovers": "keep"})):
             monkeypatch.setattr(scans, "_LARGE", large)
+            monkeypatch.setattr(comparing, "SHARED_BYTES", large)
             try:
                 read_batch(path=recorded.path, startingVersion=first, endingVersion=last, **options)
             except TailerError as error:

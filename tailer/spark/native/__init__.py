@@ -7,6 +7,7 @@ plans       the data source of plans, which such a stream reads
 frames      planned work as a DataFrame
 fits        who reads a file: Spark's reader, or `execute`
 scans       scans by Spark, with what the plan knows of each file
+comparing   comparisons that all executors share
 executed    the data source for everything else
 """
 

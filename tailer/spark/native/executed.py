@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from tailer.events import SchemaChange
 from tailer.spark.release import SameRelease
 from tailer.spark.source.data_source import SplitPartition, read_partition
-from tailer.spark.source.views import SparkView
+from tailer.spark.source.views import RowsView
 from tailer.spark.splits import Split
 
 __all__ = ["executed"]
@@ -26,7 +26,7 @@ __all__ = ["executed"]
 _WORK: Final = "work"
 
 
-def executed(spark: SparkSession, view: SparkView, work: Sequence[Split | SchemaChange]) -> DataFrame:
+def executed(spark: SparkSession, view: RowsView, work: Sequence[Split | SchemaChange]) -> DataFrame:
     """Return the rows of splits, in the form of `view`."""
     spark.dataSource.register(ExecutedSource)
     travelling = pickle.dumps((SameRelease(), view, list(work)))
@@ -58,7 +58,7 @@ class ExecutedSource(DataSource):
 class ExecutedReader(DataSourceReader):
     """A batch of splits, one partition for each."""
 
-    def __init__(self, view: SparkView, work: Sequence[Split | SchemaChange]) -> None:
+    def __init__(self, view: RowsView, work: Sequence[Split | SchemaChange]) -> None:
         self._same = SameRelease()
         self.view = view
         self._work = work

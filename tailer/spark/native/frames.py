@@ -18,6 +18,7 @@ from tailer.changelog.carryovers import concerns
 from tailer.events import SchemaChange
 from tailer.plan import TaskKind
 from tailer.read.data_files import DataFiles
+from tailer.spark.native.comparing import is_shared, left_over
 from tailer.spark.native.executed import executed
 from tailer.spark.native.fits import Fit, Misfit, fit, selects_nothing
 from tailer.spark.native.scans import VECTOR_BYTES, columns_of, scans, vector_bytes
@@ -39,7 +40,7 @@ Reasons = Counter[str]
 def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataFrame:
     """Return the rows of `work`, in the columns of `view`; `table`: its name in the log. Reads footers, not rows."""
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
-        others, more = _settled(work, threads)
+        others, more = _settled(spark, work, threads)
         slices = [*work.files, *more]
         found = list(_all_fitted(slices, work.opener, threads))
     fits, misfits, reasons = _divided(slices, found)
@@ -52,10 +53,11 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataF
     return reduce(lambda some, more: some.union(more), parts)
 
 
-def _settled(work: Work, threads: Executor) -> tuple[list[Split | SchemaChange], list[FileSlice]]:
+def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[Split | SchemaChange], list[FileSlice]]:
     """Return the work apart from files, and more files: those of versions that need no comparison after all.
 
-    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row.
+    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row. A large version is
+    compared by all executors, here and now.
     """
     others: list[Split | SchemaChange] = []
     more: list[FileSlice] = []
@@ -66,9 +68,21 @@ def _settled(work: Work, threads: Executor) -> tuple[list[Split | SchemaChange],
             left = replace(each.plan, tasks=tuple(task for task, none in zip(tasks, empty, strict=True) if not none))
             if not concerns(left, each.rules):
                 more += file_slices(left)
-                continue
-        others.append(each)
+            elif is_shared(each):
+                others += _compared(spark, replace(each, plan=left))
+            else:
+                others.append(each)
+        else:
+            others.append(each)
     return others, more
+
+
+def _compared(spark: SparkSession, split: DiffSplit) -> Sequence[Split]:
+    """Return splits of the rows that are left: few as a rule, so that `execute` finds them by their pages."""
+    left = left_over(spark, split)
+    if concerns(left.plan, left.rules):
+        return [left]
+    return file_splits(file_slices(left.plan), files=left.files)
 
 
 def _all_fitted(slices: Sequence[FileSlice], files: DataFiles, threads: Executor) -> Iterator[Fit | Misfit]:

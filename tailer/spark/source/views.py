@@ -27,11 +27,11 @@ from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
 if TYPE_CHECKING:
     from tailer.spark.source.filters import RowFilter
 
-__all__ = ["EnvelopeView", "SparkView", "TypedView"]
+__all__ = ["EnvelopeView", "RowsView", "SparkView", "TypedView"]
 
 
-class SparkView(View, Protocol):
-    """A view with its executor side."""
+class RowsView(Protocol):
+    """The executor side of a view."""
 
     @property
     def spark_schema(self) -> StructType:
@@ -45,6 +45,10 @@ class SparkView(View, Protocol):
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
         """Convert a schema change, if the form has a place for it."""
         ...
+
+
+class SparkView(View, RowsView, Protocol):
+    """A view with both sides."""
 
 
 class TypedView:
@@ -84,7 +88,7 @@ class TypedView:
 
     @property
     def spark_schema(self) -> StructType:
-        """See `SparkView.spark_schema`."""
+        """See `RowsView.spark_schema`."""
         return typed_schema(self._shown)
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
@@ -123,13 +127,13 @@ class TypedView:
         return _with_ids(self._read, self._row_ids)
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """See `SparkView.rows`."""
+        """See `RowsView.rows`."""
         kept = _kept(batch, self._filter, self._extra)
         if len(kept):
             yield TypedRows(self._shown).batches(kept)
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """See `SparkView.change`. The columns show the change."""
+        """See `RowsView.change`. The columns show the change."""
         return iter(())
 
 
@@ -209,12 +213,12 @@ class EnvelopeView:
         return _with_ids(self._columns(self._with_paths(schema)), self._row_ids)
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """See `SparkView.rows`."""
+        """See `RowsView.rows`."""
         kept = batch if self._filter is None else self._filter.apply(batch, self._filtered(batch.rows.schema))
         yield from EnvelopeRows().batches(kept)
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """See `SparkView.change`."""
+        """See `RowsView.change`."""
         yield EnvelopeRows().change(event)
 
     def _with_paths(self, schema: pa.Schema) -> pa.Schema:

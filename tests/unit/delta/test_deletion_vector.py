@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
+from tailer.delta import deletion_vector
 from tailer.delta.deletion_vector import encode, load, resolve, z85_decode
 from tailer.delta.log.actions import DeletionVector
 from tailer.errors import DataCorrupt
@@ -63,6 +64,14 @@ def test_a_prefix_stays_in_the_table(prefix: str) -> None:
 )
 def test_inline_vectors_of_other_writers(of: ChangeTask, text: str, size: int, rows: list[int]) -> None:
     assert list(load(inline(text, size, len(rows)), of, read)) == rows
+
+
+@given(st.sets(st.integers(0, 200) | st.integers(0, 2**40)))
+def test_our_own_inline_vectors(rows: set[int]) -> None:
+    vector = deletion_vector.inline(BitMap64(rows))
+    assert set(load(vector, task(Path("file.parquet"), schema=None), read)) == rows
+    assert vector.cardinality == len(rows)
+    assert vector == inline(z85(vector_data(rows)), len(vector_data(rows)), len(rows))
 
 
 @given(st.binary(max_size=20))
