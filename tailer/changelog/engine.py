@@ -15,12 +15,15 @@ from anyio import CancelScope, to_thread
 
 from tailer.changelog.carryovers import ChangelogCounts, concerns, lacks_identity, refine
 from tailer.changelog.comparison import compare
+from tailer.changelog.equal_rows.port import SharedIndexes
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.engine.local import LocalEngine, remaining
 from tailer.engine.port import Engine
+from tailer.errors import EngineUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
@@ -37,7 +40,8 @@ _REMEDY: Final = "set key to the columns that identify a row, or remove compute_
 class ChangelogEngine:
     """Runs plans on `engine` by `rules`, for one pipeline.
 
-    `report` is called for each version that was compared. `files`: opens what the tasks compared name.
+    `report` is called for each version that was compared. `files`: opens what the tasks compared name. `shared`: other
+    machines that compare large versions; None: this process compares all.
     """
 
     def __init__(
@@ -46,7 +50,9 @@ class ChangelogEngine:
         rules: PairingRules,
         report: Callable[[ChangePlan, ChangelogCounts], None] | None = None,
         files: DataFiles = LOCAL,
+        shared: SharedIndexes | None = None,
     ) -> None:
+        self._shared = shared
         self._engine = engine
         self._rules = rules
         self._report = report
@@ -112,8 +118,16 @@ class ChangelogEngine:
     async def _refined(
         self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, kept: KeptRows
     ) -> ChangePlan:
-        rules = self._rules
-        refined, counts = await compare(lambda row_index: refine(plan, rules, row_index, bitmaps, preimages, kept))
+        def work(row_index: RowIndex) -> tuple[ChangePlan, ChangelogCounts]:
+            if self._shared is not None and self._shared.is_worth(plan):
+                try:
+                    with self._shared.index(row_index) as index:
+                        return refine(plan, self._rules, index, bitmaps, preimages, kept)
+                except EngineUnavailable as error:
+                    _log.warning("%s: %s; this process compares version %d", plan.table, error, plan.version)
+            return refine(plan, self._rules, row_index, bitmaps, preimages, kept)
+
+        refined, counts = await compare(work)
         if self._report is not None:
             self._report(plan, counts)
         return refined

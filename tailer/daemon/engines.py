@@ -71,9 +71,14 @@ class Engines:
         local = ChangelogEngine(self._local, rules, report, self._files)
         if self.spark is None:
             return local
-        from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415 - PySpark is an extra
+        from tailer.spark.engine.comparisons import SparkComparisons  # noqa: PLC0415 - PySpark is an extra
+        from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415
 
-        remote = ChangelogEngine(SparkEngine(self.spark.executors, self._files), rules, report, self._files)
+        spark, shared = (
+            SparkEngine(self.spark.executors, self._files),
+            SparkComparisons(self.spark.session, self._files),
+        )
+        remote = ChangelogEngine(spark, rules, report, self._files, shared)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
 
 

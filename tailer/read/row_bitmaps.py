@@ -7,7 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-__all__ = ["WORD_BITS", "Bitmaps", "bitmap_of", "bitmap_of_words", "positions_of", "span", "words_of"]
+__all__ = [
+    "WORD_BITS",
+    "Bitmaps",
+    "bitmap_of",
+    "bitmap_of_words",
+    "from_bytes",
+    "positions_of",
+    "span",
+    "to_bytes",
+    "words_of",
+]
 
 # Row positions by the number of their source, such as a task index.
 Bitmaps = dict[int, BitMap64]
@@ -55,3 +65,15 @@ def bitmap_of_words(numbers: pa.Array, words: pa.Array) -> BitMap64:
         is_set = pc.not_equal(pc.bit_wise_and(words, pa.scalar(mask, pa.int64())), 0)
         bitmap |= bitmap_of(pc.add(pc.multiply(numbers.filter(is_set), WORD_BITS), bit))
     return bitmap
+
+
+def to_bytes(bitmap: BitMap64) -> bytes:
+    """Convert a bitmap for another machine; ranges take a few bytes."""
+    bitmap.run_optimize()
+    data: bytes = bitmap.serialize()
+    return data
+
+
+def from_bytes(data: bytes) -> BitMap64:
+    """Convert what `to_bytes` returned."""
+    return BitMap64.deserialize(data)

@@ -1,34 +1,53 @@
 """Comparisons that all executors share leave the rows, and the positions, that one process leaves."""
 
+import logging
 import random
+import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import pyarrow as pa
 import pytest
+from anyio import to_thread
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.equal_rows.fingerprints import MAX_ROWS
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
-from tailer.spark.native import comparing
-from tailer.spark.native.comparing import is_shared, left_over
-from tailer.spark.splits import diff_splits, file_slices, read_split
-from tests.support.follow import follow
+from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.plan import ChangePlan
+from tailer.read.row_bitmaps import Bitmaps
+from tailer.spark.engine.comparisons import SparkComparisons
+from tailer.spark.engine.engine import SparkEngine
+from tailer.spark.engine.executors import Executors
+from tailer.spark.native import comparing, equal_rows
+from tailer.spark.native.comparing import compared
+from tailer.spark.native.shared_index import bitmaps
+from tailer.spark.splits import NetChangesSplit, diff_splits, read_split
+from tests.support.follow import follow, plans
 from tests.support.spark.batches import placed
 from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, remove, write_commit
 from tests.support.tables.log_files import schema_string as schema_of
 from tests.support.tables.mapped import Rewriting
 from tests.support.tables.schema_changes import Reshaped
 
-SEEDS: Final = range(6)
+SEEDS: Final = range(2)
 DROP: Final = PairingRules()
 BY_KEY: Final = PairingRules(compute_updates=True, key=("k",))
+UNCHANGED: Final = PairingRules(compute_updates=True, key=("k",), skip_unchanged=True)
+NULL_KEYS: Final = PairingRules(compute_updates=True, key=("k",), null_keys=True)
+RULES: Final = (DROP, BY_KEY, UNCHANGED, NULL_KEYS)
+Row = tuple[int, int, bool]
 NAN: Final = float("nan")
 
 
@@ -38,34 +57,191 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "SHARED_BYTES", 0)
 
 
+@pytest.fixture(params=[0, comparing.FEW_ROWS], ids=["all by Spark", "few rows here"])
+def few_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, Spark answers all queries; else those about few rows are answered in this process."""
+    monkeypatch.setattr(comparing, "FEW_ROWS", request.param)
+
+
 def check(spark: SparkSession, path: Path, rules: PairingRules = DROP, first: int = 0) -> int:
-    """Compare rows and positions of each version with those of one process; return how many versions were shared."""
+    """Compare rows and positions of each version with those of one process; return how many versions were compared.
+
+    Preimages have their own positions, not those of their postimages.
+    """
     count = 0
     for found in follow(path, first, engine=ChangelogEngine(LocalEngine(), rules)):
         if not concerns(found.plan, rules):
             continue
+        count += 1
         splits, alone = diff_splits(renumbered(found.plan, rules), rules)
-        batches = [batch for part in alone for batch in part.rows()]
-        count += sum(map(is_shared, splits))
-        for split in splits:
-            left = left_over(spark, split) if is_shared(split) else split
-            if concerns(left.plan, left.rules):
-                batches += read_split(left)
-            else:
-                batches += [batch for part in file_slices(left.plan) for batch in part.rows()]
-        assert Counter(placed(batches)) == Counter(placed(found.batches)), f"version {found.plan.version} of {path}"
+        slices = [*alone, *(part for split in splits for part in compared(spark, split))]
+        batches = [batch for part in slices for batch in part.rows()]
+        assert _placed(batches) == _placed(found.batches), f"version {found.plan.version} of {path}"
     return count
 
 
-@pytest.mark.parametrize("rules", [DROP, BY_KEY], ids=["values", "key"])
-@pytest.mark.parametrize("seed", SEEDS)
+def _placed(batches: Iterable[ChangeBatch]) -> Counter[Any]:
+    pre = ChangeType.UPDATE_PREIMAGE.value
+    rows = placed(batches)
+    return Counter(
+        (version, kind, row) if kind == pre else (version, task, at, kind, row) for version, task, at, kind, row in rows
+    )
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES)), ids=["values", "key", "unchanged", "null keys"])
 def test_rewritten_files(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     assert check(spark, Rewriting(tmp_path, seed).table.path, rules) > 5
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(("seed", "rules"), list(enumerate([DROP, BY_KEY])), ids=["values", "key"])
+def test_net_changes(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
+    path = Rewriting(tmp_path, seed).table.path
+    versions = [found.plan for found in follow(path)]
+    for first in (0, len(versions) // 2):
+        split = NetChangesSplit(tuple(versions[first:]), rules)
+        here = Counter(placed(read_split(split)))
+        assert Counter(placed(batch for part in compared(spark, split) for batch in part.rows())) == here
+
+
+@pytest.fixture
+def executors(spark: SparkSession) -> Iterator[Executors]:
+    """Executors of the session, as the daemon uses them."""
+    found = Executors(spark)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("rules", [DROP, UNCHANGED], ids=["values", "unchanged"])
+def test_the_engine_of_the_daemon(
+    spark: SparkSession, executors: Executors, tmp_path: Path, rules: PairingRules
+) -> None:
+    """Rows come in the order of one process, preimages beside their postimages."""
+    path = Rewriting(tmp_path, 7).table.path
+    engine = ChangelogEngine(SparkEngine(lambda: executors), rules, shared=SparkComparisons(lambda: spark))
+    for here, there in zip(
+        follow(path, engine=ChangelogEngine(LocalEngine(), rules)), follow(path, engine=engine), strict=True
+    ):
+        assert list(placed(there.batches)) == list(placed(here.batches))
+
+
+def test_a_comparison_that_spark_gives_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The daemon compares by itself; a query has one executor compare."""
+
+    def given_up(_sums: DataFrame) -> DataFrame:
+        raise PySparkException("all executors are gone")
+
+    monkeypatch.setattr(equal_rows, "uneven", given_up)
+    path = Rewriting(tmp_path, 8).table.path
+    engine = ChangelogEngine(LocalEngine(), BY_KEY, shared=SparkComparisons(lambda: spark))
+    here = follow(path, engine=ChangelogEngine(LocalEngine(), BY_KEY))
+    with caplog.at_level(logging.WARNING):
+        there = follow(path, engine=engine)
+        rows = tailer.spark.changes(spark, path, computeUpdates=True, key=["k"]).count()
+    assert [list(placed(each.batches)) for each in there] == [list(placed(each.batches)) for each in here]
+    assert rows == sum(len(batch) for each in here for batch in each.batches)
+    assert "all executors are gone; this process compares version" in caplog.text
+    assert "one executor compares version" in caplog.text
+
+
+def test_a_stopped_comparison_stops_its_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    columns = pa.table(
+        {"a": pa.array(range(2_000_000)), "b": pa.array([f"text {at % 1000}" for at in range(2_000_000)])}
+    )
+    path = rewritten(tmp_path, [columns], [columns.slice(1)], a="long", b="string")
+    tracker = spark.sparkContext.statusTracker()
+    (plan,) = plans(path, 2)
+    engine = ChangelogEngine(LocalEngine(), DROP, shared=SparkComparisons(lambda: spark))
+
+    def wait_for_a_job() -> None:
+        while not tracker.getActiveJobsIds():
+            time.sleep(0.01)
+
+    async def stop() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_run, engine, plan)
+            await to_thread.run_sync(wait_for_a_job)
+            group.cancel_scope.cancel()
+
+    anyio.run(stop)
+    assert not tracker.getActiveJobsIds()
+
+
+async def _run(engine: ChangelogEngine, plan: ChangePlan) -> None:
+    async with engine.run(plan) as batches:
+        async for _ in batches:
+            pytest.fail("the comparison was to be stopped")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tables_whose_columns_change(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     assert check(spark, Reshaped(tmp_path, random.Random(seed)).run(9).path) > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_queries(spark: SparkSession, seed: int) -> None:
+    """Equal rows in any number, of any tasks and sides, against the index of one process."""
+    chance = random.Random(seed)
+    different = chance.choice([3, 40, 4000])
+    rows: list[Row] = []
+    for task in range(6):
+        for at in range(chance.choice([0, 1, 30, 600])):
+            deleted = chance.random() < 0.5 if task == 2 else task < 2
+            rows.append((chance.randrange(different), task * MAX_ROWS + 3 * at, deleted))
+    columns = "high long, low long, address long, deleted boolean"
+    # Both halves must count.
+    made = spark.createDataFrame([(value // 2, value % 2, *rest) for value, *rest in rows], columns)
+    frame = made.repartition(3).persist()
+    with index_of(rows) as index:
+        uneven = equal_rows.counted(frame).where("all_deleted <> all_inserted")
+        assert bits(equal_rows.unmatched(frame, uneven)) == filled(index.unmatched())
+        others = equal_rows.counted(frame).where(f"NOT ({equal_rows.SINGLE})")
+        assert bits(equal_rows.of_fingerprints(frame, others)) == filled(index.unmatched_singles())
+    counts = equal_rows.counted(frame).where("least(all_deleted, all_inserted) > 0")
+    by_number = equal_rows.paired_singles(counts).union(equal_rows.paired_many(frame, counts))
+    for in_turn, paired in ((False, by_number), (True, equal_rows.paired_in_turn(frame))):
+        with index_of(rows) as index:
+            deleted_rows, inserted_rows, _ = index.pair(in_turn)
+            assert bits(paired.selectExpr("deleted AS address")) == filled(deleted_rows)
+            assert bits(paired.selectExpr("inserted AS address")) == filled(inserted_rows)
+            partners = sorted(tuple(row) for row in paired.select("deleted", "inserted").collect())
+            order = sorted(inserted for _, inserted in partners)
+            ranks = [rank for batch in index.partner_ranks() for rank in batch["rank"].to_pylist()]
+            assert ranks == [order.index(inserted) for _, inserted in partners]
+    frame.unpersist()
+
+
+@contextmanager
+def index_of(rows: list[Row]) -> Iterator[RowIndex]:
+    """Index rows: a value, an address, and whether it is deleted."""
+    index = RowIndex()
+    index.begin()
+    for task in sorted({address // MAX_ROWS for _, address, _ in rows}):
+        own = [(value, address % MAX_ROWS, gone) for value, address, gone in rows if address // MAX_ROWS == task]
+        kinds = pa.array(["delete" if gone else "insert" for *_, gone in own])
+        metadata = [kinds, *(pa.nulls(len(own), field.type) for field in METADATA_FIELDS[1:])]
+        names = ["value", *(field.name for field in METADATA_FIELDS)]
+        batch = pa.RecordBatch.from_arrays([pa.array([value for value, *_ in own], pa.int64()), *metadata], names)
+        places = pa.array([place for _, place, _ in own], pa.int64())
+        index.add([(task, iter([ChangeBatch("id", 1, task, batch, places)]))], tuple(ChangeType))
+    yield index
+    index.close()
+
+
+def bits(addresses: DataFrame) -> dict[int, list[int]]:
+    """Return the positions of each task."""
+    found: dict[int, list[int]] = {}
+    for row in sorted(addresses.collect()):
+        found.setdefault(row["address"] // MAX_ROWS, []).append(row["address"] % MAX_ROWS)
+    assert filled(bitmaps(addresses)) == found
+    return found
+
+
+def filled(found: Bitmaps) -> dict[int, list[int]]:
+    return {task: list(rows) for task, rows in found.items() if rows}
 
 
 def rewritten(path: Path, before: list[pa.Table], after: list[pa.Table], **columns: Any) -> Path:

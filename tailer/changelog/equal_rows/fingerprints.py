@@ -11,21 +11,34 @@ the order in which its version delivers rows.
 The first `Fingerprints` of a process imports DuckDB, which takes 0.1 s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows.comparable_values import comparable
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.read.row_bitmaps import Bitmaps, bitmap_of
 from tailer.variant import InvalidVariant
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["DELETED_TYPES", "LEADING_COLUMNS", "MAX_ROWS", "Fingerprints", "addressed", "fingerprint_sql"]
+__all__ = [
+    "BUCKETS",
+    "DELETED_TYPES",
+    "LEADING_COLUMNS",
+    "MAX_ROWS",
+    "SUMS",
+    "Fingerprints",
+    "Wanted",
+    "fingerprint_sql",
+]
 
 DELETED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 LEADING_COLUMNS: Final = ("address", "deleted")
@@ -33,17 +46,66 @@ MAX_ROWS: Final = 2**40
 """An address is the number of a source times this, plus the position of a row."""
 
 _DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])
-_HALVES: Final = """
-SELECT (fingerprint >> 64)::UBIGINT AS high, (fingerprint & 18446744073709551615)::UBIGINT AS low, address, deleted
-FROM (SELECT address, deleted, {fingerprint} AS fingerprint FROM batch)
+BUCKETS: Final = 2**16
+_CHUNK_ROWS: Final = 2**16
+_MOST_SUMS: Final = 2**20
+_LOW: Final = f"(fingerprint & {2**64 - 1})::UBIGINT"
+_HIGH: Final = "(fingerprint >> 64)::UBIGINT"
+_BUCKET: Final = f"(fingerprint & {BUCKETS - 1})::INTEGER"
+# The rest of a fingerprint in parts of 32 bits, so that sums do not overflow: a bucket has fewer than 2**31 rows.
+_PARTS: Final = {
+    "part_0": f"({_LOW} >> 16) & 4294967295",
+    "part_1": f"{_LOW} >> 48",
+    "part_2": f"{_HIGH} & 4294967295",
+    "part_3": f"{_HIGH} >> 32",
+}
+SUMS: Final = ("side", *_PARTS)
+_ROWS: Final = f"""
+SELECT {_HIGH} AS high, {_LOW} AS low, address, deleted
+FROM (SELECT address, deleted, {{fingerprint}} AS fingerprint FROM chunk)
+WHERE {{condition}}
 """
+_SUMMED: Final = f"""
+INSERT INTO sums SELECT {_BUCKET} AS bucket, sum(side)::BIGINT,
+    {", ".join(f"sum(side * ({part})::BIGINT)::BIGINT" for part in _PARTS.values())}
+FROM (SELECT CASE WHEN deleted THEN 1 ELSE -1 END AS side, {{fingerprint}} AS fingerprint FROM chunk) GROUP BY bucket
+"""
+_TOTALS: Final = f"""
+SELECT bucket, {", ".join(f"sum({name})::BIGINT AS {name}" for name in SUMS)} FROM sums GROUP BY bucket
+HAVING {" OR ".join(f"sum({name}) <> 0" for name in SUMS)}
+"""
+_NO_SUMS: Final = f"CREATE OR REPLACE TABLE sums (bucket INTEGER, {', '.join(f'{name} BIGINT' for name in SUMS)})"
 
 
-def addressed(source: int, batch: ChangeBatch) -> pa.RecordBatch:
-    """Return the address of each row, whether it is deleted, and its columns as c0, c1 and so on, as DuckDB takes them.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The rows that are compared: those of some change types.
 
-    Raises `DataCorrupt` for a Variant that is not sound.
+    `nulls_differ`: without rows that have a null in one of the compared columns.
     """
+
+    types: tuple[ChangeType, ...]
+    nulls_differ: bool = False
+
+    def of(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
+        """Return the positions of the wanted rows, and these rows as DuckDB takes them.
+
+        Their columns are the address, whether the row is deleted, and the compared columns as c0, c1 and so on.
+
+        Raises `DataCorrupt` for a Variant that is not sound.
+        """
+        values = pa.array([kind.value for kind in self.types])
+        wanted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=values)
+        if self.nulls_differ:
+            for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
+                wanted = pc.and_(wanted, column.is_valid())
+        rows = _addressed(source, batch)
+        if wanted.true_count == len(batch):
+            return batch.row_index, rows
+        return batch.row_index.filter(wanted), rows.filter(wanted)
+
+
+def _addressed(source: int, batch: ChangeBatch) -> pa.RecordBatch:
     columns = batch.rows.columns[: -len(METADATA_FIELDS)]
     deleted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=_DELETED_VALUES)
     try:
@@ -62,7 +124,10 @@ def fingerprint_sql(columns: Sequence[str], salt: str) -> str:
 
 
 class Fingerprints:
-    """Computes fingerprints by a salt, and keeps nothing. It survives pickle. Not thread-safe."""
+    """Computes fingerprints by a salt, and keeps nothing. It survives pickle. Not thread-safe.
+
+    Batches come with the number of their source. Methods raise `DataCorrupt` for a Variant that is not sound.
+    """
 
     def __init__(self, salt: str) -> None:
         self._salt = salt
@@ -72,22 +137,57 @@ class Fingerprints:
         """Return the state without the database."""
         return {**self.__dict__, "_database": None}
 
-    def of(self, source: int, batch: ChangeBatch) -> pa.RecordBatch:
-        """Return a row for each row: both halves of its fingerprint (int64), its address, and whether it is deleted.
+    def rows(
+        self, batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, buckets: pa.Array | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each wanted row: its fingerprint as two int64 halves, its address, and whether it is deleted.
 
-        Raises `DataCorrupt` for a Variant that is not sound.
+        `buckets`: only rows in these buckets; None: all.
         """
-        rows = addressed(source, batch)
+        condition = "true"
+        if buckets is not None:
+            self._opened().register("buckets", pa.table({"bucket": buckets}))
+            condition = f"{_BUCKET} IN (SELECT bucket FROM buckets)"
+        for chunk in _chunks(batches, wanted, None):
+            with self._registered(chunk) as fingerprint:
+                found = self._opened().sql(_ROWS.format(fingerprint=fingerprint, condition=condition)).to_arrow_table()
+            columns = [column.combine_chunks() for column in found.columns]
+            columns[:2] = [half.view(pa.int64()) for half in columns[:2]]
+            yield pa.RecordBatch.from_arrays(columns, found.column_names)
+
+    def sums(
+        self, batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, positions: Bitmaps
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the sums of the rows of each bucket; add the positions of all wanted rows to `positions`, by source.
+
+        A bucket is made of some bits of fingerprints. Deleted rows are added, inserted rows subtracted: how many there
+        are (`side`), and each of the other bits of their fingerprints, in parts. Buckets of zeros are left out.
+
+        If all sums of a bucket are zero, over all sources, then equally many rows of each fingerprint are deleted and
+        inserted. For other rows to have such sums is as unlikely as equal fingerprints of different rows.
+        """
         database = self._opened()
-        database.register("batch", pa.Table.from_batches([rows]))
+        database.execute(_NO_SUMS)
+        count = 0
+        for chunk in _chunks(batches, wanted, positions):
+            with self._registered(chunk) as fingerprint:
+                database.execute(_SUMMED.format(fingerprint=fingerprint))
+            count += min(chunk.num_rows, BUCKETS)
+            if count > _MOST_SUMS:
+                database.execute(f"CREATE OR REPLACE TABLE sums AS {_TOTALS}")
+                count = BUCKETS
+        yield from database.sql(_TOTALS).to_arrow_table().combine_chunks().to_batches()
+        database.execute(_NO_SUMS)
+
+    @contextmanager
+    def _registered(self, chunk: pa.Table) -> Iterator[str]:
+        """Give rows to the database; yield SQL for the fingerprint of a row."""
+        database = self._opened()
+        database.register("chunk", chunk)
         try:
-            query = _HALVES.format(fingerprint=fingerprint_sql(rows.schema.names[len(LEADING_COLUMNS) :], self._salt))
-            found = database.sql(query).to_arrow_table()
+            yield fingerprint_sql(chunk.schema.names[len(LEADING_COLUMNS) :], self._salt)
         finally:
-            database.unregister("batch")
-        columns = [column.combine_chunks() for column in found.columns]
-        columns[:2] = [half.view(pa.int64()) for half in columns[:2]]
-        return pa.RecordBatch.from_arrays(columns, found.column_names)
+            database.unregister("chunk")
 
     def _opened(self) -> "duckdb.DuckDBPyConnection":
         if self._database is None:
@@ -101,3 +201,26 @@ class Fingerprints:
             }
             self._database = duckdb.connect(":memory:", config=settings)
         return self._database
+
+
+def _chunks(
+    batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, positions: Bitmaps | None
+) -> Iterator[pa.Table]:
+    """Yield the wanted rows in tables of about `_CHUNK_ROWS` rows of one schema: a query takes longer than a few rows.
+
+    `positions`: to which their positions are added, by source.
+    """
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for source, batch in batches:
+        row_index, rows = wanted.of(source, batch)
+        if positions is not None:
+            positions[source] = positions.get(source, BitMap64()) | bitmap_of(row_index)
+        if waiting and (count >= _CHUNK_ROWS or waiting[0].schema != rows.schema):
+            yield pa.Table.from_batches(waiting)
+            waiting, count = [], 0
+        if rows.num_rows > 0:
+            waiting.append(rows)
+            count += rows.num_rows
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -25,10 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.fingerprints import LEADING_COLUMNS, MAX_ROWS, addressed, fingerprint_sql
+from tailer.changelog.equal_rows.fingerprints import LEADING_COLUMNS, MAX_ROWS, Wanted, fingerprint_sql
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.errors import ScratchUnavailable
-from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.events import ChangeBatch, ChangeType
+from tailer.plan import ChangeTask
+from tailer.read.kept_rows import ReadTask
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class Stopped(Exception):
 class RowIndex:
     """Compares rows, one query at a time: `clear`, `add` every source, then query. Not thread-safe, except `stop`.
 
-    Call `begin` before every new comparison.
+    It is a `tailer.changelog.equal_rows.port.TaskIndex`. Call `begin` before every new comparison.
 
     Deleted rows are deletes and preimages. Inserted rows are all others. Where a query returns only some of several
     equal rows, it returns the first deleted ones and the last inserted ones, by address: source, then position.
@@ -153,6 +155,11 @@ class RowIndex:
         return self._rows_so_far > _MANY_ROWS
 
     @property
+    def stopped(self) -> bool:
+        """Return whether `stop` was called."""
+        return self._stopped
+
+    @property
     def closed(self) -> bool:
         """Return whether the index can no longer be used."""
         return self._stopped or not self._release.alive or not Path(self._folder).is_dir()
@@ -190,7 +197,7 @@ class RowIndex:
 
         Columns are compared by position. `nulls_differ`: leave out rows with a null in one of them.
         """
-        source_rows = _SourceRows(sources, types, nulls_differ)
+        source_rows = _SourceRows(sources, Wanted(types, nulls_differ))
         # A statement takes longer than a few rows, so there is one for all rows of the same types.
         for schema, alike in groupby(source_rows.prepared(), attrgetter("schema")):
             self._used.add("rows")
@@ -207,6 +214,16 @@ class RowIndex:
         self._rows += count
         self._rows_so_far += count
         return source_rows.positions
+
+    def add_tasks(
+        self,
+        tasks: Sequence[tuple[int, ChangeTask]],
+        read: ReadTask,
+        types: tuple[ChangeType, ...],
+        nulls_differ: bool = False,
+    ) -> Bitmaps:
+        """See `TaskIndex.add_tasks`."""
+        return self.add(((number, read(task)) for number, task in tasks), types, nulls_differ)
 
     def unmatched(self) -> Bitmaps:
         """Return the rows left after equal deleted and inserted rows cancel out, one for one."""
@@ -253,6 +270,16 @@ class RowIndex:
             self._database.execute(_EQUALS)
             self._database.execute("DELETE FROM partners USING equals WHERE partners.inserted = equals.inserted")
             return self._collected("SELECT unnest([deleted, inserted]) AS address FROM equals")
+
+    def add_partners(self, partners: pa.Table) -> None:
+        """Add partners that were found elsewhere: their addresses, in the int64 columns `deleted` and `inserted`."""
+        self._used.add("partners")
+        with self._translated():
+            self._database.register("found", partners)
+            try:
+                self._database.execute("INSERT INTO partners SELECT deleted, inserted FROM found")
+            finally:
+                self._database.unregister("found")
 
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rank of its partner for each deleted row that has one, by address.
@@ -331,14 +358,12 @@ class _SourceRows:
     def __init__(
         self,
         sources: Iterable[tuple[int, Iterator[ChangeBatch]]],
-        types: tuple[ChangeType, ...],
-        nulls_differ: bool,
+        wanted: Wanted,
     ) -> None:
         self.positions: Bitmaps = {}
         self.failure: Exception | None = None
         self._sources = sources
-        self._types = pa.array([kind.value for kind in types])
-        self._nulls_differ = nulls_differ
+        self._wanted = wanted
 
     def prepared(self) -> Iterator[pa.RecordBatch]:
         """Yield batches of: address, whether the row is deleted, and the compared columns as c0, c1 and so on."""
@@ -346,21 +371,10 @@ class _SourceRows:
             for source, batches in self._sources:
                 positions = self.positions.setdefault(source, BitMap64())
                 for batch in batches:
-                    row_index, rows = self._wanted(source, batch)
+                    row_index, rows = self._wanted.of(source, batch)
                     if rows.num_rows > 0:
                         positions |= bitmap_of(row_index)
                         yield rows
         except Exception as error:
             self.failure = error
             raise
-
-    def _wanted(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
-        """Return the positions of the wanted rows, and these rows."""
-        wanted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=self._types)
-        if self._nulls_differ:
-            for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
-                wanted = pc.and_(wanted, column.is_valid())
-        rows = addressed(source, batch)
-        if wanted.true_count == len(batch):
-            return batch.row_index, rows
-        return batch.row_index.filter(wanted), rows.filter(wanted)

@@ -1,14 +1,17 @@
 """Native reading: Spark's own Parquet reader for the rows that it reads exactly as `tailer.read.execute` does.
 
-changes     the changes of a table as a DataFrame
-follow      the changes of a table as a stream of DataFrames
-options     their arguments as options of the data source
-plans       the data source of plans, which such a stream reads
-frames      planned work as a DataFrame
-fits        who reads a file: Spark's reader, or `execute`
-scans       scans by Spark, with what the plan knows of each file
-comparing   comparisons that all executors share
-executed    the data source for everything else
+changes             the changes of a table as a DataFrame
+follow              the changes of a table as a stream of DataFrames
+options             their arguments as options of the data source
+plans               the data source of plans, which such a stream reads
+frames              planned work as a DataFrame
+fits                who reads a file: Spark's reader, or `execute`
+scans               scans by Spark, with what the plan knows of each file
+executed            the data source for everything else
+comparing           comparisons that all executors share
+shared_index        their index of rows
+equal_rows          its queries
+fingerprint_views   what executors hand to it
 """
 
 __all__: list[str] = []

@@ -8,25 +8,55 @@ import base64
 import pickle
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tailer.events import SchemaChange
 from tailer.spark.release import SameRelease
-from tailer.spark.source.data_source import SplitPartition, read_partition
+from tailer.spark.source.data_source import SplitPartition, reading
 from tailer.spark.source.views import RowsView
-from tailer.spark.splits import Split
+from tailer.spark.splits import Split, read_split
 
-__all__ = ["executed"]
+__all__ = ["ChangeRows", "SplitView", "executed"]
 
 _WORK: Final = "work"
 
 
-def executed(spark: SparkSession, view: RowsView, work: Sequence[Split | SchemaChange]) -> DataFrame:
+class SplitView(Protocol):
+    """A form of the rows of splits. It survives pickle."""
+
+    @property
+    def spark_schema(self) -> StructType:
+        """The Spark schema of rows."""
+        ...
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split in this form. Runs on an executor."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRows:
+    """Change rows in the form of `view` (`SplitView`)."""
+
+    view: RowsView
+
+    @property
+    def spark_schema(self) -> StructType:
+        """See `SplitView.spark_schema`."""
+        return self.view.spark_schema
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """See `SplitView.read`."""
+        for batch in read_split(split):
+            yield from self.view.rows(batch)
+
+
+def executed(spark: SparkSession, view: SplitView, work: Sequence[Split]) -> DataFrame:
     """Return the rows of splits, in the form of `view`."""
     spark.dataSource.register(ExecutedSource)
     travelling = pickle.dumps((SameRelease(), view, list(work)))
@@ -58,7 +88,7 @@ class ExecutedSource(DataSource):
 class ExecutedReader(DataSourceReader):
     """A batch of splits, one partition for each."""
 
-    def __init__(self, view: RowsView, work: Sequence[Split | SchemaChange]) -> None:
+    def __init__(self, view: SplitView, work: Sequence[Split]) -> None:
         self._same = SameRelease()
         self.view = view
         self._work = work
@@ -73,4 +103,6 @@ class ExecutedReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split. Runs on an executor."""
-        return read_partition(self.view, partition)
+        with reading():
+            if partition.value is not None:  # a batch without splits has one partition with None
+                yield from self.view.read(partition.value)

@@ -18,8 +18,8 @@ from tailer.changelog.carryovers import concerns
 from tailer.events import SchemaChange
 from tailer.plan import TaskKind
 from tailer.read.data_files import DataFiles
-from tailer.spark.native.comparing import is_shared, left_over
-from tailer.spark.native.executed import executed
+from tailer.spark.native.comparing import shared
+from tailer.spark.native.executed import ChangeRows, executed
 from tailer.spark.native.fits import Fit, Misfit, fit, selects_nothing
 from tailer.spark.native.scans import VECTOR_BYTES, columns_of, scans, vector_bytes
 from tailer.spark.source.admission import Work
@@ -48,18 +48,18 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataF
     parts = scans(spark, fits, view.spark_schema)
     others += file_splits(misfits, files=work.opener)
     if others or not parts:
-        parts.append(executed(spark, view, others))
+        parts.append(executed(spark, ChangeRows(view), others))
     # Sessions of Spark Connect have another class of DataFrame.
     return reduce(lambda some, more: some.union(more), parts)
 
 
-def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[Split | SchemaChange], list[FileSlice]]:
+def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[Split], list[FileSlice]]:
     """Return the work apart from files, and more files: those of versions that need no comparison after all.
 
-    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row. A large version is
-    compared by all executors, here and now.
+    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row. All executors
+    compare large versions, here and now.
     """
-    others: list[Split | SchemaChange] = []
+    others: list[Split] = []
     more: list[FileSlice] = []
     for each in work.others:
         if isinstance(each, DiffSplit):
@@ -68,21 +68,11 @@ def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[S
             left = replace(each.plan, tasks=tuple(task for task, none in zip(tasks, empty, strict=True) if not none))
             if not concerns(left, each.rules):
                 more += file_slices(left)
-            elif is_shared(each):
-                others += _compared(spark, replace(each, plan=left))
-            else:
-                others.append(each)
-        else:
-            others.append(each)
+                continue
+        if not isinstance(each, SchemaChange):  # the columns show it
+            # Few rows are left as a rule: `execute` finds them by their pages.
+            others += shared(spark, each)
     return others, more
-
-
-def _compared(spark: SparkSession, split: DiffSplit) -> Sequence[Split]:
-    """Return splits of the rows that are left: few as a rule, so that `execute` finds them by their pages."""
-    left = left_over(spark, split)
-    if concerns(left.plan, left.rules):
-        return [left]
-    return file_splits(file_slices(left.plan), files=left.files)
 
 
 def _all_fitted(slices: Sequence[FileSlice], files: DataFiles, threads: Executor) -> Iterator[Fit | Misfit]:

@@ -52,6 +52,7 @@ from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of, find_progress
 from tailer.sink import Append, Appendable, Progress, Sink
+from tailer.spark.job_group import STOP_AGAIN_S
 from tailer.spark.write.appends import RangeAppend
 from tailer.spark.write.delta_session import check_delta
 from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, schemas_of, splits_of
@@ -62,7 +63,6 @@ from tailer.table_log import TableLog
 __all__ = ["AppendDelivery", "AppendSession", "append_pipeline"]
 
 _log = logging.getLogger(__name__)
-STOP_AGAIN_S: Final = 0.2  # a job that reaches Spark only after the stop is stopped at the next try
 
 
 class AppendableSink(Sink, Appendable, Protocol):

@@ -16,13 +16,11 @@ import secrets
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -30,8 +28,10 @@ from pyspark.sql.types import StructType
 
 from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.sink import Append
+from tailer.spark.job_group import SPARK_ERRORS, JobGroup
+from tailer.spark.native.comparing import shared
 from tailer.spark.release import SameRelease, stale_release
-from tailer.spark.session import engine_name, first_sentence, is_remote
+from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import spark_column, spark_schema
 from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, read_split
 
@@ -40,7 +40,6 @@ __all__ = ["AppendSource", "RangeAppend"]
 FORMAT: Final = "tailer_append"
 DESCRIPTION: Final = "lake-tailer: append changes"
 PARTITION_BYTES: Final = 32 * 2**20  # of files whose rows are compared: the most for one task
-SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError)
 _REFUSALS: Final = (
     "DeltaAnalysisException",
     "DELTA_VIOLATE_CONSTRAINT",
@@ -58,8 +57,8 @@ class RangeAppend:
         self._append = append
         self._last = last
         self._mark = secrets.token_hex(16)
-        self._work = _Work(append, tuple(_packed(splits)), self._mark)
-        self._group = f"lake-tailer-{self._mark}"
+        self._splits = splits
+        self._group = JobGroup(session, f"lake-tailer-{self._mark}", DESCRIPTION)
 
     def run(self) -> None:
         """Append the rows; blocks until Spark has committed.
@@ -70,22 +69,20 @@ class RangeAppend:
         """
         try:
             self._session.dataSource.register(AppendSource)
-            with _Group(self._session, self._group):
+            with self._group:
                 self._write()
         except SPARK_ERRORS as error:
             raise self._named(error) from error
 
     def stop(self) -> None:
         """Make `run` end soon. Callable from any thread, any number of times."""
-        with suppress(*SPARK_ERRORS):
-            if is_remote(self._session):
-                self._session.interruptTag(self._group)
-            else:
-                self._session.sparkContext.cancelJobGroup(self._group)
+        self._group.stop()
 
     def _write(self) -> None:
         append = self._append
-        rows = self._session.read.format(FORMAT).option("work", _to_text(self._work)).load()
+        splits = [part for split in self._splits for part in shared(self._session, split)]
+        work = _Work(append, tuple(_packed(splits)), self._mark)
+        rows = self._session.read.format(FORMAT).option("work", _to_text(work)).load()
         writer = rows.write.format("delta").mode("append")
         for name, value in {
             "txnAppId": append.app_id,
@@ -184,27 +181,6 @@ class _Work:
     append: Append
     partitions: tuple[tuple[Split, ...], ...]
     mark: str
-
-
-class _Group:
-    """A group of the jobs that this thread starts meanwhile, by which they can be stopped."""
-
-    def __init__(self, session: SparkSession, group: str) -> None:
-        self._session = session
-        self._group = group
-
-    def __enter__(self) -> None:
-        if is_remote(self._session):
-            self._session.addTag(self._group)
-        else:
-            self._session.sparkContext.setJobGroup(self._group, DESCRIPTION, interruptOnCancel=True)
-
-    def __exit__(self, *error: object) -> None:
-        with suppress(*SPARK_ERRORS):
-            if is_remote(self._session):
-                self._session.removeTag(self._group)
-            else:
-                self._session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
 def _to_text(work: _Work) -> str:

@@ -2,14 +2,20 @@
 
 import pickle
 import struct
+from collections import Counter
 from typing import Any, Final
 
 import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.fingerprints import MAX_ROWS, Fingerprints
-from tailer.events import METADATA_FIELDS, ChangeBatch
+from tailer.changelog.equal_rows.fingerprints import BUCKETS, MAX_ROWS, Fingerprints, Wanted
+from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.read.row_bitmaps import Bitmaps
 
 SALT: Final = "a salt"
+ALL: Final = Wanted(tuple(ChangeType))
 OTHER_NAN: Final = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
 
 
@@ -21,10 +27,16 @@ def batch(columns: list[pa.Array], kinds: list[str], positions: list[int]) -> Ch
     return ChangeBatch("id", 1, 7, rows, pa.array(positions, pa.int64()))
 
 
+def of(fingerprints: Fingerprints, source: int, rows: ChangeBatch) -> pa.RecordBatch:
+    """Return the fingerprints of a batch."""
+    (found,) = fingerprints.rows([(source, rows)], ALL)
+    return found
+
+
 def fingerprints_of(*values: Any, salt: str = SALT) -> list[tuple[int, int]]:
     """Return the fingerprints of rows of one column."""
     rows = batch([pa.array(values)], ["insert"] * len(values), list(range(len(values))))
-    found = Fingerprints(salt).of(0, rows)
+    found = of(Fingerprints(salt), 0, rows)
     return list(zip(found["high"].to_pylist(), found["low"].to_pylist(), strict=True))
 
 
@@ -32,19 +44,19 @@ def test_rows_in_any_order_and_process() -> None:
     columns = [pa.array([1, 2, 1, None]), pa.array(["a", "b", "a", None])]
     rows = batch(columns, ["delete", "insert", "update_preimage", "update_postimage"], [5, 6, 8, 2**33])
     fingerprints = Fingerprints(SALT)
-    first = fingerprints.of(3, rows)
+    first = of(fingerprints, 3, rows)
     assert first.schema == pa.schema(
         [("high", pa.int64()), ("low", pa.int64()), ("address", pa.int64()), ("deleted", pa.bool_())]
     )
     assert first["address"].to_pylist() == [3 * MAX_ROWS + row for row in (5, 6, 8, 2**33)]
     assert first["deleted"].to_pylist() == [True, False, True, False]
     sent: Fingerprints = pickle.loads(pickle.dumps(fingerprints))
-    assert sent.of(3, rows) == first
+    assert of(sent, 3, rows) == first
     halves = list(zip(first["high"].to_pylist(), first["low"].to_pylist(), strict=True))
     assert halves[0] == halves[2]
     assert len(set(halves)) == 3
     later = batch([column.slice(2, 1) for column in columns], ["insert"], [0])
-    again = Fingerprints(SALT).of(0, later)
+    again = of(Fingerprints(SALT), 0, later)
     assert (again["high"][0].as_py(), again["low"][0].as_py()) == halves[0]
 
 
@@ -61,4 +73,56 @@ def test_no_fingerprint_is_known_without_the_salt() -> None:
 
 
 def test_no_rows() -> None:
-    assert len(Fingerprints(SALT).of(0, batch([pa.array([], pa.int64())], [], []))) == 0
+    nothing = batch([pa.array([], pa.int64())], [], [])
+    assert list(Fingerprints(SALT).rows([(0, nothing)], ALL)) == []
+    assert list(Fingerprints(SALT).sums([(0, nothing)], ALL, {})) == []
+
+
+def test_rows_in_some_buckets() -> None:
+    rows = batch([pa.array(range(1000))], ["insert"] * 1000, list(range(1000)))
+    every = of(Fingerprints(SALT), 0, rows)
+    buckets = [low % BUCKETS for low in every["low"].to_pylist()]
+    some = pa.array(sorted(set(buckets[::7])), pa.int32())
+    (found,) = Fingerprints(SALT).rows([(0, rows)], ALL, some)
+    wanted = set(some.to_pylist())
+    assert found["address"].to_pylist() == [at for at, bucket in enumerate(buckets) if bucket in wanted]
+
+
+def test_only_wanted_rows() -> None:
+    rows = batch([pa.array([1, None, 3, 4])], ["delete", "insert", "insert", "update_postimage"], [0, 1, 2, 3])
+    wanted = Wanted((ChangeType.DELETE, ChangeType.INSERT), nulls_differ=True)
+    (found,) = Fingerprints(SALT).rows([(0, rows)], wanted)
+    assert found["address"].to_pylist() == [0, 2]
+    positions: Bitmaps = {}
+    list(Fingerprints(SALT).sums([(0, rows)], wanted, positions))
+    assert positions == {0: BitMap64([0, 2])}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 2)), max_size=40), st.integers(1, 7))
+@settings(deadline=None)
+def test_sums_are_zero_where_both_sides_have_the_same_rows(rows: list[tuple[int, bool, int]], size: int) -> None:
+    """The sums of any sources, added up, name the buckets of rows that are there more often on one side."""
+    fingerprints = Fingerprints(SALT)
+    totals: dict[int, list[int]] = {}
+    found: Bitmaps = {}
+    for source in range(3):
+        own = [(value, gone) for value, gone, place in rows if place == source]
+        parts = [own[first : first + size] for first in range(0, len(own), size)]
+        batches = [
+            batch(
+                [pa.array([value for value, _ in part], pa.int64())],
+                ["delete" if gone else "insert" for _, gone in part],
+                list(range(number * size, number * size + len(part))),
+            )
+            for number, part in enumerate(parts)
+        ]
+        for sums in fingerprints.sums([(source, each) for each in batches], ALL, found):
+            for bucket, *values in zip(*(column.to_pylist() for column in sums.columns), strict=True):
+                known = totals.get(bucket, [0] * len(values))
+                totals[bucket] = [one + other for one, other in zip(known, values, strict=True)]
+        assert len(found.get(source, [])) == len(own)
+    counts = Counter[int]()
+    for value, gone, _ in rows:
+        counts[value] += 1 if gone else -1
+    uneven = {fingerprints_of(value)[0][1] % BUCKETS for value, count in counts.items() if count}
+    assert {bucket for bucket, values in totals.items() if any(values)} == uneven

@@ -1,0 +1,72 @@
+"""Comparisons of the daemon that executors share (`tailer.spark.native.shared_index`).
+
+A comparison that is stopped, as when the daemon ends, stops its jobs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from threading import Event, Thread
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from tailer.changelog.equal_rows.row_index import RowIndex, Stopped
+from tailer.errors import EngineUnavailable
+from tailer.plan import ChangePlan
+from tailer.read.data_files import LOCAL, DataFiles
+from tailer.spark.job_group import SPARK_ERRORS, STOP_AGAIN_S, JobGroup
+from tailer.spark.native.comparing import FEW_ROWS, is_worth
+from tailer.spark.native.shared_index import SharedIndex
+from tailer.spark.session import engine_name, first_sentence, is_remote
+
+__all__ = ["SparkComparisons"]
+
+DESCRIPTION: Final = "lake-tailer: rows that did not change"
+
+
+class SparkComparisons:
+    """`tailer.changelog.equal_rows.port.SharedIndexes` of a session, whose executors open files with `files`.
+
+    `session` is called in a worker thread, because Spark may have to start first.
+    """
+
+    def __init__(self, session: Callable[[], SparkSession], files: DataFiles = LOCAL) -> None:
+        self._session = session
+        self._files = files
+
+    def is_worth(self, plan: ChangePlan) -> bool:
+        """See `SharedIndexes.is_worth`."""
+        return is_worth([plan]) and not is_remote(self._session())
+
+    @contextmanager
+    def index(self, local: RowIndex) -> Iterator[SharedIndex]:
+        """See `SharedIndexes.index`."""
+        session = self._session()
+        group = JobGroup(session, f"lake-tailer-{uuid4()}", DESCRIPTION)
+        try:
+            with group, _stopping(local, group), closing(SharedIndex(session, local, FEW_ROWS, self._files)) as index:
+                yield index
+        except SPARK_ERRORS as error:
+            if local.stopped:
+                raise Stopped from None
+            raise EngineUnavailable(engine_name(session), first_sentence(error)) from error
+
+
+@contextmanager
+def _stopping(local: RowIndex, group: JobGroup) -> Iterator[None]:
+    """Stop the jobs of `group` when `local` is stopped."""
+    ended = Event()
+
+    def watch() -> None:
+        while not ended.wait(STOP_AGAIN_S):
+            if local.stopped:
+                group.stop()
+
+    watcher = Thread(target=watch, name="tailer-comparison", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

@@ -1,0 +1,156 @@
+"""Queries of a row index as DataFrames: Spark's exchange brings equal rows together.
+
+`rows` always has the columns of `tailer.changelog.equal_rows.fingerprints.Fingerprints.rows`: a fingerprint in two
+halves, an address, and whether the row is deleted. Results are those of `tailer.changelog.equal_rows.row_index`, which
+has the same queries in DuckDB's SQL.
+
+Spark combines counts before the exchange, so equal rows are few counts however many they are. Where rows themselves
+meet, they do so file by file: the numbers of equal rows go on from file to file, so one executor gets at most the equal
+rows of one file. Only `paired_in_turn` needs all equal rows in one place.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sql
+
+from tailer.changelog.equal_rows.fingerprints import MAX_ROWS, SUMS
+from tailer.read.row_bitmaps import WORD_BITS
+
+__all__ = [
+    "SINGLE",
+    "counted",
+    "equal_partners",
+    "of_fingerprints",
+    "paired_in_turn",
+    "paired_many",
+    "paired_singles",
+    "uneven",
+    "unmatched",
+    "words",
+]
+
+_FINGERPRINT: Final = ("high", "low")
+SINGLE: Final = "all_deleted = 1 AND all_inserted = 1"
+
+_TASK_BITS: Final = MAX_ROWS.bit_length() - 1
+_TASK: Final = f"shiftright(address, {_TASK_BITS})"
+_ROW: Final = f"(address & {MAX_ROWS - 1})"
+
+
+def uneven(sums: DataFrame) -> DataFrame:
+    """Return the buckets whose sums (`tailer.changelog.equal_rows.fingerprints.Fingerprints.sums`) are not all zero."""
+    totals = sums.where("bucket IS NOT NULL").groupBy("bucket").agg(*(sql.sum(name).alias(name) for name in SUMS))
+    return totals.where(" OR ".join(f"{name} <> 0" for name in SUMS)).select("bucket")
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    """Return how many deleted and inserted rows have each fingerprint, and the last address of each side."""
+    deleted, inserted = sql.count_if("deleted"), sql.count_if(~sql.col("deleted"))
+    address = sql.col("address")
+    return rows.groupBy(*_FINGERPRINT).agg(
+        deleted.alias("all_deleted"),
+        inserted.alias("all_inserted"),
+        sql.max(sql.when(sql.col("deleted"), address)).alias("deleted"),
+        sql.max(sql.when(~sql.col("deleted"), address)).alias("inserted"),
+    )
+
+
+def unmatched(rows: DataFrame, uneven: DataFrame) -> DataFrame:
+    """Return the addresses that are left: all where only one side has rows, else the first deleted or last inserted.
+
+    `uneven`: the fingerprints (`counted`) of which the sides have different numbers of rows.
+    """
+    one_sided = "least(all_deleted, all_inserted) = 0"
+    some = rows.join(uneven.where(f"NOT ({one_sided})").select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi")
+    # Of the rows of a file, all are left, none, or those before or after some number.
+    most = "IF(deleted, all_deleted - all_inserted, all_deleted)"
+    kept = _groups(some).where(f"IF(deleted, before < {most}, before + in_file > {most})")
+    numbered = _numbered(_with_task(some).join(kept, [*_FINGERPRINT, "task", "deleted"]))
+    cut = numbered.where(f"IF(deleted, nth <= {most}, nth > {most})").select("address")
+    return of_fingerprints(rows, uneven.where(one_sided)).union(cut)
+
+
+def of_fingerprints(rows: DataFrame, found: DataFrame) -> DataFrame:
+    """Return the addresses of the rows with the fingerprints `found` (`counted`). That of a single row is there."""
+    several = found.where("all_deleted > 1 OR all_inserted > 1").select(*_FINGERPRINT)
+    ends = found.where("all_deleted <= 1 AND all_inserted <= 1").selectExpr(
+        "explode(array(deleted, inserted)) AS address"
+    )
+    return ends.where("address IS NOT NULL").union(rows.join(several, [*_FINGERPRINT], "left_semi").select("address"))
+
+
+def paired_singles(found: DataFrame) -> DataFrame:
+    """Return partners of the fingerprints (`counted`) that one row of each side has."""
+    return found.where(SINGLE).select("deleted", "inserted")
+
+
+def paired_many(rows: DataFrame, found: DataFrame) -> DataFrame:
+    """Return partners of all other fingerprints that both sides have: the n-th deleted and the n-th inserted row."""
+    many = found.where(f"least(all_deleted, all_inserted) > 0 AND NOT ({SINGLE})").select(*_FINGERPRINT)
+    some = rows.join(many, [*_FINGERPRINT], "left_semi")
+    groups = _groups(some).where("before < least(all_deleted, all_inserted)")
+    numbered = _numbered(_with_task(some).join(groups, [*_FINGERPRINT, "task", "deleted"]))
+    numbered = numbered.where("nth <= least(all_deleted, all_inserted)").select(
+        *_FINGERPRINT, "nth", "deleted", "address"
+    )
+    sides = [
+        numbered.where(f"deleted = {side}").select(*_FINGERPRINT, "nth", sql.col("address").alias(name))
+        for side, name in (("true", "deleted"), ("false", "inserted"))
+    ]
+    return sides[0].join(sides[1], [*_FINGERPRINT, "nth"]).select("deleted", "inserted")
+
+
+def paired_in_turn(rows: DataFrame) -> DataFrame:
+    """Return partners across versions: a deleted row and the next row of its fingerprint, if that is inserted."""
+    turns = Window.partitionBy(*_FINGERPRINT).orderBy("address")
+    following = rows.withColumns(
+        {"next": sql.lead("address").over(turns), "deleted_again": sql.lead("deleted").over(turns)}
+    )
+    return following.where("deleted AND NOT deleted_again").selectExpr("address AS deleted", "next AS inserted")
+
+
+def equal_partners(rows: DataFrame, partners: DataFrame) -> DataFrame:
+    """Return the partners that are equal by `rows`."""
+    one = rows.where("deleted").select(sql.col("address").alias("deleted"), *_halves("one"))
+    other = rows.where("NOT deleted").select(sql.col("address").alias("inserted"), *_halves("other"))
+    both = partners.join(one, "deleted").join(other, "inserted")
+    return both.where("one_high = other_high AND one_low = other_low").select("deleted", "inserted")
+
+
+def words(addresses: DataFrame) -> DataFrame:
+    """Return addresses as bits: a row for each task and 64 rows of it."""
+    parts = addresses.selectExpr(
+        f"{_TASK} AS task",
+        f"{_ROW} div {WORD_BITS} AS word",
+        f"shiftleft(1L, CAST({_ROW} % {WORD_BITS} AS INT)) AS bit",
+    )
+    return parts.groupBy("task", "word").agg(sql.bit_or("bit").alias("bits"))
+
+
+def _with_task(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("task", sql.expr(_TASK))
+
+
+def _groups(rows: DataFrame) -> DataFrame:
+    """Count the rows of each fingerprint by file and side: in the file, in the files before it, and in all."""
+    groups = _with_task(rows).groupBy(*_FINGERPRINT, "task", "deleted").agg(sql.count("*").alias("in_file"))
+    whole = Window.partitionBy(*_FINGERPRINT)
+    earlier = Window.partitionBy(*_FINGERPRINT, "deleted").orderBy("task").rowsBetween(Window.unboundedPreceding, -1)
+    return groups.withColumns(
+        {
+            "all_deleted": sql.sum(sql.expr("IF(deleted, in_file, 0L)")).over(whole),
+            "all_inserted": sql.sum(sql.expr("IF(deleted, 0L, in_file)")).over(whole),
+            "before": sql.coalesce(sql.sum("in_file").over(earlier), sql.lit(0)),
+        }
+    )
+
+
+def _numbered(found: DataFrame) -> DataFrame:
+    """Number equal rows of a side from 1 on, in the order of addresses."""
+    in_file = Window.partitionBy(*_FINGERPRINT, "task", "deleted").orderBy("address")
+    return found.withColumn("nth", sql.col("before") + sql.row_number().over(in_file))
+
+
+def _halves(side: str) -> list[Column]:
+    return [sql.col(half).alias(f"{side}_{half}") for half in _FINGERPRINT]

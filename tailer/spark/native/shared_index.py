@@ -1,0 +1,212 @@
+"""An index of rows that all executors share (`tailer.changelog.equal_rows.port.TaskIndex`).
+
+`add_tasks` has executors read the compared columns of parts of files, each its own, and add up the fingerprints of
+rows by bucket (`tailer.spark.native.fingerprint_views`). To find what did not cancel out, they read again and hand to
+Spark the fingerprints of rows in uneven buckets alone; other queries take those of all rows. Spark's exchange brings
+equal ones together (`tailer.spark.native.equal_rows`). Only results come to the driver, as bits. So
+`tailer.changelog.carryovers` decides here as it does in one process, by the same rules and in the same order.
+
+A comparison first cancels out what did not change. If few rows are left then, what follows is left to an index of this
+process, which reads these rows alone: Spark takes longer to begin.
+"""
+
+import secrets
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from tailer.changelog.equal_rows.fingerprints import Fingerprints, Wanted
+from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.delta.deletion_vector import inline, load
+from tailer.events import ChangeType
+from tailer.plan import ChangeTask
+from tailer.read.data_files import LOCAL, DataFiles
+from tailer.read.kept_rows import ReadTask
+from tailer.read.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes
+from tailer.spark.native import equal_rows
+from tailer.spark.native.executed import executed
+from tailer.spark.native.fingerprint_views import FingerprintRows, FingerprintSums, Sources
+from tailer.spark.splits import FileSlice, FilesSplit, file_splits
+
+__all__ = ["SharedIndex", "bitmaps"]
+
+_DIVIDED: Final = f"NOT ({equal_rows.SINGLE})"
+
+
+class SharedIndex:
+    """A `TaskIndex` of the executors of `spark`, which open files with `files`. `close` it when done.
+
+    `local`: the index for few rows; `few_rows`: how many these are. Methods raise what Spark and `local` raise.
+    """
+
+    def __init__(self, spark: SparkSession, local: RowIndex, few_rows: int, files: DataFiles = LOCAL) -> None:
+        self._spark = spark
+        self._local = local
+        self._files = files
+        self._few_rows = few_rows
+        self._fingerprints = Fingerprints(secrets.token_hex(16))
+        self._added: _Added | None = None  # None: the rows are those of `local`
+        self._partners: DataFrame | None = None  # found by Spark
+        self._paired_here = False  # whether partners are in `local`
+        self._counts: dict[tuple[int, int], int] = {}
+        self._kept: list[DataFrame] = []
+        self._kept_partners: list[DataFrame] = []
+
+    def close(self) -> None:
+        """Free the disks of executors."""
+        for frame in (*self._kept, *self._kept_partners):
+            frame.unpersist()
+        self._kept, self._kept_partners = [], []
+
+    def begin(self) -> None:
+        """See `TaskIndex.begin`."""
+        self._local.begin()
+        self._added, self._partners, self._paired_here = None, None, False
+        self.close()
+
+    def clear(self) -> None:
+        """See `TaskIndex.clear`."""
+        self._local.clear()
+        self._added = None
+        while self._kept:
+            self._kept.pop().unpersist()
+
+    def add_tasks(
+        self,
+        tasks: Sequence[tuple[int, ChangeTask]],
+        read: ReadTask,
+        types: tuple[ChangeType, ...],
+        nulls_differ: bool = False,
+    ) -> Bitmaps:
+        """See `TaskIndex.add_tasks`."""
+        # Whoever has the pairs compares their rows.
+        if self._paired_here or (self._partners is None and self._are_few(tasks)):
+            return self._local.add_tasks(tasks, read, types, nulls_differ)
+        numbers = {(task.version, task.index): number for number, task in tasks}
+        sources = Sources(self._fingerprints, Wanted(types, nulls_differ), numbers)
+        work = file_splits([FileSlice(_travelling(task)) for _, task in tasks], files=self._files)
+        sums = self._keep(executed(self._spark, FingerprintSums(sources), work))
+        self._added = _Added(sources, work, sums)
+        positions: Bitmaps = {}
+        for part in sums.where("source IS NOT NULL").select("source", "positions").toLocalIterator():
+            found = from_bytes(bytes(part["positions"]))
+            positions[part["source"]] = positions[part["source"]] | found if part["source"] in positions else found
+        if not nulls_differ:
+            self._counts |= {key: len(positions.get(number, ())) for key, number in numbers.items()}
+        return positions
+
+    def unmatched(self) -> Bitmaps:
+        """See `TaskIndex.unmatched`."""
+        if self._added is None:
+            return self._local.unmatched()
+        uneven = equal_rows.uneven(self._added.sums).toArrow()["bucket"].combine_chunks()
+        if len(uneven) == 0:
+            return {}
+        rows = self._all_rows(uneven)
+        counts = self._keep(equal_rows.counted(rows).where("all_deleted <> all_inserted"))
+        return bitmaps(equal_rows.unmatched(rows, counts))
+
+    def unmatched_singles(self) -> Bitmaps:
+        """See `TaskIndex.unmatched_singles`."""
+        if self._added is None:
+            return self._local.unmatched_singles()
+        rows = self._all_rows()
+        counts = self._keep(equal_rows.counted(rows).where(_DIVIDED))
+        return bitmaps(equal_rows.of_fingerprints(rows, counts))
+
+    def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
+        """See `TaskIndex.pair`."""
+        if self._added is None:
+            found_here = self._local.pair(in_turn)
+            self._paired_here = self._paired_here or bool(found_here[0])
+            return found_here
+        rows = self._all_rows()
+        found = self._keep(equal_rows.counted(rows).where("least(all_deleted, all_inserted) > 0"))
+        total = found.where(_DIVIDED).selectExpr("coalesce(sum(all_deleted + all_inserted), 0) AS total").collect()
+        ambiguous = int(total[0]["total"])
+        if in_turn:
+            paired = equal_rows.paired_in_turn(rows)
+        else:
+            paired = equal_rows.paired_singles(found)
+            paired = paired.union(equal_rows.paired_many(rows, found)) if ambiguous else paired
+        paired = _persisted(paired, self._kept_partners)
+        self._partners = paired if self._partners is None else self._partners.union(paired)
+        deleted, inserted = (bitmaps(paired.selectExpr(f"{side} AS address")) for side in ("deleted", "inserted"))
+        return deleted, inserted, ambiguous
+
+    def unpair_equal(self) -> Bitmaps:
+        """See `TaskIndex.unpair_equal`."""
+        partners = self._partners
+        if self._added is None or partners is None:
+            return self._local.unpair_equal()
+        equal = _persisted(equal_rows.equal_partners(self._all_rows(), partners), self._kept_partners)
+        self._partners = partners.join(equal.select("inserted"), "inserted", "left_anti")
+        return bitmaps(equal.selectExpr("explode(array(deleted, inserted)) AS address"))
+
+    def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
+        """See `TaskIndex.partner_ranks`."""
+        if self._partners is not None:
+            self._local.add_partners(self._partners.select("deleted", "inserted").toArrow())
+        yield from self._local.partner_ranks()
+
+    def _are_few(self, tasks: Sequence[tuple[int, ChangeTask]]) -> bool:
+        """Return whether earlier results show that the tasks have few rows left."""
+        return sum(self._most_rows(task) for _, task in tasks) <= self._few_rows
+
+    def _most_rows(self, task: ChangeTask) -> int:
+        """Return how many rows a task has at most, as far as is known."""
+        known = self._counts.get((task.version, task.index))
+        dropped = None if task.refinement is None else task.refinement.dropped
+        found = [] if known is None else [known - (0 if dropped is None else dropped.cardinality)]
+        found += [] if task.include is None else [task.include.cardinality]
+        return min(found, default=self._few_rows + 1)
+
+    def _keep(self, rows: DataFrame) -> DataFrame:
+        return _persisted(rows, self._kept)
+
+    def _all_rows(self, buckets: pa.Array | None = None) -> DataFrame:
+        """Return the added rows of some buckets; None: all. Executors read them again."""
+        assert self._added is not None, "rows were added"
+        return self._keep(executed(self._spark, FingerprintRows(self._added.sources, buckets), self._added.work))
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """The rows that were added: how to read them, and the sums of their fingerprints."""
+
+    sources: Sources
+    work: Sequence[FilesSplit]
+    sums: DataFrame
+
+
+def _persisted(rows: DataFrame, kept: list[DataFrame]) -> DataFrame:
+    """Have executors keep rows on their disks, and note that in `kept`."""
+    kept.append(rows.persist(StorageLevel.DISK_ONLY))
+    return kept[-1]
+
+
+def _travelling(task: ChangeTask) -> ChangeTask:
+    """Return the task with what was found out about its rows, not where that is on this machine's disk."""
+    found = task.refinement
+    if found is None:
+        return task
+    dropped, updated = (
+        ref if ref is None or ref.uri is None else inline(load(ref, task, LOCAL.read))
+        for ref in (found.dropped, found.updated)
+    )
+    return replace(task, refinement=replace(found, dropped=dropped, updated=updated))
+
+
+def bitmaps(addresses: DataFrame) -> Bitmaps:
+    """Collect addresses as the positions of each task."""
+    words = equal_rows.words(addresses).toArrow()
+    found: Bitmaps = {}
+    for task in pc.unique(words["task"]).to_pylist():
+        own = words.filter(pc.equal(words["task"], task)).combine_chunks()
+        found[task] = bitmap_of_words(own["word"].chunk(0), own["bits"].chunk(0))
+    return found
