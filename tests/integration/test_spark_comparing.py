@@ -197,10 +197,17 @@ def test_queries(spark: SparkSession, seed: int) -> None:
     frame = made.repartition(3).persist()
     with index_of(rows) as index:
         uneven = equal_rows.counted(frame).where("all_deleted <> all_inserted")
-        assert bits(equal_rows.unmatched(frame, uneven)) == filled(index.unmatched())
+        one_sided = uneven.where(f"NOT ({equal_rows.BOTH_SIDES})")
+        left = equal_rows.ends(one_sided).union(equal_rows.of_fingerprints(frame, one_sided))
+        assert bits(left.union(equal_rows.first_or_last(frame, uneven))) == filled(index.unmatched())
         others = equal_rows.counted(frame).where(f"NOT ({equal_rows.SINGLE})")
-        assert bits(equal_rows.of_fingerprints(frame, others)) == filled(index.unmatched_singles())
-    counts = equal_rows.counted(frame).where("least(all_deleted, all_inserted) > 0")
+        left = equal_rows.ends(others).union(equal_rows.of_fingerprints(frame, others))
+        assert bits(left) == filled(index.unmatched_singles())
+        repeated = [each for each in uneven.collect() if max(each["all_deleted"], each["all_inserted"]) > 1]
+        mixed = sum(min(each["all_deleted"], each["all_inserted"]) > 0 for each in uneven.collect())
+        many = sum(min(each["all_deleted"], each["all_inserted"]) == 0 for each in repeated)
+        assert equal_rows.tally(uneven) == (many, mixed)
+    counts = equal_rows.counted(frame).where(equal_rows.BOTH_SIDES)
     by_number = equal_rows.paired_singles(counts).union(equal_rows.paired_many(frame, counts))
     for in_turn, paired in ((False, by_number), (True, equal_rows.paired_in_turn(frame))):
         with index_of(rows) as index:

@@ -18,20 +18,25 @@ from tailer.changelog.equal_rows.fingerprints import MAX_ROWS, SUMS
 from tailer.read.row_bitmaps import WORD_BITS
 
 __all__ = [
+    "BOTH_SIDES",
     "SINGLE",
     "counted",
+    "ends",
     "equal_partners",
+    "first_or_last",
     "of_fingerprints",
     "paired_in_turn",
     "paired_many",
     "paired_singles",
+    "tally",
     "uneven",
-    "unmatched",
     "words",
 ]
 
 _FINGERPRINT: Final = ("high", "low")
 SINGLE: Final = "all_deleted = 1 AND all_inserted = 1"
+BOTH_SIDES: Final = "all_deleted > 0 AND all_inserted > 0"
+_SEVERAL: Final = "(all_deleted > 1 OR all_inserted > 1)"
 
 _TASK_BITS: Final = MAX_ROWS.bit_length() - 1
 _TASK: Final = f"shiftright(address, {_TASK_BITS})"
@@ -56,28 +61,34 @@ def counted(rows: DataFrame) -> DataFrame:
     )
 
 
-def unmatched(rows: DataFrame, uneven: DataFrame) -> DataFrame:
-    """Return the addresses that are left: all where only one side has rows, else the first deleted or last inserted.
+def ends(found: DataFrame) -> DataFrame:
+    """Return the addresses of the rows with the fingerprints `found` (`counted`), if each side has one at most."""
+    few = found.where(f"NOT ({_SEVERAL})")
+    return few.selectExpr("explode(array(deleted, inserted)) AS address").where("address IS NOT NULL")
 
-    `uneven`: the fingerprints (`counted`) of which the sides have different numbers of rows.
+
+def of_fingerprints(rows: DataFrame, found: DataFrame) -> DataFrame:
+    """Return the addresses of the rows with the fingerprints `found` (`counted`), if a side has several."""
+    return rows.join(found.where(_SEVERAL).select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi").select("address")
+
+
+def first_or_last(rows: DataFrame, found: DataFrame) -> DataFrame:
+    """Return the addresses that are left of the fingerprints `found` (`counted`) that both sides have.
+
+    These are the first deleted or the last inserted rows.
     """
-    one_sided = "least(all_deleted, all_inserted) = 0"
-    some = rows.join(uneven.where(f"NOT ({one_sided})").select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi")
+    some = rows.join(found.where(BOTH_SIDES).select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi")
     # Of the rows of a file, all are left, none, or those before or after some number.
     most = "IF(deleted, all_deleted - all_inserted, all_deleted)"
     kept = _groups(some).where(f"IF(deleted, before < {most}, before + in_file > {most})")
     numbered = _numbered(_with_task(some).join(kept, [*_FINGERPRINT, "task", "deleted"]))
-    cut = numbered.where(f"IF(deleted, nth <= {most}, nth > {most})").select("address")
-    return of_fingerprints(rows, uneven.where(one_sided)).union(cut)
+    return numbered.where(f"IF(deleted, nth <= {most}, nth > {most})").select("address")
 
 
-def of_fingerprints(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """Return the addresses of the rows with the fingerprints `found` (`counted`). That of a single row is there."""
-    several = found.where("all_deleted > 1 OR all_inserted > 1").select(*_FINGERPRINT)
-    ends = found.where("all_deleted <= 1 AND all_inserted <= 1").selectExpr(
-        "explode(array(deleted, inserted)) AS address"
-    )
-    return ends.where("address IS NOT NULL").union(rows.join(several, [*_FINGERPRINT], "left_semi").select("address"))
+def tally(found: DataFrame) -> tuple[int, int]:
+    """Count the fingerprints `found` (`counted`) that several rows of one side have, and those that both sides have."""
+    row = found.selectExpr(f"count_if({_SEVERAL} AND NOT ({BOTH_SIDES}))", f"count_if({BOTH_SIDES})").collect()[0]
+    return int(row[0]), int(row[1])
 
 
 def paired_singles(found: DataFrame) -> DataFrame:
@@ -87,7 +98,7 @@ def paired_singles(found: DataFrame) -> DataFrame:
 
 def paired_many(rows: DataFrame, found: DataFrame) -> DataFrame:
     """Return partners of all other fingerprints that both sides have: the n-th deleted and the n-th inserted row."""
-    many = found.where(f"least(all_deleted, all_inserted) > 0 AND NOT ({SINGLE})").select(*_FINGERPRINT)
+    many = found.where(f"{BOTH_SIDES} AND NOT ({SINGLE})").select(*_FINGERPRINT)
     some = rows.join(many, [*_FINGERPRINT], "left_semi")
     groups = _groups(some).where("before < least(all_deleted, all_inserted)")
     numbered = _numbered(_with_task(some).join(groups, [*_FINGERPRINT, "task", "deleted"]))

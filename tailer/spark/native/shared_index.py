@@ -35,6 +35,7 @@ from tailer.spark.splits import FileSlice, FilesSplit, file_splits
 
 __all__ = ["SharedIndex", "bitmaps"]
 
+_TASKS_PER_CORE: Final = 4
 _DIVIDED: Final = f"NOT ({equal_rows.SINGLE})"
 
 
@@ -93,7 +94,7 @@ class SharedIndex:
         sums = self._keep(executed(self._spark, FingerprintSums(sources), work))
         self._added = _Added(sources, work, sums)
         positions: Bitmaps = {}
-        for part in sums.where("source IS NOT NULL").select("source", "positions").toLocalIterator():
+        for part in sums.where("source IS NOT NULL").select("source", "positions").collect():
             found = from_bytes(bytes(part["positions"]))
             positions[part["source"]] = positions[part["source"]] | found if part["source"] in positions else found
         if not nulls_differ:
@@ -108,16 +109,21 @@ class SharedIndex:
         if len(uneven) == 0:
             return {}
         rows = self._all_rows(uneven)
-        counts = self._keep(equal_rows.counted(rows).where("all_deleted <> all_inserted"))
-        return bitmaps(equal_rows.unmatched(rows, counts))
+        counts = self._counted(rows, "all_deleted <> all_inserted")
+        several, on_both_sides = equal_rows.tally(counts)
+        one_sided = counts.where(f"NOT ({equal_rows.BOTH_SIDES})")
+        left = equal_rows.ends(one_sided)
+        left = left.union(equal_rows.of_fingerprints(rows, one_sided)) if several else left
+        return bitmaps(left.union(equal_rows.first_or_last(rows, counts)) if on_both_sides else left)
 
     def unmatched_singles(self) -> Bitmaps:
         """See `TaskIndex.unmatched_singles`."""
         if self._added is None:
             return self._local.unmatched_singles()
         rows = self._all_rows()
-        counts = self._keep(equal_rows.counted(rows).where(_DIVIDED))
-        return bitmaps(equal_rows.of_fingerprints(rows, counts))
+        counts = self._counted(rows, _DIVIDED)
+        left = equal_rows.ends(counts)
+        return bitmaps(left.union(equal_rows.of_fingerprints(rows, counts)) if any(equal_rows.tally(counts)) else left)
 
     def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
         """See `TaskIndex.pair`."""
@@ -126,7 +132,7 @@ class SharedIndex:
             self._paired_here = self._paired_here or bool(found_here[0])
             return found_here
         rows = self._all_rows()
-        found = self._keep(equal_rows.counted(rows).where("least(all_deleted, all_inserted) > 0"))
+        found = self._counted(rows, equal_rows.BOTH_SIDES)
         total = found.where(_DIVIDED).selectExpr("coalesce(sum(all_deleted + all_inserted), 0) AS total").collect()
         ambiguous = int(total[0]["total"])
         if in_turn:
@@ -165,6 +171,12 @@ class SharedIndex:
         found = [] if known is None else [known - (0 if dropped is None else dropped.cardinality)]
         found += [] if task.include is None else [task.include.cardinality]
         return min(found, default=self._few_rows + 1)
+
+    def _counted(self, rows: DataFrame, condition: str) -> DataFrame:
+        """Count the rows of each fingerprint, for those of a condition."""
+        # Kept rows keep their partitions, of which there are 200 by default, however few the rows.
+        tasks = _TASKS_PER_CORE * self._spark.sparkContext.defaultParallelism
+        return self._keep(equal_rows.counted(rows).where(condition).coalesce(tasks))
 
     def _keep(self, rows: DataFrame) -> DataFrame:
         return _persisted(rows, self._kept)
