@@ -32,6 +32,7 @@ from tailer.errors import (
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position, output_schema
 from tailer.sink import Append, Progress
+from tailer.spark.native import comparing
 from tailer.spark.write.append_delivery import append_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
@@ -261,7 +262,11 @@ def test_a_missing_file_stops_after_earlier_versions(
     assert rows_of(delivering.target) == rows_of(beside.target)
 
 
-def test_rows_are_compared_by_the_pipelines_rules(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("shared_bytes", [2**60, 0], ids=["one executor compares", "all executors compare"])
+def test_rows_are_compared_by_the_pipelines_rules(
+    tmp_path: Path, spark: SparkSession, shared_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "SHARED_BYTES", shared_bytes)
     source = tmp_path / "source"
     rows = pa.table({"k": pa.array(range(20), pa.int64()), "v": [f"v{n}" for n in range(20)]})
     write_deltalake(source, rows)
