@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from tests.support.tables.log_files import metadata, protocol, schema_string
 
-__all__ = ["ROWS", "write_checkpoint", "write_commits"]
+__all__ = ["ROWS", "write_adds", "write_checkpoint", "write_commits"]
 
 ROWS: Final = 10  # of a commit's file
 _GROUP: Final = 50_000  # files in a row group of a checkpoint
@@ -30,6 +30,20 @@ def write_commits(path: Path, versions: int, with_rows: bool = True) -> Path:
         lines += [protocol(), _metadata()] if version == 0 else []
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         (path / "_delta_log" / f"{version:020d}.json").write_text(text)
+    return path
+
+
+def write_adds(path: Path, files: int) -> Path:
+    """Write a table of one commit that adds so many files of a row each; all are links to one file."""
+    (path / "_delta_log").mkdir(parents=True)
+    first = path / "part-000000.parquet"
+    pq.write_table(_rows(0).slice(0, 1), first, compression="snappy")
+    names = [f"part-{number:06}.parquet" for number in range(files)]
+    for name in names[1:]:
+        (path / name).hardlink_to(first)
+    adds = [_add(number, name, first.stat().st_size) for number, name in enumerate(names)]
+    text = "".join(json.dumps(line) + "\n" for line in (_info(0), protocol(), _metadata(), *adds))
+    (path / "_delta_log" / f"{0:020d}.json").write_text(text)
     return path
 
 

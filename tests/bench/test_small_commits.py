@@ -16,13 +16,14 @@ from typing import Final
 import pytest
 
 from tests.bench.conftest import PutLine
-from tests.bench.small_commits import ROWS, write_checkpoint, write_commits
+from tests.bench.small_commits import ROWS, write_adds, write_checkpoint, write_commits
 from tests.bench.test_first_stream import delta_rs, ours
 
 RUNS: Final = 5
 VERSIONS: Final = 5000
 LONG: Final = 100_000
 FILES: Final = 1_000_000
+ADDS: Final = 20_000
 STARTS: Final = """
 import sys, time, anyio
 from pathlib import Path
@@ -144,6 +145,14 @@ def test_growth_with_files(tmp_path: Path, put_line: PutLine, files: int) -> Non
     put_line(f"plan a commit of a table of {files:,} files", f"{wall:.3f} ms, {cpu:.3f} of CPU", "-", "flat")
     first = _start(program(STARTS, path, 110, "snapshot"))
     put_line(f"first files of a snapshot of {files:,}, with a checkpoint", first, "-", "5 s, 300 MB")
+
+
+def test_many_small_files(tmp_path: Path, put_line: PutLine) -> None:
+    """One commit of 20,000 files with a row each, through `tailer tail`."""
+    path = write_adds(tmp_path / "table", ADDS)
+    words = ("tail", str(path), "--from", "earliest", "--to", "latest", "--format", "jsonl")
+    wall, cpu = medians([timed(lambda: command(*words).count(b"\n"), ADDS) for _ in range(RUNS)])
+    put_line("one commit of 20,000 files of a row, `tailer tail`", f"{wall:.2f} s, {cpu:.2f} s of CPU", "-", "4 s")
 
 
 def test_help(put_line: PutLine) -> None:
