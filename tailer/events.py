@@ -15,7 +15,7 @@ it is nested: no table format gives a column of `large_binary`, so a struct that
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import ClassVar, Final
@@ -97,7 +97,8 @@ class ChangeBatch:
     `rows`: the table's columns in table order, then the three metadata columns (`METADATA_FIELDS`).
     `row_index`: int64, one per row: the row's physical position in its file, ascending. Both images of an update that
     was found by comparing rows have the position of the postimage, and come in one batch.
-    `table_id`, `version`, `task`: the plan and the task of the rows.
+    `table_id`, `version`, `task`: the plan and the task of the rows. `kind`: the change type of all rows; None: they
+    may have several.
     """
 
     table_id: str
@@ -105,6 +106,7 @@ class ChangeBatch:
     task: int
     rows: pa.RecordBatch
     row_index: pa.Array
+    kind: ChangeType | None = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -132,6 +134,7 @@ class ChangeBatch:
             self.task,
             self.rows.slice(offset, length),
             self.row_index.slice(offset, length),
+            self.kind,
         )
 
 

@@ -15,7 +15,7 @@ waits for memory: a plan whose sink does not take rows cannot hold up the others
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Final
 
@@ -83,15 +83,19 @@ class LocalEngine:
         threads = self._threads[are_local]
         limiter = self._limiters.setdefault(are_local, CapacityLimiter(threads))
         chunks = [_TaskChunk(chunk, limiter, self._files, self.has_room) for chunk in _split(tasks)]
-        async with AsyncExitStack() as stack:
+        # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
+        # store, they wait for the answer.
+        small = _are_few(tasks) or (are_local and _are_tiny(tasks))
+        ahead = threads // 2 + 1 if are_local else threads + 1
+        try:
+            async with (
+                nullcontext() if small else background() as group,
+                aclosing(self._ordered(chunks, group, max(ahead, 2))) as batches,
+            ):
+                yield batches
+        finally:
             for chunk in chunks:
-                stack.callback(chunk.close)
-            # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
-            # store, they wait for the answer.
-            small = _are_few(tasks) or (are_local and _are_tiny(tasks))
-            group = None if small else await stack.enter_async_context(background())
-            ahead = threads // 2 + 1 if are_local else threads + 1
-            yield await stack.enter_async_context(aclosing(self._ordered(chunks, group, max(ahead, 2))))
+                chunk.close()
 
     def has_room(self) -> bool:
         """Return whether rows may be held that no consumer waits for."""

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from tailer.engine.port import Engine
 from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, prefetched
 from tailer.errors import CommitUnknown, SinkFenced
-from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
+from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
 from tailer.pipeline.status import Committed
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of
@@ -36,6 +36,9 @@ __all__ = ["Limits", "SinkWriter"]
 
 _log = logging.getLogger(__name__)
 
+_FEW_ROWS: Final = 1000
+# Change types of batches that have several: those that updates give come first.
+_BY_FREQUENCY: Final = (ChangeType.UPDATE_POSTIMAGE, ChangeType.UPDATE_PREIMAGE, ChangeType.INSERT, ChangeType.DELETE)
 _MANY_TASKS: Final = 16  # for fewer, to look for batches that come together costs more than it gains
 
 
@@ -310,6 +313,16 @@ def _kinds_of(batches: Sequence[ChangeBatch]) -> Tally[str]:
     """Count the rows of each change type."""
     found: Tally[str] = Tally()
     for batch in batches:
-        for kind in pc.value_counts(batch.rows.column(CHANGE_TYPE)):
-            found[kind["values"].as_py()] += kind["counts"].as_py()
+        found.update(_counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)})
     return found
+
+
+def _counts(types: pa.Array) -> dict[str, int]:
+    found, left = {}, len(types)
+    # To look for one text takes a tenth of the time of finding out which there are.
+    for kind in _BY_FREQUENCY if left > _FEW_ROWS else ():
+        found[kind.value] = int(pc.equal(types, pa.scalar(kind.value)).true_count)
+        left -= found[kind.value]
+        if left == 0:
+            return found
+    return {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(types)}

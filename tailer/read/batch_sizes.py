@@ -32,6 +32,7 @@ _DECIMAL_BYTES: Final = 16
 _OFFSET_BYTES: Final = 4
 _OF_ANY_SIZE: Final = "BYTE_ARRAY"
 _PREFIXED_BYTES: Final = 2**17
+_SHARED_BYTES: Final = 2**17  # of a row group: for fewer, waking other threads costs more than they save
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class ValueSizes:
 class BatchSizes:
     """Batches of the columns of `sizes` of one file. `source`: the file's bytes.
 
-    `use_threads`: whether Arrow's threads decode the columns of a batch, or this thread does.
+    `use_threads`: whether Arrow's threads decode the columns of a batch of a large row group, or this thread does.
     """
 
     def __init__(
@@ -92,8 +93,9 @@ class BatchSizes:
             yield batch
 
     def _batches(self, file: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+        use_threads = self._use_threads and self._metadata.row_group(group).total_byte_size >= _SHARED_BYTES
         yield from file.iter_batches(
-            batch_size=rows, row_groups=[group], columns=self._columns, use_threads=self._use_threads
+            batch_size=rows, row_groups=[group], columns=self._columns, use_threads=use_threads
         )
 
     def _group_bytes(self, item: tuple[int, Chunk]) -> int:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,16 +79,12 @@ def execute(
         yield from execute_fragment(task, task.fragment, _common(rows, range(after_row + 1, through_row + 1)), files)
         return
     needed = needed_bytes(task, after_row, through_row, first_byte, end_byte)
-    with (
-        _translated(task, task.uri),
-        files.open(task.uri, needed) as opened,
-        pq.ParquetFile(opened.source, **_READER) as file,
-    ):
+    with _translated(task, task.uri), files.open(task.uri, needed) as opened, _parquet(task, opened.source) as file:
         source = opened.source
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows, files)
         footer = Footer(source)
-        layout = layout_of(task, file, partial(Int96.of, file, source, footer, **_READER))
+        layout = layout_of(task, file, partial(Int96.of, file, source, footer, **_options(task)))
         int96, projection = layout.int96, layout.projection
         threads = use_threads and opened.read_ahead is None and int96 is None
         sizes = BatchSizes(file, source, footer, layout.sizes, threads)
@@ -181,15 +177,28 @@ def _counts(task: ChangeTask, file: pq.ParquetFile) -> list[int]:
     return counts
 
 
+def _parquet(task: ChangeTask, source: pa.NativeFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(source, **_options(task))
+    except KeyError:  # a change file without change types: its columns show that
+        return pq.ParquetFile(source, **_READER)
+
+
+def _options(task: ChangeTask) -> Mapping[str, Any]:
+    return _CDC_READER if task.kind in _CDC else _READER
+
+
 # Without Arrow's extension types a column is what Parquet stores: JSON is text, a UUID is bytes. Checksums, which Spark
 # writes, turn a changed byte from a wrong row into an error.
-_READER: Final = {
+_READER: Final[dict[str, Any]] = {
     "coerce_int96_timestamp_unit": "us",
     "buffer_size": _BUFFER_BYTES,
     "pre_buffer": False,
     "arrow_extensions_enabled": False,
     "page_checksum_verification": True,
 }
+# Whether a task selects a row is decided once for each change type.
+_CDC_READER: Final[dict[str, Any]] = {**_READER, "read_dictionary": [CHANGE_TYPE]}
 
 
 def _counted(
@@ -223,7 +232,7 @@ def _chosen(
         rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
         chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
         row_index = indices if position == 0 else pc.add(indices, _int64(position))
-        yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index)
+        yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)
 
 
 def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
@@ -248,6 +257,7 @@ class _Selection:
         self._updated = self._found(self._refinement.updated, num_rows)
         constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
         self._constant = None if task.kind in _CDC else repeated(constant)
+        self.kind = constant if self._constant is not None and self._updated is None else None  # of all rows
 
     def may_touch(self, rows: range) -> bool:
         """Return whether any of the rows at these positions is selected by its position."""
@@ -259,7 +269,8 @@ class _Selection:
         if self._constant is not None:
             return True
         for batch in file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False):
-            if len(self._by_type(self.change_types(batch))) > 0:
+            fit = self._fit(self.change_types(batch))
+            if fit is True or (fit is not False and fit.true_count > 0):
                 return True
             rows -= batch.num_rows
         if rows != 0:
@@ -278,17 +289,22 @@ class _Selection:
             kept = _indices(self.kept(first, end), position)
         if self._constant is not None:
             return kept
-        fitting = self._by_type(types)
+        fit = self._fit(types)
+        if isinstance(fit, bool):
+            return kept if fit else kept.slice(0, 0)
+        fitting = pc.indices_nonzero(fit).cast(pa.int64())
         return fitting if len(kept) == len(types) else fitting.filter(pc.is_in(fitting, value_set=kept))
 
     def change_types(self, batch: pa.RecordBatch) -> pa.Array:
-        """The change type of every row of the batch, as the file has it."""
+        """The change type of every row of the batch, as the file has it; of a change file as a dictionary of them."""
         if self._constant is None:
-            return batch.column(CHANGE_TYPE).cast(pa.string())
+            types = batch.column(CHANGE_TYPE)
+            return types if types.type.equals(_TYPES) else types.cast(pa.string()).dictionary_encode()
         return self._constant.slice(0, batch.num_rows)
 
     def labels(self, types: pa.Array, position: int) -> pa.Array:
         """Return the change types to deliver for rows with `types` in the file, the first of which is at `position`."""
+        types = types if self._constant is not None else types.cast(pa.string())
         if self._refinement.exactly:
             types = _replaced(types, _PLAIN)
         end = position + len(types)
@@ -307,14 +323,17 @@ class _Selection:
             kept -= self._exclude
         return kept
 
-    def _by_type(self, types: pa.Array) -> pa.Array:
+    def _fit(self, types: pa.Array) -> bool | pa.Array:
+        """Return which rows with these types in a change file are selected by them, or whether all or none are."""
         if types.null_count:
             raise DataCorrupt(
                 self._task.table, self._task.version, self._task.uri, f"{CHANGE_TYPE} is null in some row"
             )
-        deletes = pc.equal(types, _DELETE)
-        mask = deletes if self._task.kind is TaskKind.CDC_DELETES else pc.invert(deletes)
-        return pc.indices_nonzero(mask).cast(pa.int64())
+        deletes = pc.equal(types.dictionary, _DELETE)
+        fit = deletes if self._task.kind is TaskKind.CDC_DELETES else pc.invert(deletes)
+        if fit.true_count in (0, len(fit)):
+            return bool(fit.true_count > 0)
+        return fit.take(types.indices)
 
     def _marks(self, bitmap: BitMap64 | None, first: int, end: int) -> bool:
         return bitmap is not None and bitmap.range_cardinality(first, end) > 0
@@ -339,6 +358,7 @@ class _Selection:
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _DELETE: Final = pa.scalar(ChangeType.DELETE.value)
+_TYPES: Final = pa.dictionary(pa.int32(), pa.string())
 _PLAIN: Final = {ChangeType.UPDATE_PREIMAGE: ChangeType.DELETE, ChangeType.UPDATE_POSTIMAGE: ChangeType.INSERT}
 _IMAGES: Final = {plain: image for image, plain in _PLAIN.items()}
 

@@ -163,7 +163,7 @@ def _refined(
     if filters:
         wanted = reduce(pc.and_, filters)
         rows, row_index = rows.filter(wanted), row_index.filter(wanted)
-    return replace(batch, rows=rows, row_index=row_index)
+    return replace(batch, rows=rows, row_index=row_index, kind=batch.kind if updated is None else None)
 
 
 def _are_in(batch: ChangeBatch, positions: BitMap64) -> pa.Array:

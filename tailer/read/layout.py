@@ -12,14 +12,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.plan import ChangeTask
-from tailer.read.batch_sizes import MAX_ROWS, ValueSizes
+from tailer.plan import ChangeTask, TaskKind
+from tailer.read.batch_sizes import ValueSizes
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import Int96
 from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
 
 __all__ = ["Layout", "layout_of"]
+
+_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+_FOOTER_BYTES: Final = 2**16
 
 _last: Final = threading.local()
 
@@ -51,7 +54,7 @@ class _Kept:
         # Most tasks share one schema object. Schemas that are only equal may differ in field ids.
         return (
             task.schema is self.task.schema
-            and task.kind is self.task.kind
+            and (task.kind in _CDC) is (self.task.kind in _CDC)
             and task.partition_values == self.task.partition_values
             and task.tracking == self.task.tracking
             and file.schema.equals(self.schema)
@@ -69,7 +72,7 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile, find_int96: Callable[[], I
     arrow = file.schema_arrow
     projection = Projection(task, arrow, calendar, int96, with_uuids(arrow, file.schema))
     layout = Layout(int96, projection, ValueSizes(file.schema, projection.columns))
-    # What depends on the file itself is not kept, nor are the footers of large files.
-    if calendar is None and int96 is None and file.metadata.num_rows <= MAX_ROWS:
+    # What depends on the file itself is not kept, nor is a large footer.
+    if calendar is None and int96 is None and file.metadata.serialized_size <= _FOOTER_BYTES:
         _last.kept = _Kept(layout, task, arrow, file.schema, file.metadata.metadata)
     return layout

@@ -90,7 +90,8 @@ class Projection:
     def apply(self, batch: pa.RecordBatch, position: int) -> list[pa.Array]:
         """Return the task's columns for the rows of `batch`, the first of which is at `position` in the file.
 
-        Raises `UnsupportedFeature` for values in a calendar that is not ours (`calendar`).
+        Raises `UnsupportedFeature` for values in a calendar that is not ours (`calendar`), `ArrowInvalid` for any other
+        value that cannot be read.
         """
         if self._int96 is not None:
             batch = self._int96.decoded(batch, self._wanted)
@@ -123,8 +124,9 @@ class Projection:
                 values = changed(rows.columns[found.name], changes)
                 values = values if path is None else at_path(values, path).cast(VARIANT)
             except InvalidVariant as error:
+                # Whoever reads the file names it: a projection serves all files that are alike.
                 reason = f"column {field.name}, in the rows from {rows.position} on: {error}"
-                raise self._corrupt(reason) from error
+                raise pa.ArrowInvalid(reason) from error
             return cast(_Rows(rows.position, rows.count, {found.name: values}))
 
         return column

@@ -16,6 +16,9 @@ from typing import Any, Final
 
 __all__ = ["READERS"]
 
+_API: Final = "tailer.api"
+_EVENT_LOOP: Final = "anyio._backends._asyncio"  # imported by anyio when it is first used
+
 
 def _ours(library: Any, path: str, **options: object) -> Iterator[int]:
     return (batch.num_rows for batch in library.changes(path, **options))
@@ -32,8 +35,8 @@ def _polars(library: Any, path: str) -> Iterator[int]:
 
 
 READERS: Final[dict[str, tuple[str, Callable[[Any, str], Iterator[int]]]]] = {
-    "ours": ("tailer.api", _ours),
-    "ours, carry-overs kept": ("tailer.api", partial(_ours, carryovers="keep")),
+    "ours": (_API, _ours),
+    "ours, carry-overs kept": (_API, partial(_ours, carryovers="keep")),
     "delta-rs": ("deltalake", _delta_rs),
     "Polars": ("polars", _polars),
 }
@@ -42,6 +45,8 @@ READERS: Final[dict[str, tuple[str, Callable[[Any, str], Iterator[int]]]]] = {
 def _main(reader: str, path: str) -> None:
     library, read = READERS[reader]
     module = import_module(library)
+    if library == _API:
+        import_module(_EVENT_LOOP)
     start, cpu = time.perf_counter(), time.process_time()
     rows = sum(read(module, path))
     seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu

@@ -100,7 +100,7 @@ class SpilledPreimages(SpillFolder):
         keys = [*range(0, 2 * len(batch), 2), *(2 * place - 1 for place in indices)]
         order = pc.sort_indices(pa.array(keys, pa.int64()))
         positions = pa.concat_arrays([batch.row_index, batch.row_index.take(pa.array(indices, pa.int64()))])
-        return replace(batch, rows=rows.take(order), row_index=positions.take(order))
+        return replace(batch, rows=rows.take(order), row_index=positions.take(order), kind=None)
 
     def _between(self, first: int, end: int) -> pa.RecordBatch:
         """Read the preimages of the postimages with ranks from `first` to before `end`, in rank order."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +35,7 @@ def rows(batches: Iterable[ChangeBatch]) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
     for batch in batches:
         assert len(batch) > 0
+        assert batch.kind is None or set(batch.rows.column(CHANGE_TYPE).to_pylist()) == {batch.kind}
         columns = (batch.row_index, batch.rows.column(0), batch.rows.column(CHANGE_TYPE))
         found += zip(*(column.to_pylist() for column in columns), strict=True)
     assert [row for row, *_ in found] == sorted({row for row, *_ in found})
@@ -261,6 +262,23 @@ def test_a_change_file_that_does_not_say_what_changed(
     path = parquet(tmp_path / "f", pa.table(list(map(pa.array, values)), names))
     with pytest.raises(DataCorrupt, match=CHANGE_TYPE):
         list(execute(task(path, LONG, kind)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_dictionary": False}, {"dictionary_pagesize_limit": 2000, "write_batch_size": 64}],
+    ids=["dictionary", "plain", "both"],
+)
+def test_change_types_in_any_encoding(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Change types of a writer's own are among them, so many that a dictionary is given up in the middle."""
+    kinds = [(KINDS[row % 4] if row % 3 else f"own {row % 701}") for row in range(50_000)]
+    table = pa.table({"a": range(len(kinds)), CHANGE_TYPE: kinds})
+    path = parquet(tmp_path / "f", table, row_group_size=40_000, **options)
+    for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS):
+        wanted = [row for row, name in enumerate(kinds) if (name == "delete") is (kind is TaskKind.CDC_DELETES)]
+        for after_row in (-1, 32_767, 40_001):
+            found = rows(execute(task(path, LONG, kind), after_row))
+            assert found == [(row, row, kinds[row]) for row in wanted if row > after_row]
 
 
 def test_a_change_type_in_a_data_file_means_nothing(tmp_path: Path) -> None:

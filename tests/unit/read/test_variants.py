@@ -142,6 +142,17 @@ def test_broken_columns_are_named(tmp_path: Path, name: str) -> None:
         assert reason in caught.value.reason
 
 
+def test_a_broken_value_is_found_in_its_own_file(tmp_path: Path) -> None:
+    """Both files have one layout, which is worked out for the first of them."""
+    schema = pa.schema([("v", VARIANT)])
+    values = pa.array([{"metadata": b"\1\0\0", "value": value} for value in (b"\0", b"\x0c")])
+    good, broken = (parquet(tmp_path / f"{row}.parquet", pa.table({"v": values.slice(row, 1)})) for row in range(2))
+    assert len(list(execute(task(good, schema)))) == 1
+    with pytest.raises(DataCorrupt) as caught:
+        list(execute(task(broken, schema)))
+    assert caught.value.path == str(broken)
+
+
 def test_shredded_timestamps_of_96_bits_are_refused(tmp_path: Path) -> None:
     """Parquet forbids them: nothing says whether they have a time zone."""
     place = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.timestamp("ns"))])
