@@ -77,5 +77,8 @@ def await_executors(session: SparkSession, count: int) -> None:
 
 
 def _ports(pid: int) -> list[int]:
-    connections = psutil.Process(pid).net_connections("tcp")
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return []  # of a driver that is gone
     return [each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN]
