@@ -66,6 +66,7 @@ def _shared(scratch: Path, master: str, table: str) -> dict[str, object]:
             compared_s = time.perf_counter() - started
             rows = changed.toArrow()
             taken = _taken(started, before)
+        taken["python_s"] = peaks.workers_s()
         return {**taken, "compared_s": compared_s, **peaks.mb(), **_seen(rows), **_stages(events)}
     finally:
         close_session(session)

@@ -30,10 +30,14 @@ def cpu_s() -> dict[str, float]:
 
 
 class Peaks:
-    """Follows the peak memory of this process, of Java and of each Python worker; a context."""
+    """Follows the peak memory of this process, of Java and of each Python worker; a context.
+
+    It also follows the processor time of workers, of which some end without adding theirs to their parent's.
+    """
 
     def __init__(self) -> None:
         self._peaks: dict[tuple[str, int], int] = {}
+        self._worker_s: dict[int, list[float]] = {}  # the first and the last time seen
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peaks", daemon=True)
 
@@ -53,15 +57,28 @@ class Peaks:
         }
         return {**found, "workers": sum(kind == "worker" for kind, _ in self._peaks)}
 
+    def workers_s(self) -> float:
+        """Return the processor time of all workers since the beginning."""
+        return sum(last - first for first, last in self._worker_s.values())
+
     def _watch(self) -> None:
+        started = {pid for _, pid in _processes()}
         while True:
             for kind, pid in _processes():
+                if kind == "worker":
+                    self._note_time(pid, new=pid not in started)
                 # Workers come and go.
                 with suppress(OSError, IndexError):
                     status = Path(f"/proc/{pid}/status").read_text()
                     self._peaks[kind, pid] = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
             if self._over.wait(_POLL_S):
                 return
+
+    def _note_time(self, pid: int, *, new: bool) -> None:
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            now_s = float(times.user + times.system)
+            self._worker_s.setdefault(pid, [0.0 if new else now_s, now_s])[1] = now_s
 
 
 def _processes() -> Iterator[tuple[str, int]]:

@@ -1,7 +1,7 @@
 """A large table whose version 1 rewrites every file for a few rows, without partitions, feed or row tracking.
 
-The rows are those of `tests.bench.rewritten`, twelve columns of all common kinds, a row group per file. The update sets
-`total` of every n-th row to -1.
+The rows are those of `tests.bench.rewritten`, twelve columns of all common kinds, a row group per file
+with a page index, as Spark writes them. The update sets `total` of every n-th row to -1.
 """
 
 from pathlib import Path
@@ -24,11 +24,13 @@ def write_large(path: Path, files: int, rows: int, changed: int) -> None:
     for number, (before, after) in enumerate(names):
         ids = pa.array(range(number * rows, (number + 1) * rows), pa.int64())
         found = shop_rows(ids)
-        pq.write_table(found, path / before, row_group_size=rows)
+        pq.write_table(found, path / before, row_group_size=rows, write_page_index=True)
         hit = pc.equal(pc.subtract(ids, pc.multiply(pc.divide(ids, step), step)), step // 2)
         total = pc.if_else(hit, pa.scalar(-1, pa.int64()), found["total"])
         place = found.schema.get_field_index("total")
-        pq.write_table(found.set_column(place, "total", total), path / after, row_group_size=rows)
+        pq.write_table(
+            found.set_column(place, "total", total), path / after, row_group_size=rows, write_page_index=True
+        )
     sizes = {name: (path / name).stat().st_size for pair in names for name in pair}
     table = metadata(schema_string(**DELTA_TYPES))
     added = [[add(name, size=sizes[name]) for name in pair] for pair in names]

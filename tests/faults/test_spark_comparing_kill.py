@@ -90,7 +90,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
         few = pc.subtract(ids, pc.multiply(pc.divide(ids, VALUES), VALUES))
         texts = pa.array([f"{chance.getrandbits(480):0120x}" if alone else "" for alone in half.to_pylist()])
         write_deltalake(path, pa.table({"k": keys, "few": few, "v": texts}), mode="append")
-    DeltaTable(path).update(predicate="few % 100 = 7", updates={"few": "few + 100"})
+    DeltaTable(path).update(predicate="few % 2 = 0", updates={"few": "few + 100"})
     return Table(path, FILES)
 
 

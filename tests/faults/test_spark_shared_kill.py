@@ -88,7 +88,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = {"id": pa.array(ids, pa.int64()), "v": [f"{chance.getrandbits(240):060x}" for _ in ids]}
         write_deltalake(path, pa.table(rows), mode="append")
     for number in range(UPDATES):
-        DeltaTable(path).update(predicate=f"id % 100 = {number}", updates={"v": f"'updated {number}'"})
+        DeltaTable(path).update(predicate=f"id % 2 = {number}", updates={"v": f"'updated {number}'"})
     return path
 
 
