@@ -59,7 +59,7 @@ test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_K
 test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) java
 	$(PYTEST) --tier kafka
 
-test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) java
 	$(PYTEST) --tier faults
 
 test-page: .venv/.synced

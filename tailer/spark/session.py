@@ -6,9 +6,11 @@ left running afterwards. A session that does not match is never changed or stopp
 How executors get lake-tailer: with a `local` master they run this interpreter (`PYSPARK_PYTHON` is set to it unless it
 is set), so they have the same packages. On a cluster the driver's variable `PYSPARK_PYTHON` names a Python on the
 executors' machines. It must have the same minor version, and lake-tailer in its environment: an image, a path on every
-machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYSPARK_PYTHON=env/bin/python`). The wheel
-alone, in `spark.submit.pyFiles`, suffices if the environment has all of its dependencies: lake-tailer is pure Python,
-but pyarrow, pyroaring, duckdb and msgspec are not. With Spark Connect the server's `PYSPARK_PYTHON` counts.
+machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYSPARK_PYTHON=env/bin/python`). Spark
+plans Python data sources with that same Python on the driver, so the path must exist in the driver's folder, too. The
+wheel alone, in `spark.submit.pyFiles`, suffices if the environment has all of its dependencies: lake-tailer is pure
+Python, but pyarrow, pyroaring, duckdb and msgspec are not. PySpark imports from files named `.zip`, not from `.whl`, so
+the wheel is renamed. With Spark Connect the server's `PYSPARK_PYTHON` counts.
 Executors with another release of lake-tailer than the driver are refused (`tailer.spark.release`).
 
 Secrets: settings that Spark itself would redact (`spark.redaction.regex`) are kept off the command line of the driver's

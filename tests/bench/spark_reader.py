@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import psutil  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -30,6 +29,7 @@ from tailer.spark.engine.executors import Executors
 from tailer.spark.source.data_source import TailerSource
 from tailer.stores.local import LocalStore
 from tests.bench import spark_tables
+from tests.bench.process_costs import cpu_s
 from tests.support.spark.session import build_spark
 
 __all__ = ["READERS", "answers"]
@@ -46,25 +46,11 @@ def answers(scratch: Path, master: str, orders: Iterable[str]) -> Iterator[str]:
     for line in orders:
         order = json.loads(line)
         read = READERS[order["reader"]]
-        started, before = time.perf_counter(), _cpu_s()
+        started, before = time.perf_counter(), cpu_s()
         answer = read(spark, order)
-        seconds, after = time.perf_counter() - started, _cpu_s()
+        seconds, after = time.perf_counter() - started, cpu_s()
         yield json.dumps({"seconds": seconds} | {name: after[name] - before[name] for name in after} | (answer or {}))
     spark.stop()
-
-
-def _cpu_s() -> dict[str, float]:
-    """Return the processor time so far, with that of ended processes."""
-    found = {"java_s": 0.0, "python_s": 0.0, "driver_s": time.process_time()}
-    for child in psutil.Process().children(recursive=True):
-        try:
-            times, name = child.cpu_times(), child.name()
-        except psutil.NoSuchProcess:
-            continue
-        found["java_s" if name == "java" else "python_s"] += times.user + times.system
-        # Java's children are Python workers.
-        found["python_s"] += times.children_user + times.children_system
-    return found
 
 
 def _ours(spark: SparkSession, order: Order) -> None:

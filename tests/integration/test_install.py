@@ -6,7 +6,6 @@ Versions are those of `uv.lock`, from uv's cache if possible, else from the regi
 import json
 import os
 import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -18,11 +17,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.uv import make_environment, uv
 from tests.test_readme import blocks, compare
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-UV: Final = Path(sys.executable).with_name("uv")
 PACKAGES: Final = 16  # at most, with indirect dependencies
 
 # Modules that need an extra, by the library that is missing without it.
@@ -102,27 +101,6 @@ sink = {kind = "files", path = "out"}
 """
 
 
-def uv(*arguments: object) -> str:
-    """Run uv without the network, then with it if necessary; return its output."""
-    result = _uv(*arguments, "--offline")
-    if result.returncode:
-        result = _uv(*arguments)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def _uv(*arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    return subprocess.run(
-        [UV, *map(str, arguments)],
-        cwd=ROOT,
-        env={"UV_SYSTEM_CERTS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @dataclass(frozen=True)
 class Installed:
     """An environment with the package in it; commands run in `folder`, which is outside our sources."""
@@ -174,13 +152,9 @@ def sdist(built: Path) -> Path:
 
 def install(package: Path, extra: str, folder: Path) -> Installed:
     """Install a built file with an extra into a new environment, every other package as in `uv.lock`."""
-    locked, environment = folder / "locked.txt", folder / "environment"
-    uv("export", "--frozen", "--all-extras", "--no-hashes", "--no-emit-project", "--quiet", "--output-file", locked)
-    uv("venv", "--python", sys.executable, environment)
-    python = environment / "bin" / "python"
-    uv("pip", "install", "--python", python, "--constraints", locked, f"lake-tailer{extra} @ {package.as_uri()}")
+    make_environment(folder / "environment", package, extra)
     (folder / "work").mkdir()
-    return Installed(environment, folder / "work")
+    return Installed(folder / "environment", folder / "work")
 
 
 @pytest.fixture(scope="module")
