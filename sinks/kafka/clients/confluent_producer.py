@@ -206,7 +206,8 @@ def _client(
         # As in Java's clients and kafka-python, so that all writers of the topic put a key in the same partition.
         "partitioner": "murmur2_random",
         "compression.type": settings.compression,
-        "linger.ms": 20,
+        # For full batches: a commit does not wait for it, and before that no reader does.
+        "linger.ms": 100,
         "batch.size": min(_BATCH_BYTES, settings.request_bytes),
         "batch.num.messages": 10_000,
         "message.max.bytes": settings.request_bytes,

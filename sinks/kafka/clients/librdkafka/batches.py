@@ -41,6 +41,9 @@ __all__ = ["BatchClient"]
 _ROOM_S: Final = 0.05
 _SERVED_S: Final = 1.0
 _CALL_MESSAGES: Final = 8192
+# While more is ready than fits into five requests, the most that librdkafka sends without an answer, it polls without a
+# pause: that takes a processor from the encoder, or from a broker on the same machine.
+_BATCHES: Final = 6
 _ERROR_BYTES: Final = 512
 # Python's, of syslog's.
 _LEVELS: Final = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
@@ -58,9 +61,8 @@ class BatchClient:
         self._functions: Final = functions
         self._log: Final = log
         self._report: Final = report
-        self._room: Final = _Room(
-            int(config["queue.buffering.max.messages"]), int(config["queue.buffering.max.kbytes"]) * 1024
-        )
+        most_bytes = min(int(config["queue.buffering.max.kbytes"]) * 1024, _BATCHES * int(config["batch.size"]))
+        self._room: Final = _Room(int(config["queue.buffering.max.messages"]), most_bytes)
         self._deliveries = Deliveries()
         self._fatal: KafkaError | None = None
         self._topics: dict[str, int] = {}

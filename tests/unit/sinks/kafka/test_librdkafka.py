@@ -92,7 +92,7 @@ def test_a_setting_that_does_not_exist() -> None:
     """Reported as by confluent-kafka."""
     functions = library()
     assert functions is not None
-    config = {"queue.buffering.max.messages": 10, "queue.buffering.max.kbytes": 10, "no.such": "x"}
+    config = {"queue.buffering.max.messages": 10, "queue.buffering.max.kbytes": 10, "batch.size": 10, "no.such": "x"}
     with pytest.raises(KafkaException, match=r"No such configuration property: .*no\.such"):
         BatchClient(functions, config, logging.getLogger("none"), print)
 
@@ -104,6 +104,7 @@ def test_messages_that_are_refused() -> None:
     config = {
         "queue.buffering.max.messages": 10,
         "queue.buffering.max.kbytes": 10,
+        "batch.size": 1000,
         "transactional.id": "x",
         "bootstrap.servers": "127.0.0.1:1",
     }
