@@ -46,6 +46,7 @@ class FlatMessages:
         decimal: DecimalForm = "string",
     ) -> None:
         self.schema = schema
+        self.keyed = bool(key)
         self._flat = FlatEncoder(sink, schema, decimal)
         self._images = Images(sink, schema, key, decimal) if key else None
         self._tombstones = tombstones

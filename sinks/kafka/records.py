@@ -1,6 +1,7 @@
 """Messages that are not about one row, and dead letters."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from sinks.kafka.progress import Count
 from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
 from tailer.sink import shard_of
 
-__all__ = ["dead_letters", "end_record", "event_record", "heartbeat", "oversized", "single"]
+__all__ = ["dead_letters", "end_records", "event_record", "heartbeat", "oversized", "single"]
 
 _NO_BYTES: Final = pa.scalar(0, pa.int64())
 
@@ -32,23 +33,28 @@ def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
     return single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
 
 
-def end_record(topic: str, app_id: str, version: int, count: Count, now_ms: int) -> Messages:
-    """Make Debezium's END record: a version is complete, with its number of messages (without tombstones).
+def end_records(topic: str, app_id: str, counts: Mapping[int, Count], now_ms: int) -> Messages:
+    """Make Debezium's END records: versions are complete, each with its number of messages (without tombstones).
 
     For a shard: its part is complete. A version is complete with the records of all shards, and its counts are their
     sums.
     """
-    table_id = app_id.rpartition("/")[2]
-    values = {
-        "status": "END",
-        "id": f"{table_id}:{version}",
-        "ts_ms": now_ms,
-        "event_count": count.events,
-        "data_collections": [{"data_collection": topic, "event_count": count.events}],
-        "commit_version": version,
-        "dead_letters": count.dead_letters,
-    } | _shard(app_id)
-    return single(_text(values), table_id.encode())
+    table_id, shard = app_id.rpartition("/")[2], _shard(app_id)
+    values = [
+        {
+            "status": "END",
+            "id": f"{table_id}:{version}",
+            "ts_ms": now_ms,
+            "event_count": count.events,
+            "data_collections": [{"data_collection": topic, "event_count": count.events}],
+            "commit_version": version,
+            "dead_letters": count.dead_letters,
+        }
+        | shard
+        for version, count in counts.items()
+    ]
+    keys = pa.array([table_id.encode()] * len(values), BYTES)
+    return Messages(keys, pa.array(map(_text, values), BYTES), pa.array([0] * len(values), pa.int64()))
 
 
 def heartbeat(name: str, now_ms: int) -> Messages:

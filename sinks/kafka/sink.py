@@ -90,12 +90,11 @@ class KafkaSink:
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[KafkaTransaction]:
         """Begin a transaction on top of the progress that was read last, or else the current one.
 
-        Entering takes the stream over, the first time: raises as `Stream.take_over` does, and `SinkRejected` if rows of
-        `schema` cannot be encoded.
+        Entering takes the stream over, the first time: raises as `Stream.take_over` does.
         """
         stream = self._stream(app_id)
         await to_thread.run_sync(stream.take_over)
-        transaction = await to_thread.run_sync(KafkaTransaction, stream, schema)
+        transaction = KafkaTransaction(stream, schema)
         try:
             yield transaction
         finally:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVarTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,8 @@ from sinks.encoding.messages import Encoder, Messages
 from sinks.kafka.clients.port import Producer
 from sinks.kafka.encoders import encoder_for, key_form
 from sinks.kafka.progress import Count
-from sinks.kafka.records import dead_letters, end_record, event_record, oversized
+from sinks.kafka.records import dead_letters, end_records, event_record, oversized
+from sinks.kafka.small_batches import WaitingBatches, joined
 from sinks.kafka.stream import Stream
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
@@ -34,11 +35,11 @@ __all__ = ["KafkaTransaction"]
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class KafkaTransaction:
-    """A transaction of `stream`, which was taken over, first with rows of `schema`. Raises as `encoder_for` does."""
+    """A transaction of `stream`, which was taken over, first with rows of `schema`."""
 
     def __init__(self, stream: Stream, schema: pa.Schema) -> None:
         self._stream = stream
@@ -50,6 +51,7 @@ class KafkaTransaction:
         if stream.encoding is not None and stream.encoding[0].equals(schema):
             self._encoder = stream.encoding[1]
         self._begun, self._begun_s = False, 0.0
+        self._waiting = WaitingBatches()
         self._last: ChangeBatch | None = None
         self._counts: dict[int, Count] = {}
         seen = stream.seen
@@ -65,7 +67,9 @@ class KafkaTransaction:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        await to_thread.run_sync(self._guarded, self._write, batches)
+        # The first rows open the transaction at once: from then on brokers limit its time.
+        if self._waiting.add(batches) or not self._begun:
+            await to_thread.run_sync(self._guarded, self._write_waiting)
 
     async def announce(self, event: ControlEvent) -> None:
         await to_thread.run_sync(self._guarded, self._announce, event)
@@ -73,9 +77,9 @@ class KafkaTransaction:
     async def commit(self, progress: Progress) -> None:
         await to_thread.run_sync(self._guarded, self._commit, progress)
 
-    def _guarded(self, step: Callable[[T], None], argument: T) -> None:
+    def _guarded(self, step: Callable[[*Ts], None], *arguments: *Ts) -> None:
         try:
-            step(argument)
+            step(*arguments)
         except SinkError as error:
             raise self._translated(self._stream.failed(error)) from error
 
@@ -98,18 +102,52 @@ class KafkaTransaction:
                 return SinkRejected(self._name, reason, f"The version is too long for it: {remedy}.")
         return SinkUnavailable(self._name, f"{open_too_long} (where versions take that long, {remedy}): {error.reason}")
 
-    def _write(self, batches: Sequence[ChangeBatch]) -> None:
+    def _write_waiting(self) -> None:
+        batches = self._waiting.take()
+        if not batches:
+            return
         encoder = self._encoder or self._encoder_for(self._schema)
-        for batch in batches:
-            last = self._last or encoder.pending
-            if last is not None and (last.version, last.task) != (batch.version, batch.task):
-                self._flush()
-            with closing(encoded_ahead(partial(_encoded, encoder), _pieces(batch))) as encoded:
-                for piece, messages in encoded:
-                    self._send_rows(piece, messages)
-                    self._last = piece
+        for batch, parts in joined(encoder, batches):
+            if len(parts) == 1 or not self._write_joined(encoder, batch, parts):
+                for part in parts:
+                    self._write(encoder, part)
+
+    def _write(self, encoder: Encoder, batch: ChangeBatch) -> None:
+        self._flush_other_task(encoder, batch)
+        with closing(encoded_ahead(partial(_encoded, encoder), _pieces(batch))) as encoded:
+            for piece, messages in encoded:
+                self._send_rows(piece, messages)
+                self._last = piece
+
+    def _write_joined(self, encoder: Encoder, batch: ChangeBatch, parts: Sequence[ChangeBatch]) -> bool:
+        """Write batches that were joined, which have a message for each row.
+
+        Return False if they must be written one by one: a message is too large, a row cannot be encoded, or rows before
+        them are held back.
+        """
+        self._flush_other_task(encoder, batch)
+        if encoder.pending is not None:
+            return False
+        try:
+            messages = encoder.encode(batch, _now_ms())
+        except SinkRejected:
+            return False
+        if oversized(messages, self._options.max_record_bytes) is not None:
+            return False
+        self._send(self._options.topic, messages)
+        for part in parts:
+            self._counts[part.version] = self._counts.get(part.version, Count()).plus(len(part), 0)
+        self._last = parts[-1]
+        return True
+
+    def _flush_other_task(self, encoder: Encoder, batch: ChangeBatch) -> None:
+        """Send the rows that are held back unless `batch` goes on with their task."""
+        last = self._last or encoder.pending
+        if last is not None and (last.version, last.task) != (batch.version, batch.task):
+            self._flush()
 
     def _announce(self, event: ControlEvent) -> None:
+        self._write_waiting()
         self._flush()
         if isinstance(event, Gap):
             self._counts.clear()
@@ -132,6 +170,7 @@ class KafkaTransaction:
         if not whole and self._options.boundary == "version":
             reason = f"{position} is inside of a version, and boundary is version"
             raise SinkRejected(self._name, reason)
+        self._write_waiting()
         position = self._reached(position)
         self._end_versions(position)
         entry = self._stream.entry(position, self._key, self._counts.get(position.version))
@@ -221,10 +260,10 @@ class KafkaTransaction:
         first = self._open_version
         if first is None:
             first = min(self._counts, default=position.version)
-        topic, app_id = self._options.topic, self._stream.app_id
-        for version in range(first, done):
-            record = end_record(topic, app_id, version, self._counts.get(version, Count()), _now_ms())
-            self._send(self._options.end_topic, record, partition=0)
+        if first < done:
+            counts = {version: self._counts.get(version, Count()) for version in range(first, done)}
+            records = end_records(self._options.topic, self._stream.app_id, counts, _now_ms())
+            self._send(self._options.end_topic, records, partition=0)
 
     def _send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         if len(messages):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import tailer
 import tailer.spark
 from tailer.config.placement import SparkSettings
+from tailer.spark.native import comparing
 from tailer.spark.session import close_session, open_session
 from tests.bench.process_costs import Peaks, cpu_s
 from tests.support.spark.event_log import event_log_settings, stages
@@ -62,6 +63,7 @@ def _shared(scratch: Path, master: str, table: str) -> dict[str, object]:
         tailer.spark.changes(session, table, start=0, end=0, columns=["id"]).limit(1).toArrow()
         with Peaks() as peaks:
             started, before = time.perf_counter(), cpu_s()
+            comparing.SHARED_BYTES = 0  # type: ignore[misc]
             changed = tailer.spark.changes(session, table, start=1, end=1, computeUpdates=True, key=list(KEY))
             compared_s = time.perf_counter() - started
             rows = changed.toArrow()

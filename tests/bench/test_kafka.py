@@ -1,9 +1,9 @@
 """Log to committed Kafka transaction, and Spark's change feed to its Kafka sink: same table, same broker, same run.
 
-Flat JSON of twelve columns and the feed's three. Each delivery has its own process and its own topic; the broker's
-processor time is counted apart. Ours commits rows with their progress; Spark's sink has no transactions, and may send
-rows twice. kafka-python delivers the first versions only, and is also compared with the same client that sends ready
-messages and nothing else.
+Flat JSON of twelve columns and the feed's three; ours also in Debezium's envelope, as Avro and as Arrow. Each delivery
+has its own process and its own topic; the broker's processor time is counted apart. Ours commits rows with their
+progress; Spark's sink has no transactions, and may send rows twice. kafka-python delivers the first versions only, and
+is also compared with the same client that sends ready messages and nothing else.
 
 Nothing is asserted about time, only that all rows arrive. `make bench` prints the table; quoted figures come from here.
 """
@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from tests.bench.conftest import PutLine
 from tests.bench.kafka_events import APPENDED, KEY, write_orders
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import admin, create_topic, unique_name
+from tests.support.servers.schema_registry import serving_registry
 
 RUNS: Final = 3
 APPENDS: Final = 24
@@ -51,19 +54,33 @@ class Contender:
     partitions: int = 1
     keyed: bool = False
     few: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+    goal: str = "-"  # millions of rows a second
+
+    @property
+    def form(self) -> str:
+        """The form of messages: `json`, `debezium`, `avro` or `arrow`."""
+        return self.options[0][1] if self.options else "json"
 
 
+DEBEZIUM: Final = (("envelope", "debezium"),)
+AVRO: Final = (("encoding", "avro"),)
+ARROW: Final = (("encoding", "arrow"),)
 SPARK_1: Final = Contender("Spark, 1 partition")
 SPARK_4: Final = Contender("Spark, 4 partitions", partitions=4)
 SPARK_KEYED: Final = Contender("Spark, 4 partitions, keys", partitions=4, keyed=True)
 ALONE: Final = Contender("kafka-python alone, 4 partitions", partitions=4, few=True)
 # The contender that each is compared with.
 CONTENDERS: Final[dict[Contender, Contender]] = {
-    Contender("confluent-kafka, 1 partition", "confluent-kafka"): SPARK_1,
+    Contender("confluent-kafka, 1 partition", "confluent-kafka", goal="0.35"): SPARK_1,
     SPARK_1: SPARK_1,
     Contender("confluent-kafka, 4 partitions", "confluent-kafka", 4): SPARK_4,
     SPARK_4: SPARK_4,
-    Contender("confluent-kafka, 4 partitions, keys", "confluent-kafka", 4, keyed=True): SPARK_KEYED,
+    Contender("confluent-kafka, 4 partitions, keys", "confluent-kafka", 4, keyed=True, goal="0.35"): SPARK_KEYED,
+    # Spark has none of these forms: beside its JSON.
+    Contender("Debezium, 4 partitions, keys", "confluent-kafka", 4, True, options=DEBEZIUM, goal="0.3"): SPARK_KEYED,
+    Contender("Avro, 4 partitions", "confluent-kafka", 4, options=AVRO, goal="0.45"): SPARK_4,
+    Contender("Arrow, 4 partitions", "confluent-kafka", 4, options=ARROW, goal="1.0"): SPARK_4,
     SPARK_KEYED: SPARK_KEYED,
     Contender("kafka-python, 4 partitions", "kafka-python", 4, few=True): ALONE,
     ALONE: ALONE,
@@ -73,9 +90,12 @@ CONTENDERS: Final[dict[Contender, Contender]] = {
 class Race:
     """A table, a broker, and a Spark that waits for orders (`tests.bench.kafka_spark`)."""
 
-    def __init__(self, table: Path, rows: int, cluster: KafkaCluster, spark: "subprocess.Popen[str]") -> None:
+    def __init__(
+        self, table: Path, rows: int, cluster: KafkaCluster, spark: "subprocess.Popen[str]", registry_url: str
+    ) -> None:
         self._table = table
         self._rows = rows
+        self._registry_url = registry_url
         self._cluster = cluster
         self._broker = psutil.Process(cluster.pid())
         self._spark = spark
@@ -99,7 +119,9 @@ class Race:
             last = str(FEW - 1) if contender.few else "latest"
             taken = run_module("kafka_delivery", str(self._table), json.dumps(options), last)
         broker_s = self._broker_s() - broker_s
-        assert count(servers, topic) == self.rows(contender)
+        # Debezium has one message for both images of an update.
+        joined = (self._rows - APPENDS * APPENDED) // 2 if contender.form == "debezium" else 0
+        assert count(servers, topic, contender.form) == self.rows(contender) - joined
         with admin(servers) as client:
             client.delete_topics([topic])
         return Taken(taken["seconds"], taken["cpu_s"], broker_s)
@@ -112,6 +134,8 @@ class Race:
             "create_topics": True,
             "library": contender.client,
             "key": [KEY] if contender.keyed else [],
+            "registry_url": self._registry_url if contender.form == "avro" else [],
+            **dict(contender.options),
         }
 
     def _broker_s(self) -> float:
@@ -141,8 +165,8 @@ def run_module(module: str, *arguments: str) -> dict[str, float]:
     return taken
 
 
-def count(bootstrap_servers: str, topic: str) -> int:
-    """Return the number of messages that a `read_committed` consumer finds."""
+def count(bootstrap_servers: str, topic: str, form: str) -> int:
+    """Return the number of messages that a `read_committed` consumer finds; of Arrow's rows."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -159,7 +183,7 @@ def count(bootstrap_servers: str, topic: str) -> int:
         for message in consumer.consume(10_000, timeout=0.2):
             error = message.error()
             if error is None:
-                found += 1
+                found += pa.ipc.open_stream(message.value()).read_all().num_rows if form == "arrow" else 1
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error.str()
                 partitions.discard(message.partition())
@@ -192,8 +216,9 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
     with (
         KafkaCluster(scratch / "broker", properties=properties, java_options=("-Xmx1g",)) as cluster,
         waiting_spark(scratch / "spark", table, cluster) as spark,
+        serving_registry() as registry,
     ):
-        yield Race(table, rows, cluster, spark)
+        yield Race(table, rows, cluster, spark, registry.uris[0])
 
 
 def table_line(race: Race, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> str:
@@ -212,7 +237,19 @@ def table_line(race: Race, contender: Contender, runs: Sequence[dict[Contender, 
     return f"{contender.name:37}{'  '.join(figures)}"
 
 
-def test_kafka(race: Race, capsys: pytest.CaptureFixture[str]) -> None:
+def put(put_line: PutLine, race: Race, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> None:
+    """Put a line into the table of all benchmarks."""
+    peer = CONTENDERS[contender]
+    speeds = [
+        statistics.median(race.rows(each) / run[each].seconds / 1e6 for run in runs) for each in (contender, peer)
+    ]
+    per_cpu = statistics.median(race.rows(contender) / run[contender].cpu_s / 1e6 for run in runs)
+    ratio = statistics.median(run[peer].seconds / run[contender].seconds for run in runs)
+    figures = f"{speeds[0]:.3f} Mrows/s, {per_cpu:.3f} per s of CPU"
+    put_line(f"Kafka, {contender.name}", figures, f"{peer.name}: {speeds[1]:.3f} Mrows/s; {ratio:.2f}", contender.goal)
+
+
+def test_kafka(race: Race, capsys: pytest.CaptureFixture[str], put_line: PutLine) -> None:
     # Compilation by Java in the first round is shown by itself: a job that runs once pays for it each time.
     first, *runs = [{contender: race.run(contender) for contender in CONTENDERS} for _ in range(1 + RUNS)]
     heads = ("rows/s", "rows/CPU s", "broker CPU s/M", "times as fast, per CPU s, as")
@@ -221,6 +258,8 @@ def test_kafka(race: Race, capsys: pytest.CaptureFixture[str]) -> None:
         print(f"{'':37}{', '.join(heads)}")
         for contender in CONTENDERS:
             print(table_line(race, contender, runs))
+            if contender.client:
+                put(put_line, race, contender, runs)
         print("the round before, in which Java compiles:")
         for contender in CONTENDERS:
             print(table_line(race, contender, [first]))

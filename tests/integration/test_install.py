@@ -37,7 +37,7 @@ NEED_EXTRAS: Final = {
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.delta.catalog.unity"},
     "kafka": {"sinks.kafka."},
-    "confluent_kafka": {"sinks.kafka.clients.confluent_producer"},
+    "confluent_kafka": {"sinks.kafka.clients.confluent_producer", "sinks.kafka.clients.librdkafka."},
     "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},
     "starlette": {"tailer.daemon.control", "tailer.daemon.http_server", "tailer.daemon.page."},
     "py4j": {"tailer.spark."},

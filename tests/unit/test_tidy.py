@@ -100,7 +100,11 @@ SINKS: Final = (
         "anyio msgspec pyarrow",
     ),
     ("sinks.files sinks.files.*", f"sinks sinks.files.* sinks.encoding.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),
-    ("sinks.kafka.clients.confluent_producer", f"sinks.kafka.* sinks.encoding.* {PORTS}", "confluent_kafka pyarrow"),
+    (
+        "sinks.kafka.clients.confluent_producer sinks.kafka.clients.librdkafka sinks.kafka.clients.librdkafka.*",
+        f"sinks.kafka.* sinks.encoding.* {PORTS}",
+        "confluent_kafka pyarrow",
+    ),
     ("sinks.kafka.clients.python_*", f"sinks.kafka.* sinks.encoding.* {PORTS}", "kafka pyarrow"),
     ("sinks.kafka sinks.kafka.*", f"sinks sinks.kafka.* sinks.encoding.* {PORTS}", "anyio msgspec pyarrow"),
     ("sinks.memory", f"sinks {PORTS}", "anyio msgspec pyarrow"),

@@ -1,8 +1,7 @@
-"""Producing with confluent-kafka, which is librdkafka in C: more than ten times as fast as kafka-python.
+"""Producing with librdkafka in C, which confluent-kafka brings: more than ten times as fast as kafka-python.
 
 Every message has a delivery report, and all reports are counted before a commit. librdkafka checks that itself, but has
-lost messages silently in the past. Reports and messages one by one cost as much processor time as batches do (measured
-with 2.16), and only one by one a full queue is certain to keep the order.
+lost messages silently in the past.
 """
 
 import logging
@@ -11,15 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka import Producer as Client
+from confluent_kafka import KafkaError, KafkaException
 
 from sinks.encoding.messages import Messages
 from sinks.kafka.clients.answers import UNAUTHENTICATED, UNKNOWN_TOPIC, error_of
+from sinks.kafka.clients.librdkafka.batches import BatchClient
+from sinks.kafka.clients.librdkafka.library import library
+from sinks.kafka.clients.librdkafka.one_by_one import Client, Deliveries, OneByOneClient
 from sinks.kafka.clients.port import Connection, ProducerSettings
 from sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from sinks.kafka.clients.settings import reconnect_waits
-from sinks.kafka.rows import rows
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 
 __all__ = ["ConfluentProducer"]
@@ -38,9 +38,8 @@ _END_S: Final = 30.0
 _MARGIN_S: Final = 5.0
 _TOPIC_MS: Final = 5_000
 _SLICE_S: Final = 1.0
-_ROOM_S: Final = 0.05
 _REQUEST_MS: Final = 20_000
-_CHUNK_MESSAGES: Final = 2000
+_CHUNK_MESSAGES: Final = 8192
 _QUEUED_MESSAGES: Final = 200_000
 _BATCH_BYTES: Final = 1_000_000
 
@@ -55,22 +54,6 @@ _ALIKE: Final = {
 _CONSEQUENCES: Final = frozenset(
     {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE}  # noqa: SLF001
 )
-
-
-class _Deliveries:
-    """The delivery reports of the messages of one transaction."""
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.stored = 0
-        self.failure: tuple[KafkaError, str | None] | None = None
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        """Count one delivery report. The client calls this for each message, inside `poll` and `flush`."""
-        if error is None:
-            self.stored += 1
-        elif self.failure is None:
-            self.failure = (error, message.topic())
 
 
 class _Trouble:
@@ -91,36 +74,40 @@ class _Trouble:
 
 
 class ConfluentProducer:
-    """A `sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says."""
+    """A `sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says.
 
-    def __init__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> None:
+    `batched`: whether librdkafka is called with whole batches wherever that is possible.
+    """
+
+    def __init__(
+        self, connection: Connection, settings: ProducerSettings, transactional_id: str, batched: bool = True
+    ) -> None:
         self._name: Final = connection.name
         self._patience_s: Final = settings.delivery_timeout_ms / 1000 + _MARGIN_S
         self._trouble: Final = _Trouble()
-        self._deliveries = _Deliveries()
+        self._deliveries = Deliveries()
         self._failed = False
         self._client: Client | None = None
         with self._refusing_after_failure():
-            client = _client(connection, settings, transactional_id, self._trouble)
+            client = _client(connection, settings, transactional_id, self._trouble, batched)
             try:
                 self._init(client)
             except BaseException:
-                _drop(client)
+                client.drop()
                 raise
         self._client = client
 
     def begin(self) -> None:
         """Open a transaction."""
         with self._refusing_after_failure() as client:
-            self._deliveries = _Deliveries()
             self._trouble.latest = None
-            client.begin_transaction()
+            self._deliveries = client.begin_transaction()
 
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         """Send messages in order; blocks while `in_flight_bytes` are in flight."""
         with self._refusing_after_failure(topic) as client:
             for start in range(0, len(messages), _CHUNK_MESSAGES):
-                self._send_chunk(client, topic, messages.slice(start, _CHUNK_MESSAGES), partition)
+                client.produce(topic, messages.slice(start, _CHUNK_MESSAGES), partition)
                 client.poll(0)
                 self._raise_failure()
 
@@ -149,7 +136,7 @@ class ConfluentProducer:
         client, self._client = self._client, None
         if client is not None:
             with suppress(Exception):
-                _drop(client)
+                client.drop()
 
     @contextmanager
     def _refusing_after_failure(self, topic: str | None = None) -> Iterator[Client]:
@@ -177,24 +164,6 @@ class ConfluentProducer:
                     raise self._error_for(error.args[0]) from error
             else:
                 return
-
-    def _send_chunk(self, client: Client, topic: str, messages: Messages, partition: int | None) -> None:
-        deliveries = self._deliveries
-        report = deliveries.report
-        produce = client.produce
-        where = -1 if partition is None else partition
-        for value, key, headers in rows(messages):
-            while True:
-                try:
-                    if headers is None:
-                        produce(topic, value, key, where, report)
-                    else:
-                        produce(topic, value, key, where, report, headers=headers)
-                    break
-                except BufferError:
-                    client.poll(_ROOM_S)
-                    self._raise_failure()
-        deliveries.sent += len(messages)
 
     def _flush(self, client: Client) -> None:
         deadline = time.monotonic() + self._patience_s
@@ -224,7 +193,9 @@ class ConfluentProducer:
         return error_of(self._name, code, text, topic)
 
 
-def _client(connection: Connection, settings: ProducerSettings, transactional_id: str, trouble: _Trouble) -> Client:
+def _client(
+    connection: Connection, settings: ProducerSettings, transactional_id: str, trouble: _Trouble, batched: bool
+) -> Client:
     timeout_ms = settings.transaction_timeout_ms
     config: dict[str, Any] = {
         "transactional.id": transactional_id,
@@ -245,12 +216,15 @@ def _client(connection: Connection, settings: ProducerSettings, transactional_id
         "allow.auto.create.topics": False,
         "topic.metadata.propagation.max.ms": _TOPIC_MS,
         "retry.backoff.ms": 20,
-        "error_cb": trouble.report,
     }
     config |= _connection_config(connection) | dict(connection.settings) | dict(settings.settings)
     config |= reconnect_waits(connection.settings)
+    functions = library() if batched else None
     try:
-        return Client(config, logger=_client_log)
+        # Tokens are asked for by a callback, also between transactions.
+        if functions is None or "oauth_cb" in config:
+            return OneByOneClient(config | {"error_cb": trouble.report}, _client_log)
+        return BatchClient(functions, config, _client_log, trouble.report)
     except KafkaException as error:
         reason = error.args[0].str()
         raise SinkRejected(connection.name, reason, "Check the sink's table client.") from error
@@ -293,11 +267,6 @@ def _token_source(tokens: Tokens) -> Callable[[str], tuple[str, float]]:
     # Without a token the client would only report that it cannot connect.
     tokens.token()
     return token
-
-
-def _drop(client: Client) -> None:
-    """Discard messages in flight; the client ends with its last reference, which an error may hold."""
-    client.purge(blocking=False)
 
 
 def _reason(error: KafkaException | SystemError) -> KafkaError:

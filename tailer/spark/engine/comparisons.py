@@ -16,9 +16,9 @@ from tailer.errors import EngineUnavailable
 from tailer.plan import ChangePlan
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.spark.job_group import SPARK_ERRORS, STOP_AGAIN_S, JobGroup
-from tailer.spark.native.comparing import FEW_ROWS, is_worth
+from tailer.spark.native.comparing import FEW_ROWS, SHARED_BYTES, is_worth
 from tailer.spark.native.shared_index import SharedIndex
-from tailer.spark.session import engine_name, first_sentence, is_remote
+from tailer.spark.session import engine_name, first_sentence
 
 __all__ = ["SparkComparisons"]
 
@@ -37,7 +37,7 @@ class SparkComparisons:
 
     def is_worth(self, plan: ChangePlan) -> bool:
         """See `SharedIndexes.is_worth`."""
-        return is_worth([plan]) and not is_remote(self._session())
+        return plan.size_bytes >= SHARED_BYTES and is_worth(self._session(), [plan])
 
     @contextmanager
     def index(self, local: RowIndex) -> Iterator[SharedIndex]:

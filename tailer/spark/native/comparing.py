@@ -4,8 +4,8 @@
 (`tailer.spark.native.shared_index`). What is left is read in full as usual, in parallel. Preimages of updates are read
 from their own files and not put beside their postimages: whoever reads splits has no use for the order of rows.
 
-One executor compares what is small, the versions of Lance datasets, and what a session of Spark Connect reads. It also
-does so if a shared comparison fails, and then ends with the error that the rows have.
+One executor compares what it can compare faster, the versions of Lance datasets, and what a session of Spark Connect
+reads. It also does so if a shared comparison fails, and then ends with the error that the rows have.
 """
 
 import logging
@@ -31,7 +31,10 @@ __all__ = ["compared", "is_worth", "shared"]
 
 _log = logging.getLogger(__name__)
 
-SHARED_BYTES: Final = 2**28  # of files: one executor compares less in the time that Spark takes to begin
+# Measured on 2 cores (`tests/bench/test_spark_comparing.py`): one executor compares 1 GB of files in 22 s. Shared, that
+# takes 72 s divided by the cores, because rows are read again, and 17 s more.
+SHARED_BYTES: Final = 800_000_000  # of files, for any number of cores
+_TIMES: Final = 3.2  # as much work as in one process
 FEW_ROWS: Final = 200_000  # left of a comparison: this process reads and compares them in less time, too
 
 
@@ -40,7 +43,7 @@ def shared(spark: SparkSession, split: Split) -> Sequence[Split]:
 
     Else return `split` itself. Runs jobs.
     """
-    if isinstance(split, FilesSplit) or is_remote(spark) or not is_worth(_plans(split)):
+    if isinstance(split, FilesSplit) or not is_worth(spark, _plans(split)):
         return [split]
     try:
         return file_splits(list(compared(spark, split)), files=split.files)
@@ -50,10 +53,12 @@ def shared(spark: SparkSession, split: Split) -> Sequence[Split]:
         return [split]
 
 
-def is_worth(plans: Sequence[ChangePlan]) -> bool:
-    """Return whether all executors can compare the rows of plans, and whether these are large enough."""
-    fragments = any(task.fragment is not None for plan in plans for task in plan.tasks[:1])
-    return not fragments and sum(plan.size_bytes for plan in plans) >= SHARED_BYTES
+def is_worth(spark: SparkSession, plans: Sequence[ChangePlan]) -> bool:
+    """Return whether all executors can compare the rows of plans, and do it faster than one."""
+    if is_remote(spark) or any(task.fragment is not None for plan in plans for task in plan.tasks[:1]):
+        return False
+    saved = max(0.0, 1 - _TIMES / spark.sparkContext.defaultParallelism)
+    return sum(plan.size_bytes for plan in plans) * saved >= SHARED_BYTES
 
 
 def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit) -> Iterator[FileSlice]:

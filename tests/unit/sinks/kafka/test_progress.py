@@ -8,7 +8,7 @@ import pytest
 from sinks.kafka.first_start import LastEnds
 from sinks.kafka.options import Options, read
 from sinks.kafka.progress import Count, Entry, decode, encode
-from sinks.kafka.records import end_record
+from sinks.kafka.records import end_records
 from sinks.kafka.topics import TopicState, check, check_id
 from tailer.errors import SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
@@ -164,7 +164,7 @@ def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
     ends = LastEnds("orders", TABLES)
     for table_id, version, shard, shards in records:
         app_id = f"p/{shard}-of-{shards}/{table_id}" if shards > 1 else f"p/{table_id}"
-        (value,) = end_record("orders", app_id, version, Count(3), 1).values.to_pylist()
+        (value,) = end_records("orders", app_id, {version: Count(3)}, 1).values.to_pylist()
         ends.take(value)
     return ends
 

@@ -1,0 +1,136 @@
+"""librdkafka's public C interface, by ctypes, in the library that confluent-kafka brings.
+
+confluent-kafka has a call and an object of Python for each message and each delivery report. Here a call takes an array
+of messages, and an event reports a batch of them. Nothing but documented functions of `rdkafka.h` is used; their
+structures and constants are part of its stable interface.
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any, Final, cast
+
+from confluent_kafka import cimpl
+
+__all__ = [
+    "ANY_PARTITION",
+    "COPIED",
+    "DELIVERIES",
+    "ERRORS",
+    "LOGS",
+    "PRODUCER",
+    "PURGE_NOW",
+    "Argument",
+    "Kind",
+    "Library",
+    "Message",
+    "library",
+]
+
+PRODUCER: Final = 0
+ANY_PARTITION: Final = -1
+COPIED: Final = 0x2  # a message's key and value are copied
+PURGE_NOW: Final = 0x1 | 0x2 | 0x4  # queued and in flight, without waiting
+DELIVERIES, LOGS, ERRORS = 0x1, 0x4, 0x8  # types of events
+
+
+class Message(ctypes.Structure):
+    """A message for `produce_batch`, or of a delivery report (`rd_kafka_message_t`)."""
+
+    _fields_ = (
+        ("err", c_int),
+        ("topic", c_void_p),
+        ("partition", c_int32),
+        ("value", c_void_p),
+        ("size", c_size_t),
+        ("key", c_void_p),
+        ("key_size", c_size_t),
+        ("offset", c_int64),
+        ("opaque", c_void_p),
+    )
+
+
+class Argument(ctypes.Structure):
+    """An argument of `produceva` (`rd_kafka_vu_t`): a kind, and a union of 64 bytes, here as words."""
+
+    _fields_ = (("kind", c_int), ("words", c_int64 * 8))
+
+
+class Kind:
+    """The kinds of arguments."""
+
+    TOPIC: Final = 2
+    PARTITION: Final = 3
+    VALUE: Final = 4
+    KEY: Final = 5
+    FLAGS: Final = 7
+    HEADER: Final = 9
+
+
+class Library:
+    """The functions, without their prefix `rd_kafka_`. Raises `AttributeError` if one is missing."""
+
+    def __init__(self, path: str) -> None:
+        self._functions: Final = ctypes.CDLL(path)
+        text, buffer = c_char_p, POINTER(c_char)
+        self.conf_new = self._function("conf_new", c_void_p)
+        self.conf_set = self._function("conf_set", c_int, c_void_p, text, text, buffer, c_size_t)
+        self.conf_set_events = self._function("conf_set_events", None, c_void_p, c_int)
+        self.conf_set_log_cb = self._function("conf_set_log_cb", None, c_void_p, c_void_p)
+        self.conf_destroy = self._function("conf_destroy", None, c_void_p)
+        self.new = self._function("new", c_void_p, c_int, c_void_p, buffer, c_size_t)
+        self.destroy = self._function("destroy", None, c_void_p)
+        self.set_log_queue = self._function("set_log_queue", c_int, c_void_p, c_void_p)
+        self.queue_get_main = self._function("queue_get_main", c_void_p, c_void_p)
+        self.queue_poll = self._function("queue_poll", c_void_p, c_void_p, c_int)
+        self.queue_yield = self._function("queue_yield", None, c_void_p)
+        self.queue_destroy = self._function("queue_destroy", None, c_void_p)
+        self.event_type = self._function("event_type", c_int, c_void_p)
+        self.event_error = self._function("event_error", c_int, c_void_p)
+        self.event_error_string = self._function("event_error_string", text, c_void_p)
+        self.event_message_count = self._function("event_message_count", c_size_t, c_void_p)
+        self.event_message_next = self._function("event_message_next", POINTER(Message), c_void_p)
+        self.event_log = self._function(
+            "event_log", c_int, c_void_p, POINTER(c_char_p), POINTER(c_char_p), POINTER(c_int)
+        )
+        self.event_destroy = self._function("event_destroy", None, c_void_p)
+        self.topic_new = self._function("topic_new", c_void_p, c_void_p, text, c_void_p)
+        self.topic_name = self._function("topic_name", text, c_void_p)
+        self.topic_destroy = self._function("topic_destroy", None, c_void_p)
+        self.produce_batch = self._function("produce_batch", c_int, c_void_p, c_int32, c_int, c_void_p, c_int)
+        self.produceva = self._function("produceva", c_void_p, c_void_p, c_void_p, c_size_t)
+        self.flush = self._function("flush", c_int, c_void_p, c_int)
+        self.purge = self._function("purge", c_int, c_void_p, c_int)
+        self.init_transactions = self._function("init_transactions", c_void_p, c_void_p, c_int)
+        self.begin_transaction = self._function("begin_transaction", c_void_p, c_void_p)
+        self.commit_transaction = self._function("commit_transaction", c_void_p, c_void_p, c_int)
+        self.abort_transaction = self._function("abort_transaction", c_void_p, c_void_p, c_int)
+        self.fatal_error = self._function("fatal_error", c_int, c_void_p, buffer, c_size_t)
+        self.last_error = self._function("last_error", c_int)
+        self.err2str = self._function("err2str", text, c_int)
+        self.error_code = self._function("error_code", c_int, c_void_p)
+        self.error_string = self._function("error_string", text, c_void_p)
+        self.error_is_fatal = self._function("error_is_fatal", c_int, c_void_p)
+        self.error_is_retriable = self._function("error_is_retriable", c_int, c_void_p)
+        self.error_txn_requires_abort = self._function("error_txn_requires_abort", c_int, c_void_p)
+        self.error_destroy = self._function("error_destroy", None, c_void_p)
+
+    def _function(self, name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
+        function = getattr(self._functions, f"rd_kafka_{name}")
+        function.restype, function.argtypes = result, arguments
+        return cast("Callable[..., Any]", function)
+
+
+@cache
+def library() -> Library | None:
+    """Return the library that confluent-kafka uses; None if it cannot be used, as where words are not of 64 bits."""
+    words = ctypes.sizeof(c_void_p) == 8 and sys.byteorder == "little"
+    if not words or ctypes.sizeof(Message) != 72 or ctypes.sizeof(Argument) != 72:
+        return None
+    try:
+        # The functions of a library that this module is linked to are found through it, wherever that lies.
+        return Library(cimpl.__file__)
+    except (AttributeError, OSError):
+        return None
