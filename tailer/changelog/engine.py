@@ -119,12 +119,12 @@ class ChangelogEngine:
         self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, kept: KeptRows
     ) -> ChangePlan:
         def work(row_index: RowIndex) -> tuple[ChangePlan, ChangelogCounts]:
-            if self._shared is not None and self._shared.is_worth(plan):
-                try:
+            try:
+                if self._shared is not None and self._shared.is_worth(plan):
                     with self._shared.index(row_index) as index:
                         return refine(plan, self._rules, index, bitmaps, preimages, kept)
-                except EngineUnavailable as error:
-                    _log.warning("%s: %s; this process compares version %d", plan.table, error, plan.version)
+            except EngineUnavailable as error:
+                _log.warning("%s: %s; this process compares version %d", plan.table, error, plan.version)
             return refine(plan, self._rules, row_index, bitmaps, preimages, kept)
 
         refined, counts = await compare(work)

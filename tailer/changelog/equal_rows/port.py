@@ -84,7 +84,7 @@ class SharedIndexes(Protocol):
     """Indexes of other machines, for versions that one process should not compare."""
 
     def is_worth(self, plan: ChangePlan) -> bool:
-        """Return whether other machines should compare the rows of a version."""
+        """Return whether other machines should compare the rows of a version. May raise `EngineUnavailable`."""
         ...
 
     def index(self, local: "RowIndex") -> AbstractContextManager[TaskIndex]:

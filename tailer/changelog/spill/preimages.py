@@ -56,8 +56,11 @@ class SpilledPreimages(SpillFolder):
         return bool(self._runs)
 
     def keep(self, rows: Iterable[pa.RecordBatch], ranks: Iterator[pa.RecordBatch], postimages: Bitmaps) -> None:
-        """Store all preimages, in any order, each with its rank; `postimages`: their positions, by task index."""
-        self._postimages = postimages
+        """Store all preimages, in any order, each with its rank, in place of any before.
+
+        `postimages`: their positions, by task index.
+        """
+        self._postimages, self._runs, self._before = postimages, [], {}
         before = 0
         for task in sorted(postimages):
             self._before[task] = before

@@ -16,7 +16,7 @@ from tailer.errors import EngineUnavailable
 from tailer.plan import ChangePlan
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.spark.job_group import SPARK_ERRORS, STOP_AGAIN_S, JobGroup
-from tailer.spark.native.comparing import FEW_ROWS, SHARED_BYTES, is_worth
+from tailer.spark.native import comparing
 from tailer.spark.native.shared_index import SharedIndex
 from tailer.spark.session import engine_name, first_sentence
 
@@ -37,7 +37,13 @@ class SparkComparisons:
 
     def is_worth(self, plan: ChangePlan) -> bool:
         """See `SharedIndexes.is_worth`."""
-        return plan.size_bytes >= SHARED_BYTES and is_worth(self._session(), [plan])
+        if plan.size_bytes < comparing.SHARED_BYTES:
+            return False
+        session = self._session()
+        try:
+            return comparing.is_worth(session, [plan])
+        except SPARK_ERRORS as error:
+            raise EngineUnavailable(engine_name(session), first_sentence(error)) from error
 
     @contextmanager
     def index(self, local: RowIndex) -> Iterator[SharedIndex]:
@@ -45,7 +51,11 @@ class SparkComparisons:
         session = self._session()
         group = JobGroup(session, f"lake-tailer-{uuid4()}", DESCRIPTION)
         try:
-            with group, _stopping(local, group), closing(SharedIndex(session, local, FEW_ROWS, self._files)) as index:
+            with (
+                group,
+                _stopping(local, group),
+                closing(SharedIndex(session, local, comparing.FEW_ROWS, self._files)) as index,
+            ):
                 yield index
         except SPARK_ERRORS as error:
             if local.stopped:

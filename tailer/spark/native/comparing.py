@@ -5,7 +5,7 @@
 from their own files and not put beside their postimages: whoever reads splits has no use for the order of rows.
 
 One executor compares what it can compare faster, the versions of Lance datasets, and what a session of Spark Connect
-reads. It also does so if a shared comparison fails, and then ends with the error that the rows have.
+reads. It also does so if a shared comparison fails: if the rows themselves are broken, it raises the error.
 """
 
 import logging
@@ -43,9 +43,11 @@ def shared(spark: SparkSession, split: Split) -> Sequence[Split]:
 
     Else return `split` itself. Runs jobs.
     """
-    if isinstance(split, FilesSplit) or not is_worth(spark, _plans(split)):
+    if isinstance(split, FilesSplit):
         return [split]
     try:
+        if not is_worth(spark, _plans(split)):
+            return [split]
         return file_splits(list(compared(spark, split)), files=split.files)
     except SPARK_ERRORS as error:
         at, table = _plans(split)[-1].version, _plans(split)[-1].table

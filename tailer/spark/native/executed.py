@@ -9,7 +9,7 @@ import pickle
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tailer.spark.release import SameRelease
-from tailer.spark.source.data_source import SplitPartition, reading
+from tailer.spark.source.data_source import reading
 from tailer.spark.source.views import RowsView
 from tailer.spark.splits import Split, read_split
 
@@ -26,22 +26,25 @@ __all__ = ["ChangeRows", "SplitView", "executed"]
 _WORK: Final = "work"
 
 
-class SplitView(Protocol):
-    """A form of the rows of splits. It survives pickle."""
+Part = TypeVar("Part", contravariant=True)  # noqa: PLC0105 - a protocol's only parameter
+
+
+class SplitView(Protocol[Part]):
+    """A form of the rows of parts of work, such as splits. It survives pickle, and is sent with every part."""
 
     @property
     def spark_schema(self) -> StructType:
         """The Spark schema of rows."""
         ...
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split in this form. Runs on an executor."""
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part in this form. Runs on an executor."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """Change rows in the form of `view` (`SplitView`)."""
+    """Change rows of splits in the form of `view` (`SplitView`)."""
 
     view: RowsView
 
@@ -50,14 +53,14 @@ class ChangeRows:
         """See `SplitView.spark_schema`."""
         return self.view.spark_schema
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Split) -> Iterator[pa.RecordBatch]:
         """See `SplitView.read`."""
-        for batch in read_split(split):
+        for batch in read_split(part):
             yield from self.view.rows(batch)
 
 
-def executed(spark: SparkSession, view: SplitView, work: Sequence[Split]) -> DataFrame:
-    """Return the rows of splits, in the form of `view`."""
+def executed(spark: SparkSession, view: SplitView[Part], work: Sequence[Part]) -> DataFrame:
+    """Return the rows of the parts of `work`, in the form of `view`."""
     spark.dataSource.register(ExecutedSource)
     travelling = pickle.dumps((SameRelease(), view, list(work)))
     text = base64.b64encode(zlib.compress(travelling, 1)).decode("ascii")
@@ -77,7 +80,7 @@ class ExecutedSource(DataSource):
         return self._reader().view.spark_schema
 
     def reader(self, schema: StructType) -> "ExecutedReader":
-        """Make the reader of the splits."""
+        """Make the reader of the work."""
         return self._reader()
 
     def _reader(self) -> "ExecutedReader":
@@ -86,23 +89,23 @@ class ExecutedSource(DataSource):
 
 
 class ExecutedReader(DataSourceReader):
-    """A batch of splits, one partition for each."""
+    """A batch of work, one partition for each part."""
 
-    def __init__(self, view: SplitView, work: Sequence[Split]) -> None:
+    def __init__(self, view: SplitView[Any], work: Sequence[Any]) -> None:
         self._same = SameRelease()
         self.view = view
         self._work = work
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state for executors, each of which gets the splits it reads as partitions."""
+        """Return the state for executors, each of which gets the parts it reads as partitions."""
         return {**self.__dict__, "_work": ()}
 
-    def partitions(self) -> list[SplitPartition]:
-        """Return the splits as partitions."""
-        return [SplitPartition(split) for split in self._work]
+    def partitions(self) -> list[InputPartition]:
+        """Return the parts as partitions."""
+        return [InputPartition(part) for part in self._work]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split. Runs on an executor."""
+        """Yield the rows of a part. Runs on an executor."""
         with reading():
             if partition.value is not None:  # a batch without splits has one partition with None
                 yield from self.view.read(partition.value)

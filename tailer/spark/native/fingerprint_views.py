@@ -14,9 +14,9 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, St
 from tailer.changelog.equal_rows.fingerprints import SUMS, Fingerprints, Wanted
 from tailer.events import ChangeBatch
 from tailer.read.row_bitmaps import Bitmaps, to_bytes
-from tailer.spark.splits import Split, read_split
+from tailer.spark.splits import FilesSplit, read_split
 
-__all__ = ["FingerprintRows", "FingerprintSums", "Sources"]
+__all__ = ["FingerprintRows", "FingerprintSums", "NumberedSplit"]
 
 _LONGS: Final = ("high", "low", "address")
 _ROWS: Final = StructType([*(StructField(name, LongType()) for name in _LONGS), StructField("deleted", BooleanType())])
@@ -37,16 +37,15 @@ _COLUMNS: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """The compared rows of splits. `numbers`: the source of each task, by its version and index."""
+class NumberedSplit:
+    """A split, and the source of each of its tasks, by version and index."""
 
-    fingerprints: Fingerprints
-    wanted: Wanted
+    split: FilesSplit
     numbers: Mapping[tuple[int, int], int]
 
-    def of(self, split: Split) -> Iterator[tuple[int, ChangeBatch]]:
-        """Yield the batches of a split with their sources."""
-        for batch in read_split(split):
+    def batches(self) -> Iterator[tuple[int, ChangeBatch]]:
+        """Yield its batches with their sources."""
+        for batch in read_split(self.split):
             yield self.numbers[batch.version, batch.task], batch
 
 
@@ -57,26 +56,28 @@ class FingerprintRows:
     `buckets`: the int32 numbers of those wanted; None: all.
     """
 
-    sources: Sources
+    fingerprints: Fingerprints
+    wanted: Wanted
     buckets: pa.Array | None = None
     spark_schema: StructType = field(default_factory=lambda: _ROWS)
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+    def read(self, part: NumberedSplit) -> Iterator[pa.RecordBatch]:
         """See `SplitView.read`."""
-        return self.sources.fingerprints.rows(self.sources.of(split), self.sources.wanted, self.buckets)
+        return self.fingerprints.rows(part.batches(), self.wanted, self.buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class FingerprintSums:
     """The sums of each bucket, and the positions of each source (`tailer.spark.native.executed.SplitView`)."""
 
-    sources: Sources
+    fingerprints: Fingerprints
+    wanted: Wanted
     spark_schema: StructType = field(default_factory=lambda: _SUMS)
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+    def read(self, part: NumberedSplit) -> Iterator[pa.RecordBatch]:
         """See `SplitView.read`."""
         positions: Bitmaps = {}
-        for sums in self.sources.fingerprints.sums(self.sources.of(split), self.sources.wanted, positions):
+        for sums in self.fingerprints.sums(part.batches(), self.wanted, positions):
             nulls = [pa.nulls(sums.num_rows, field.type) for field in _COLUMNS[:2]]
             yield pa.RecordBatch.from_arrays([*nulls, *sums.columns], schema=pa.schema(_COLUMNS))
         count = len(positions)

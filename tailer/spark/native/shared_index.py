@@ -3,7 +3,8 @@
 `add_tasks` has executors read the compared columns of parts of files, each its own, and add up the fingerprints of
 rows by bucket (`tailer.spark.native.fingerprint_views`). To find what did not cancel out, they read again and hand to
 Spark the fingerprints of rows in uneven buckets alone; other queries take those of all rows. Spark's exchange brings
-equal ones together (`tailer.spark.native.equal_rows`). Only results come to the driver, as bits. So
+equal ones together (`tailer.spark.native.equal_rows`). The driver gets positions, as
+bits, and the addresses of pairs if it must put preimages beside their postimages. So
 `tailer.changelog.carryovers` decides here as it does in one process, by the same rules and in the same order.
 
 A comparison first cancels out what did not change. If few rows are left then, what follows is left to an index of this
@@ -12,6 +13,7 @@ process, which reads these rows alone: Spark takes longer to begin.
 
 import secrets
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,18 +26,21 @@ from tailer.changelog.equal_rows.fingerprints import Fingerprints, Wanted
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.delta.deletion_vector import inline, load
 from tailer.events import ChangeType
-from tailer.plan import ChangeTask
+from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.kept_rows import ReadTask
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes
+from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
 from tailer.spark.native.executed import executed
-from tailer.spark.native.fingerprint_views import FingerprintRows, FingerprintSums, Sources
-from tailer.spark.splits import FileSlice, FilesSplit, file_splits
+from tailer.spark.native.fingerprint_views import FingerprintRows, FingerprintSums, NumberedSplit
+from tailer.spark.splits import FileSlice, file_splits
 
 __all__ = ["SharedIndex", "bitmaps"]
 
 _TASKS_PER_CORE: Final = 4
+_PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
+_DATA_FILES: Final = (TaskKind.DELETE, TaskKind.INSERT)
 _DIVIDED: Final = f"NOT ({equal_rows.SINGLE})"
 
 
@@ -60,9 +65,8 @@ class SharedIndex:
 
     def close(self) -> None:
         """Free the disks of executors."""
-        for frame in (*self._kept, *self._kept_partners):
-            frame.unpersist()
-        self._kept, self._kept_partners = [], []
+        _release(self._kept)
+        _release(self._kept_partners)
 
     def begin(self) -> None:
         """See `TaskIndex.begin`."""
@@ -74,8 +78,7 @@ class SharedIndex:
         """See `TaskIndex.clear`."""
         self._local.clear()
         self._added = None
-        while self._kept:
-            self._kept.pop().unpersist()
+        _release(self._kept)
 
     def add_tasks(
         self,
@@ -88,17 +91,16 @@ class SharedIndex:
         # Whoever has the pairs compares their rows.
         if self._paired_here or (self._partners is None and self._are_few(tasks)):
             return self._local.add_tasks(tasks, read, types, nulls_differ)
-        numbers = {(task.version, task.index): number for number, task in tasks}
-        sources = Sources(self._fingerprints, Wanted(types, nulls_differ), numbers)
-        work = file_splits([FileSlice(_travelling(task)) for _, task in tasks], files=self._files)
-        sums = self._keep(executed(self._spark, FingerprintSums(sources), work))
-        self._added = _Added(sources, work, sums)
+        wanted, work = Wanted(types, nulls_differ), self._work(tasks)
+        sums = self._keep(executed(self._spark, FingerprintSums(self._fingerprints, wanted), work))
+        self._added = _Added(wanted, work, sums)
         positions: Bitmaps = {}
-        for part in sums.where("source IS NOT NULL").select("source", "positions").collect():
-            found = from_bytes(bytes(part["positions"]))
-            positions[part["source"]] = positions[part["source"]] | found if part["source"] in positions else found
-        if not nulls_differ:
-            self._counts |= {key: len(positions.get(number, ())) for key, number in numbers.items()}
+        rows = sums.where("source IS NOT NULL").select("source", "positions").toArrow()
+        for source, data in zip(rows["source"].to_pylist(), rows["positions"], strict=True):
+            found = from_bytes(data.as_py())
+            positions[source] = positions[source] | found if source in positions else found
+        if not nulls_differ and set(_PLAIN) <= set(types):
+            self._counts |= {_key(task): len(positions.get(number, ())) + _dropped(task) for number, task in tasks}
         return positions
 
     def unmatched(self) -> Bitmaps:
@@ -166,11 +168,19 @@ class SharedIndex:
 
     def _most_rows(self, task: ChangeTask) -> int:
         """Return how many rows a task has at most, as far as is known."""
-        known = self._counts.get((task.version, task.index))
-        dropped = None if task.refinement is None else task.refinement.dropped
-        found = [] if known is None else [known - (0 if dropped is None else dropped.cardinality)]
+        known = self._counts.get(_key(task))
+        # Of change files, rows of some types are not counted.
+        found = [] if known is None or task.kind not in _DATA_FILES else [max(0, known - _dropped(task))]
         found += [] if task.include is None else [task.include.cardinality]
         return min(found, default=self._few_rows + 1)
+
+    def _work(self, tasks: Sequence[tuple[int, ChangeTask]]) -> list[NumberedSplit]:
+        numbers = {_key(task): number for number, task in tasks}
+        splits = file_splits([FileSlice(_travelling(task)) for _, task in tasks], files=self._files)
+        return [
+            NumberedSplit(split, {_key(part.task): numbers[_key(part.task)] for part in split.slices})
+            for split in splits
+        ]
 
     def _counted(self, rows: DataFrame, condition: str) -> DataFrame:
         """Count the rows of each fingerprint, for those of a condition."""
@@ -184,22 +194,40 @@ class SharedIndex:
     def _all_rows(self, buckets: pa.Array | None = None) -> DataFrame:
         """Return the added rows of some buckets; None: all. Executors read them again."""
         assert self._added is not None, "rows were added"
-        return self._keep(executed(self._spark, FingerprintRows(self._added.sources, buckets), self._added.work))
+        view = FingerprintRows(self._fingerprints, self._added.wanted, buckets)
+        return self._keep(executed(self._spark, view, self._added.work))
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The rows that were added: how to read them, and the sums of their fingerprints."""
+    """The rows that were added: which of what is read, and the sums of their fingerprints."""
 
-    sources: Sources
-    work: Sequence[FilesSplit]
+    wanted: Wanted
+    work: Sequence[NumberedSplit]
     sums: DataFrame
+
+
+def _key(task: ChangeTask) -> tuple[int, int]:
+    return task.version, task.index
+
+
+def _dropped(task: ChangeTask) -> int:
+    """Return how many rows of the task earlier results have left out."""
+    dropped = None if task.refinement is None else task.refinement.dropped
+    return 0 if dropped is None else dropped.cardinality
 
 
 def _persisted(rows: DataFrame, kept: list[DataFrame]) -> DataFrame:
     """Have executors keep rows on their disks, and note that in `kept`."""
     kept.append(rows.persist(StorageLevel.DISK_ONLY))
     return kept[-1]
+
+
+def _release(kept: list[DataFrame]) -> None:
+    """Free the disks of executors. Spark's errors do not matter here: the results are complete."""
+    while kept:
+        with suppress(*SPARK_ERRORS):
+            kept.pop().unpersist()
 
 
 def _travelling(task: ChangeTask) -> ChangeTask:
@@ -216,9 +244,11 @@ def _travelling(task: ChangeTask) -> ChangeTask:
 
 def bitmaps(addresses: DataFrame) -> Bitmaps:
     """Collect addresses as the positions of each task."""
-    words = equal_rows.words(addresses).toArrow()
+    words = equal_rows.words(addresses).toArrow().sort_by("task").combine_chunks()
     found: Bitmaps = {}
-    for task in pc.unique(words["task"]).to_pylist():
-        own = words.filter(pc.equal(words["task"], task)).combine_chunks()
-        found[task] = bitmap_of_words(own["word"].chunk(0), own["bits"].chunk(0))
+    start = 0
+    for run in pc.value_counts(words["task"]).to_pylist():
+        own = words.slice(start, run["counts"])
+        found[run["values"]] = bitmap_of_words(own["word"].combine_chunks(), own["bits"].combine_chunks())
+        start += run["counts"]
     return found
