@@ -3,9 +3,9 @@
 `add_tasks` has executors read the compared columns of parts of files, each its own, and add up the fingerprints of
 rows by bucket (`tailer.spark.native.fingerprint_views`). To find what did not cancel out, they read again and hand to
 Spark the fingerprints of rows in uneven buckets alone; other queries take those of all rows. Spark's exchange brings
-equal ones together (`tailer.spark.native.equal_rows`). The driver gets positions, as
-bits, and the addresses of pairs if it must put preimages beside their postimages. So
-`tailer.changelog.carryovers` decides here as it does in one process, by the same rules and in the same order.
+equal ones together (`tailer.spark.native.equal_rows`). The driver gets positions, as bits, and the addresses of pairs
+if it must put preimages beside their postimages. So `tailer.changelog.carryovers` decides here as it does in one
+process, by the same rules and in the same order.
 
 A comparison first cancels out what did not change. If few rows are left then, what follows is left to an index of this
 process, which reads these rows alone: Spark takes longer to begin.

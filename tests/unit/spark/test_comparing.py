@@ -1,0 +1,45 @@
+"""The versions that all executors compare: those for which that is faster. Without Spark."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.plan import ChangePlan, ChangeTask, FragmentRef, Regime, TaskKind
+from tailer.spark.native.comparing import is_worth
+
+SCHEMA = pa.schema([("a", pa.int64())])
+
+
+def plan_of(size_bytes: int) -> ChangePlan:
+    """Make a version that rewrites a file."""
+    task = ChangeTask("t", "id", 1, 0, 0, TaskKind.DELETE, "before", size_bytes // 2, SCHEMA)
+    tasks = (task, replace(task, index=1, kind=TaskKind.INSERT, uri="after"))
+    return ChangePlan("t", "id", 1, 0, "UPDATE", Regime.FILES, SCHEMA, tasks)
+
+
+def session(cores: int) -> Any:
+    """Make what is asked of a session."""
+    return SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(defaultParallelism=cores))
+
+
+@pytest.mark.parametrize(("cores", "least_gb"), [(1, None), (3, None), (4, 4.0), (8, 1.34), (16, 1.0), (1000, 0.81)])
+def test_more_cores_share_smaller_versions(cores: int, least_gb: float | None) -> None:
+    if least_gb is None:
+        assert not is_worth(session(cores), [plan_of(10**15)])
+        return
+    assert is_worth(session(cores), [plan_of(int(least_gb * 1.01e9))])
+    assert not is_worth(session(cores), [plan_of(int(least_gb * 0.98e9))])
+    assert is_worth(session(cores), [plan_of(int(least_gb * 0.51e9))] * 2)
+
+
+def test_what_executors_do_not_share() -> None:
+    """Fragments of Lance datasets, and what a session of Spark Connect reads."""
+    plan = plan_of(10**12)
+    fragment = FragmentRef(1, 0, 10)
+    lance = replace(plan, tasks=tuple(replace(task, fragment=fragment) for task in plan.tasks))
+    assert not is_worth(session(100), [lance])
+    connect: Any = SimpleNamespace()
+    assert not is_worth(connect, [plan])
