@@ -67,8 +67,10 @@ class KafkaTransaction:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        # The first rows open the transaction at once: from then on brokers limit its time.
-        if self._waiting.add(batches) or not self._begun:
+        # The first rows open the transaction at once: from then on brokers limit its time. Rows of another schema than
+        # was announced are refused at once.
+        announced = all(batch.rows.schema.equals(self._schema) for batch in batches)
+        if self._waiting.add(batches) or not (self._begun and announced):
             await to_thread.run_sync(self._guarded, self._write_waiting)
 
     async def announce(self, event: ControlEvent) -> None:
