@@ -73,7 +73,8 @@ pipeline's shards.
 
 A sink that is also a `tailer.sink.Heartbeat` is called whenever there is nothing to deliver. One that is also a
 `tailer.sink.FirstStart` is asked before a pipeline begins without progress in it. A transaction, or an
-`AtLeastOnceSink`, that is also a `tailer.sink.WritesTogether` is given the rows of many small files in one step.
+`AtLeastOnceSink`, that is also a `tailer.sink.WritesTogether` is given the rows of many small files, or of small
+versions, in one step.
 
 A sink whose option `path` may be in an object store is a `tailer.sink.StoreWriter`: before anything else it is given
 the stores of the configuration, and opens its location through them. Without that, only paths of this machine arrive.

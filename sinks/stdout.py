@@ -18,6 +18,8 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Literal, Self, TextIO
 
 import msgspec
@@ -110,7 +112,8 @@ class StdoutSink:
         """Yield the texts of the batches, encoded together. If a row has none, yield those of the batches before it."""
         view = self._table()
         if view is not None:
-            yield from map(self._encoded, view.rows(batches[0].version, joined_rows(batches)))
+            for version, own in groupby(batches, attrgetter("version")):
+                yield from map(self._encoded, view.rows(version, joined_rows(list(own))))
         elif len(batches) == 1:
             yield from self._lines(batches)
         else:

@@ -202,10 +202,10 @@ class _FilesTransaction:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        version, rows = batches[0].version, joined_rows(batches)
+        rows = joined_rows(batches)
         if not rows.schema.equals(self._draft.schema):
             raise SinkRejected(self._name, f"rows of another schema than was announced: {rows.schema.names}")
-        self._hold(version, version)
+        self._hold(batches[0].version, batches[-1].version)
         await to_thread.run_sync(self._write, rows)
 
     async def announce(self, event: ControlEvent) -> None:

@@ -6,7 +6,7 @@ persisted: resuming in the middle of a version compares it again, by the same ru
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -22,8 +22,8 @@ from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.engine.local import LocalEngine, remaining
-from tailer.engine.port import Engine
-from tailer.errors import EngineUnavailable
+from tailer.engine.port import Engine, ReadsTogether
+from tailer.errors import ConfigError, EngineUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
@@ -92,6 +92,24 @@ class ChangelogEngine:
                     return
                 async with aclosing(_joined(batches, preimages)) as joined:
                     yield joined
+
+    def takes(self, plan: ChangePlan) -> bool:
+        """See `ReadsTogether.takes`. Not if `run` compares the plan, or refuses it."""
+        if not isinstance(self._engine, ReadsTogether) or concerns(plan, self._rules) or not self._engine.takes(plan):
+            return False
+        try:
+            if plan.tasks and self._rules.compute_updates:
+                check_key(plan, self._rules)
+        except ConfigError:
+            return False
+        return True
+
+    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        """See `ReadsTogether.read_together`."""
+        assert isinstance(self._engine, ReadsTogether), "it takes no plan"
+        for plan in plans:
+            self._warn(plan)
+        return await self._engine.read_together(plans)
 
     def _warn(self, plan: ChangePlan) -> None:
         """Warn once where updates are requested and nothing identifies rows."""

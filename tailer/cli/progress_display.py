@@ -6,7 +6,7 @@ go to a file or a pipe, it stays.
 
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
@@ -18,7 +18,7 @@ from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tailer.engine.background import background
-from tailer.engine.port import Engine
+from tailer.engine.port import Engine, ReadsTogether
 from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
@@ -192,6 +192,18 @@ class ShownEngine:
             self._display.busy(f"version {plan.version}: reading {work}")
             async with aclosing(self._passed(plan, work, batches)) as passed:
                 yield passed
+
+    def takes(self, plan: ChangePlan) -> bool:
+        """See `ReadsTogether.takes`."""
+        return isinstance(self._engine, ReadsTogether) and self._engine.takes(plan)
+
+    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        """See `ReadsTogether.read_together`."""
+        assert isinstance(self._engine, ReadsTogether), "it takes no plan"
+        self._display.busy(f"reading versions {plans[0].version} to {plans[-1].version}")
+        found = await self._engine.read_together(plans)
+        self._display.rows_come()
+        return found
 
     async def _passed(
         self, plan: ChangePlan, work: str, batches: AsyncIterator[ChangeBatch]

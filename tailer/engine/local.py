@@ -11,11 +11,13 @@ processor. So one large file keeps all processors busy, and half as many files n
 All plans that run at a time share the threads, in the order in which they ask, and the memory that they may read ahead
 into. Where rows of the process take more, each plan reads only the batch that its consumer waits for. That one never
 waits for memory: a plan whose sink does not take rows cannot hold up the others.
+
+Small versions of a backlog are read by one call of a thread: to call it takes as long as to read a file of a few rows.
 """
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import aclosing, asynccontextmanager, closing, nullcontext, suppress
 from itertools import islice
 from typing import Final
 
@@ -24,6 +26,7 @@ from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
 
 from tailer.engine.background import background
+from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
@@ -80,8 +83,7 @@ class LocalEngine:
         """See `Engine.run`."""
         tasks = remaining(plan, after)
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
-        threads = self._threads[are_local]
-        limiter = self._limiters.setdefault(are_local, CapacityLimiter(threads))
+        threads, limiter = self._threads[are_local], self._limiter(are_local)
         chunks = [_TaskChunk(chunk, limiter, self._files, self.has_room) for chunk in _split(tasks)]
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
@@ -97,9 +99,22 @@ class LocalEngine:
             for chunk in chunks:
                 chunk.close()
 
+    def takes(self, plan: ChangePlan) -> bool:
+        """See `ReadsTogether.takes`. Fragments are not taken: pylance opens their dataset for each version."""
+        return all(task.fragment is None for task in plan.tasks[:1])
+
+    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        """See `ReadsTogether.read_together`."""
+        are_local = all(self._files.is_local(task.uri) for plan in plans[:1] for task in plan.tasks[:1])
+        return await to_thread.run_sync(_read_versions, plans, self._files, limiter=self._limiter(are_local))
+
     def has_room(self) -> bool:
         """Return whether rows may be held that no consumer waits for."""
         return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
+
+    def _limiter(self, are_local: bool) -> CapacityLimiter:
+        """Return what all plans share."""
+        return self._limiters.setdefault(are_local, CapacityLimiter(self._threads[are_local]))
 
     async def _ordered(
         self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, at_once: int
@@ -198,6 +213,25 @@ class _TaskChunk:
         with suppress(ValueError):
             self._batches.close()
         self._files.close()
+
+
+def _read_versions(plans: Sequence[ChangePlan], files: DataFiles) -> list[list[ChangeBatch]]:
+    """Read the first `plans`, up to one that cannot be read, or has more than is left of `READ_BYTES`."""
+    found: list[list[ChangeBatch]] = []
+    size = 0
+    with closing(files.in_turn((task.uri, needed_bytes(task)) for plan in plans for task in plan.tasks)) as in_turn:
+        for plan in plans:
+            batches: list[ChangeBatch] = []
+            try:
+                for batch in _execute_all([(task, -1) for task in plan.tasks], in_turn, use_threads=False):
+                    batches.append(batch)
+                    size += batch.size_bytes
+                    if size > READ_BYTES:
+                        return found
+            except TailerError:  # raised again where the version is due
+                return found
+            found.append(batches)
+    return found
 
 
 def _execute_all(tasks: _Tasks, files: Files, use_threads: bool) -> Generator[ChangeBatch, None, None]:

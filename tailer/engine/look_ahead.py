@@ -2,43 +2,49 @@
 
 A version often has one file, which one thread decodes, while another could read the next version's. So while a version
 is delivered, an engine begins to run the plan of the one after it: it is ahead by the reads that it has in flight for
-any plan. Small versions of Delta tables are not worth it. Those of Lance datasets are, because a dataset is opened for
-each. Nothing else changes: an error of the next version, in planning or reading, is raised where that version is due,
-after all rows before it.
+any plan. Small versions of Delta tables are not worth it: these are planned up to the first larger one, to be read and
+delivered together. Those of Lance datasets are worth it, because a dataset is opened for each. Nothing else changes: an
+error of the next version, in planning or reading, is raised where that version is due, after all rows before it.
 
 Only a backlog is looked at. A pipeline that waits for each version would ask for one that does not exist yet, which
 costs a request and delays the rows that are there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from anyio.abc import TaskGroup
 
-from tailer.engine.port import Engine
+from tailer.engine.port import Engine, ReadsTogether
 from tailer.engine.prefetch import PrefetchedBatches
+from tailer.errors import TailerError
 from tailer.plan import ChangePlan
 from tailer.table_log import TableLog
 
 __all__ = ["LookAhead"]
 
 _WORTH_BYTES: Final = 256 * 2**10  # of files: less is read in no time
+_TOGETHER_BYTES: Final = 2**20  # of files of versions that are delivered together
+_MOST_VERSIONS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The next plan; the same one shaped, with its rows, if these are being read. Or the error of planning it."""
+    """A plan; the same one shaped, with its rows, if these are being read. Or the error of planning it; or nothing."""
 
     plan: ChangePlan | None = None
     begun: tuple[ChangePlan, PrefetchedBatches] | None = None
     error: Exception | None = None
 
 
+_NOTHING: Final = _Planned()
+
+
 class LookAhead:
     """The plans of `table`, each shaped by `shape`, and the rows of the next one, read by `engine` in `group`.
 
-    Call `begin` after each `TableLog.seek`, then `next_plan` and `take` in turn.
+    Call `begin` after each `TableLog.seek`, then `next_plans` and, for a single plan, `take` in turn.
     """
 
     def __init__(
@@ -50,33 +56,72 @@ class LookAhead:
         self._group = group
         self._last: int | None = None
         self._is_backlog = False
-        self._next = _Planned()
+        self._due = _NOTHING
+        self._next = _NOTHING
 
     def begin(self, last: int | None) -> None:
         """Forget what is ahead: the table is at another version. `last`: the last one to plan; None: no end."""
-        if self._next.begun is not None:
-            self._next.begun[1].stop()
-        self._last, self._is_backlog, self._next = last, False, _Planned()
+        for planned in (self._due, self._next):
+            if planned.begun is not None:
+                planned.begun[1].stop()
+        self._last, self._is_backlog, self._due, self._next = last, False, _NOTHING, _NOTHING
 
-    async def next_plan(self) -> ChangePlan | None:
-        """Return the next plan, not shaped; None where there is none yet. Raises as `TableLog.next_plan`."""
+    async def next_plans(self) -> Sequence[ChangePlan]:
+        """Return the next plan, not shaped, or several that the engine reads together; none where there is none yet.
+
+        Several have one table id and one schema. Raises as `TableLog.next_plan`.
+        """
         if self._next.error is not None:
             raise self._next.error
-        if self._next.plan is not None:
-            return self._next.plan
+        self._due, self._next = self._next, _NOTHING
+        plan = self._due.plan or await self._next_plan()
+        if plan is None:
+            return ()
+        plans = [plan]
+        if self._is_backlog and self._due.begun is None and self._is_small(plan):
+            await self._add_small(plans)
+        return plans
+
+    async def _next_plan(self) -> ChangePlan | None:
         plan = await self._table.next_plan()
         self._is_backlog = self._is_backlog and plan is not None
         return plan
 
+    async def _add_small(self, plans: list[ChangePlan]) -> None:
+        """Add the next plans as long as they are small and like the first one. Keep the one that is not."""
+        size_bytes = plans[0].size_bytes
+        while len(plans) < _MOST_VERSIONS and size_bytes < _TOGETHER_BYTES and not self._is_last(plans[-1]):
+            try:
+                plan = await self._next_plan()
+            except Exception as error:  # noqa: BLE001 - raised where the version is due
+                self._next = _Planned(error=error)
+                return
+            if plan is None or not (_are_alike(plan, plans[0]) and self._is_small(plan)):
+                self._next = _Planned(plan)
+                return
+            plans.append(plan)
+            size_bytes += plan.size_bytes
+
+    def _is_small(self, plan: ChangePlan) -> bool:
+        """Return whether the engine reads the plan together with others."""
+        if _is_worth(plan) or not isinstance(self._engine, ReadsTogether):
+            return False
+        try:
+            return self._engine.takes(self._shape(plan))
+        except TailerError:  # raised again when it is shaped for its delivery
+            return False
+
+    def _is_last(self, plan: ChangePlan) -> bool:
+        return self._last is not None and plan.version >= self._last
+
     async def take(self, plan: ChangePlan) -> tuple[ChangePlan, PrefetchedBatches | None]:
         """Return `plan` shaped, and its rows if they are being read already. In a backlog, begin with the next one.
 
-        Raises as `shape`.
+        `plan`: the single one that `next_plans` returned. Raises as `shape`.
         """
-        shaped, rows = self._next.begun or (self._shape(plan), None)
-        is_last = self._last is not None and plan.version >= self._last
-        may_look = self._is_backlog and _is_worth(plan) and not is_last
-        self._next = await self._look() if may_look else _Planned()
+        shaped, rows = self._due.begun or (self._shape(plan), None)
+        if self._is_backlog and _is_worth(plan) and not self._is_last(plan) and self._next == _NOTHING:
+            self._next = await self._look()
         self._is_backlog = True  # until the table has no next plan
         return shaped, rows
 
@@ -86,12 +131,20 @@ class LookAhead:
         try:
             plan = await self._table.next_plan()
             if plan is None:
-                return _Planned()
+                return _NOTHING
             begun = self._shape(plan), PrefetchedBatches()
             self._group.start_soon(begun[1].drive, self._engine, begun[0], None)
             return _Planned(plan, begun)
         except Exception as error:  # noqa: BLE001 - raised where the version is due
             return _Planned(error=error) if plan is None else _Planned(plan)
+
+
+def _are_alike(plan: ChangePlan, first: ChangePlan) -> bool:
+    """Return whether all rows of both have the table id and the schema of `first`."""
+    schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in (*first.tasks, *plan.tasks)))}
+    others = (schema for schema in schemas.values() if schema is not first.schema)
+    same = all(schema.equals(first.schema, check_metadata=True) for schema in others)
+    return same and plan.table_id == first.table_id
 
 
 def _is_worth(plan: ChangePlan) -> bool:

@@ -4,14 +4,14 @@ An engine yields the batches of a plan in task order and, within a task, in row 
 concurrently. The error of a failed task is raised at its place in that order, after all earlier rows.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "ReadsTogether"]
 
 
 class Engine(Protocol):
@@ -28,5 +28,21 @@ class Engine(Protocol):
         """Yield the plan's batches in position order, starting with the first row after `after` (None: all rows).
 
         Iterating raises what `tailer.read.execute.execute` raises. Leaving the block stops running tasks.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """The optional side of an `Engine` that reads several small versions in one go."""
+
+    def takes(self, plan: ChangePlan) -> bool:
+        """Return whether it reads `plan` together with others: its rows are those of its tasks, not compared."""
+        ...
+
+    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        """Return all batches of each of the first `plans`, of which there is at least one, and which it `takes`.
+
+        Those left have too many rows, or the first of them cannot be read: `run` gives the rows and raises the error.
         """
         ...

@@ -120,6 +120,14 @@ class DataLoss:
             return undeliverable is not None
         return version >= undeliverable.version and (last is None or version <= last)
 
+    def end_before(self, version: int, last: int | None) -> int | None:
+        """Return the last version to plan from `version` on: not the undeliverable one. `last`: the one to end with."""
+        undeliverable = self._undeliverable
+        if undeliverable is None or undeliverable.version <= version:
+            return last
+        before = undeliverable.version - 1
+        return before if last is None else min(before, last)
+
     def note(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
         """Remember `error`, which stopped a session, unless another session would only fail in the same way."""
         version: int | None = getattr(error, "version", None)

@@ -197,7 +197,7 @@ class Pipeline:
             plan = self._policy.shape(plan)
             await session.record_start(plan)
             schema = plan.schema
-        session.begin(point.version, schema, last)
+        session.begin(point.version, schema, self._loss.end_before(point.version, last))
 
     def _is_empty(self, point: ResumePoint, last: int | None) -> bool:
         """Return whether `point`, where to start, is the version after the latest, up to which to deliver."""

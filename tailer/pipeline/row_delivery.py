@@ -112,7 +112,10 @@ class RowDelivery:
 
 
 class RowSession:
-    """A session of `delivery`. It delivers one version at a time, which `writer` joins into transactions."""
+    """A session of `delivery`. It delivers one version at a time, or small ones together.
+
+    `writer` joins them into transactions.
+    """
 
     def __init__(self, delivery: RowDelivery, writer: SinkWriter, resume: ResumePoint | None, ahead: LookAhead) -> None:
         self.sink = delivery.sink
@@ -150,14 +153,16 @@ class RowSession:
 
     async def plan(self) -> VersionRange | None:
         """See `Session.plan`."""
-        plan = await self._ahead.next_plan()
-        return None if plan is None else VersionRange.of([plan])
+        plans = await self._ahead.next_plans()
+        return VersionRange.of(plans) if plans else None
 
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
         """See `Session.deliver`."""
-        for each in versions.plans:
-            plan, ahead = await self._ahead.take(each)
-            await self._versions.version(self._writer, plan, after, ahead)
+        if len(versions.plans) > 1:
+            await self._versions.together(self._writer, [self._shape(plan) for plan in versions.plans])
+            return
+        plan, ahead = await self._ahead.take(versions.plans[0])
+        await self._versions.version(self._writer, plan, after, ahead)
 
     async def commit(self) -> None:
         """See `Session.commit`."""

@@ -15,12 +15,13 @@ from collections import Counter as Tally
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailer.engine.background import background
 from tailer.engine.port import Engine
 from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, prefetched
 from tailer.errors import CommitUnknown, SinkFenced
@@ -30,11 +31,13 @@ from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of
 from tailer.progress.recorded import Recorded
 from tailer.schema.changes import describe_changes
-from tailer.sink import Demands, Progress, Sink, SinkTransaction, write_together
+from tailer.sink import Demands, Progress, Sink, SinkTransaction, WritesTogether, write_together
 
 __all__ = ["Limits", "SinkWriter"]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _FEW_ROWS: Final = 1000
 # Change types of batches that have several: those that updates give come first.
@@ -146,6 +149,26 @@ class SinkWriter:
                 return
             yield found
 
+    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `work`, on which rows depend. If it takes long, the open transaction is committed."""
+        if self._limits.max_quiet_s is None:
+            return await work()
+        results: list[T] = []
+
+        async def run() -> None:
+            results.append(await work())
+            done.set()
+
+        done = anyio.Event()
+        async with background() as group:
+            group.start_soon(run)
+            with anyio.move_on_after(self._limits.max_quiet_s):
+                await done.wait()
+            if not results and self.may_commit:
+                await self.commit()
+            await done.wait()
+        return results[0]
+
     async def write(self, batches: Sequence[ChangeBatch], plan: ChangePlan) -> None:
         """Write consecutive batches of `plan`.
 
@@ -162,6 +185,42 @@ class SinkWriter:
             if self._is_due and self.may_commit:
                 await self.commit()
             batches = batches[count:]
+
+    async def write_versions(self, versions: Sequence[tuple[ChangePlan, Sequence[ChangeBatch]]]) -> int:
+        """Write and close the first of consecutive versions, with all their rows. Return how many.
+
+        There is at least one, and all have one table id and one schema. Several are written in one step if the sink can
+        take them, and no transaction ends at another place than if they came one by one.
+        """
+        plan = versions[0][0]
+        transaction = await self._turn_to(plan.schema, plan)
+        count = self._leading(versions) if isinstance(transaction, WritesTogether) else 1
+        batches = [batch for _, own in versions[:count] for batch in own]
+        if count == 1:
+            await self.write(batches, plan)
+            await self.close_version(plan)
+            return count
+        self._position = None
+        if batches:
+            await write_together(transaction, batches)
+        self._rows += sum(map(len, batches))
+        self._bytes += sum(batch.size_bytes for batch in batches)
+        self._kinds.update(_kinds_of(batches))
+        await self._close(versions[count - 1][0].version, count)
+        return count
+
+    def _leading(self, versions: Sequence[tuple[ChangePlan, Sequence[ChangeBatch]]]) -> int:
+        """Return how many of the versions come before one at which the open transaction is due; at least 1."""
+        if self._is_due:
+            return 1
+        rows, size_bytes, limits = self._rows, self._bytes, self._limits
+        most, most_bytes = limits.max_versions - self._versions - 1, min(limits.max_bytes, self._bytes + AHEAD_BYTES)
+        for count, (_, batches) in enumerate(versions):
+            rows += sum(map(len, batches))
+            size_bytes += sum(batch.size_bytes for batch in batches)
+            if count >= most or rows >= limits.max_rows or size_bytes >= most_bytes:
+                return max(count, 1)
+        return len(versions)
 
     def _fitting(self, batches: Sequence[ChangeBatch], schema: pa.Schema, plan: ChangePlan) -> int:
         """Add the batches to write in one step to the transaction's size. Return their number, at least 1."""
@@ -180,8 +239,12 @@ class SinkWriter:
     async def close_version(self, plan: ChangePlan) -> None:
         """Note that the plan's version is complete. Commit if the transaction is due."""
         await self._turn_to(plan.schema, plan)
-        self._position = Position.end(plan.version)
-        self._versions += 1
+        await self._close(plan.version, 1)
+
+    async def _close(self, version: int, count: int) -> None:
+        """Note that `count` versions up to `version` are complete. Commit if the transaction is due."""
+        self._position = Position.end(version)
+        self._versions += count
         if self._is_due:
             await self.commit()
 

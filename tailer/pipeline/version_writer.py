@@ -1,11 +1,12 @@
 """The rows of versions and snapshots, on their way from the engine to the sink writer."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import pyarrow as pa
 
-from tailer.engine.port import Engine
+from tailer.engine.port import Engine, ReadsTogether
 from tailer.engine.prefetch import PrefetchedBatches
 from tailer.errors import SchemaChanged
 from tailer.pipeline.policy import OnSchemaChange, Policy
@@ -57,6 +58,27 @@ class VersionWriter:
         self.check_schema(writer.schema, plan)
         await self._rows(writer, plan, after, ahead=ahead)
         await writer.close_version(plan)
+
+    async def together(self, writer: SinkWriter, plans: Sequence[ChangePlan]) -> None:
+        """Deliver and close versions that the engine reads together (`LookAhead.next_plans`); plans are shaped.
+
+        May end after any of them once `is_stopping` returns True.
+        """
+        self.check_schema(writer.schema, plans[0])
+        assert isinstance(self._engine, ReadsTogether), "plans are together because the engine takes them"
+        read = await writer.patiently(partial(self._engine.read_together, plans))
+        self._note_step()
+        if self._row_ids is not None:
+            for plan in plans[: len(read)]:
+                self._row_ids.note(plan)
+        done = 0
+        while done < len(plans) and not self._is_stopping():
+            if done < len(read):
+                done += await writer.write_versions(list(zip(plans[done:], read[done:], strict=False)))
+            else:
+                await self.version(writer, plans[done], None, None)
+                done += 1
+            self._note_step()
 
     async def snapshot(self, writer: SinkWriter, version: int, after: Position | None) -> bool:
         """Deliver all rows of `version` after `after`. Return False if it was stopped before the end."""

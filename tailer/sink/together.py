@@ -1,4 +1,5 @@
-"""Small batches, handed to a sink together: a version may have thousands of files with a row each.
+"""Small batches, handed to a sink together: a version may have thousands of files with a row each, and a backlog
+thousands of small versions.
 
 The rows of each file are a batch of their own. To encode and write each by itself costs far more than to read it.
 """
@@ -22,8 +23,7 @@ class WritesTogether(Protocol):
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
         """Take batches as `write` takes one after the other. Raises and is cancelled as `write`.
 
-        There are at least two. They follow each other, belong to one version and have one schema. Their tasks may
-        differ.
+        There are at least two. They follow each other and have one schema. Their versions and tasks may differ.
         """
         ...
 

@@ -80,8 +80,7 @@ async def looking(log: Log, engine: Engine, last: int | None = None) -> AsyncIte
 
 async def turn(ahead: LookAhead) -> PrefetchedBatches | None:
     """Take the next version; return its rows, if they are being read."""
-    found = await ahead.next_plan()
-    assert found is not None
+    (found,) = await ahead.next_plans()
     shaped, rows = await ahead.take(found)
     assert shaped == found
     return rows
@@ -108,7 +107,7 @@ async def test_after_a_wait_one_version_is_asked_for() -> None:
     async with looking(log, engine) as ahead:
         await turn(ahead)
         await turn(ahead)
-        assert await ahead.next_plan() is None
+        assert await ahead.next_plans() == ()
         asked = log.asked
         log.plans = [plan(2), plan(3)]
         assert await turn(ahead) is None
@@ -149,7 +148,7 @@ async def test_an_error_waits_for_its_turn() -> None:
         await turn(ahead)
         assert await turn(ahead) is None
         with pytest.raises(LogCorrupt) as found:
-            await ahead.next_plan()
+            await ahead.next_plans()
         assert found.value is lost
 
 

@@ -1,0 +1,323 @@
+"""Small versions of a backlog are read and written together, and all else is as if each came by itself.
+
+Random histories with damage are delivered twice: by an engine that takes one version at a time, and by ours. Both must
+make the same transactions with the same rows and events, and end with the same error.
+"""
+
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+
+import tailer.engine.local
+import tailer.engine.look_ahead
+from sinks.memory import MemorySink
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
+from tailer.errors import FileVacuumed, SinkUnavailable, TailerError
+from tailer.events import ChangeBatch, ControlEvent, Gap, SchemaChange
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.plan import ChangePlan, Position
+from tailer.sink import Demands, Progress, Sink
+from tests.support.streams import APP, Destination, Growing, become, pipeline
+from tests.unit.pipeline.test_many_small_files import Together, TogetherWhole
+
+pytestmark = pytest.mark.anyio
+
+SEEDS: Final = range(40)
+VERSIONS: Final = 60
+REPLACED: Final = "p/22222222-2222-3333-4444-555555555555"
+
+
+class Alone:
+    """An engine that takes one version at a time."""
+
+    def __init__(self, inside: Engine) -> None:
+        self.key = inside.key
+        self._inside = inside
+
+    def run(
+        self, plan: ChangePlan, after: Position | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
+        return self._inside.run(plan, after)
+
+
+@dataclass(slots=True)
+class Remembering(Destination):
+    """A destination that remembers what was in each transaction."""
+
+    contents: list[tuple[Progress, list[ChangeBatch | ControlEvent]]] = field(default_factory=list)
+
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
+        took_place = Destination.commit(self, token, items, progress)
+        if took_place:
+            self.contents.append((progress, items))
+        return took_place
+
+    def described(self) -> list[tuple[object, ...]]:
+        """Return the end of each transaction, and before it its rows and events."""
+        found: list[tuple[object, ...]] = []
+        for progress, items in self.contents:
+            found += [each for item in items for each in described(item)]
+            found.append((progress,))
+        return found
+
+
+def described(item: ChangeBatch | ControlEvent) -> list[tuple[object, ...]]:
+    """Return an item as plain values; when a gap was noticed is left out."""
+    match item:
+        case ChangeBatch():
+            rows = zip(item.row_index.to_pylist(), map(str, item.rows.to_pylist()), strict=True)
+            return [(item.table_id, item.version, item.task, *row) for row in rows]
+        case SchemaChange():
+            return [("schema", item.version, item.changes, str(item.after))]
+        case Gap():
+            return [("gap", item.first_version, item.version, item.reason, item.snapshot)]
+
+
+class History(Growing):
+    """A table with commits of many kinds; `damage` takes something away."""
+
+    def step(self, draw: random.Random) -> None:
+        """Commit something."""
+        match draw.choice(("rows",) * 12 + ("nothing", "column", "remove", "vector", "large", "replace", "pair")):
+            case "rows":
+                files = [range(start, start + draw.randint(0, 4)) for start in range(draw.randint(1, 3))]
+                self.insert(*files)
+            case "nothing":
+                self.commit({"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE"}})
+            case "column":
+                self.add_column(f"c{self.version}")
+            case "remove":
+                self.commit(*map(self.remove, self.insert_two()))
+            case "vector":
+                name = self.data(f"{self.version}-v.parquet", range(9))
+                self.commit(self.add(name))
+                marked = self.vector(self.version, [draw.randrange(9)])
+                self.commit(self.remove(name), self.add(name, marked))
+            case "large":
+                self.insert([draw.getrandbits(60) for _ in range(500)])
+            case "replace":
+                self.metadata = {**self.metadata, "id": REPLACED.removeprefix("p/")}
+                self.commit({"metaData": self.metadata})
+            case "pair":
+                old, new = self.insert_two()
+                self.commit(self.remove(old), self.add(self.data(f"{self.version}-n.parquet", range(3)), None))
+                self.commit(self.remove(new))
+
+    def insert_two(self) -> list[str]:
+        """Commit two files; return their names."""
+        version = self.insert(range(3), range(2))
+        return [f"{version}-{number}.parquet" for number in range(2)]
+
+    def damage(self, draw: random.Random) -> None:
+        """Take something away."""
+        version = draw.randint(1, self.version)
+        match draw.choice(("file", "file", "commit", "text", "nothing")):
+            case "file":
+                names = [action["add"]["path"] for action in self.actions(version) if "add" in action]
+                if names:
+                    (self.path / names[-1]).unlink(missing_ok=True)
+            case "commit":
+                self.commit_file(version).unlink()
+            case "text":
+                self.commit_file(version).write_text('{"add": {"path":')
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        """Return the actions of a commit."""
+        return [json.loads(line) for line in self.commit_file(version).read_text().splitlines()]
+
+
+async def outcome(table: Growing, sink: Sink, engine: Engine, **settings: Any) -> str:
+    """Deliver all there is; return the error."""
+    try:
+        with anyio.fail_after(60):
+            await pipeline(table, sink, until="latest", engine=engine, **settings).run()
+    except TailerError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def engines(rules: PairingRules | None) -> tuple[Engine, Engine]:
+    """Return an engine that takes one version at a time, and ours."""
+    alone, ours = LocalEngine(2), LocalEngine(2)
+    if rules is None:
+        return Alone(alone), ours
+    return Alone(ChangelogEngine(alone, rules)), ChangelogEngine(ours, rules)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_random_histories(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    table = History(tmp_path / "table")
+    while table.version < VERSIONS:
+        table.step(draw)
+    if draw.random() < 0.6:
+        table.damage(draw)
+    monkeypatch.setattr(tailer.engine.look_ahead, "_WORTH_BYTES", 4000)
+    divided = draw.random() < 0.3
+    if divided:
+        monkeypatch.setattr(tailer.engine.local, "READ_BYTES", draw.choice((100, 1000)))
+    limits = draw.choice(
+        ({}, {"max_versions": draw.randint(1, 9)}, {"max_rows": draw.randint(1, 40)}, {"max_bytes": 900})
+    )
+    loss = draw.choice((OnDataLoss.FAIL, OnDataLoss.FAIL, OnDataLoss.SKIP, OnDataLoss.RESNAPSHOT))
+    change = draw.choice((OnSchemaChange.EVOLVE, OnSchemaChange.EVOLVE, OnSchemaChange.FAIL))
+    columns = draw.choice(((), (), ("id",)))
+    settings = {**limits, "policy": Policy(columns, on_data_loss=loss, on_schema_change=change)}
+    rules = draw.choice((None, PairingRules(), PairingRules(compute_updates=True, key=("id",))))
+    make = draw.choice((Together, TogetherWhole))
+    alone, together = Remembering(), Remembering()
+    one, ours = engines(rules)
+    expected = await outcome(table, make(alone), one, **settings)
+    sink = make(together)
+    assert await outcome(table, sink, ours, **settings) == expected
+    assert together.described() == alone.described()
+    if not (expected or limits or divided):
+        assert max(len({batch.version for batch in group}) for group in sink.taken) > 1
+
+
+async def deliver(table: Growing, sink: Sink, **settings: Any) -> None:
+    with anyio.fail_after(60):
+        await pipeline(table, sink, until="latest", **settings).run()
+
+
+def small(path: Path, versions: int = 30) -> Growing:
+    """Make a table of versions with a row each."""
+    table = Growing(path)
+    for version in range(1, versions + 1):
+        table.insert([version])
+    return table
+
+
+async def test_a_backlog_is_written_in_few_steps(tmp_path: Path) -> None:
+    table, destination = small(tmp_path / "table"), Destination()
+    sink = Together(destination)
+    await deliver(table, sink)
+    assert destination.delivered() == table.rows()
+    assert [len(group) for group in sink.taken] == [30], "version 0 has no rows, and may have been all there is"
+
+
+async def test_nothing_is_held_back_while_following(tmp_path: Path) -> None:
+    """Each version is committed when it is there, also if others came before."""
+    table, destination = small(tmp_path / "table"), Destination()
+    following = pipeline(table, Together(destination), max_seconds=3600.0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(following.run)
+        for _ in range(3):
+            await become(lambda: destination.delivered() == table.rows())
+            table.insert([table.version])
+            table.insert([table.version])
+        await become(lambda: destination.delivered() == table.rows())
+        following.stop()
+
+
+async def test_it_continues_after_any_row(tmp_path: Path) -> None:
+    table = small(tmp_path / "table", 6)
+    for version in range(7):
+        destination = Destination()
+        sink = Together(destination)
+        await sink.reset(Progress(APP, Position.end(version)))
+        await deliver(table, sink)
+        assert destination.delivered() == table.rows(version + 1)
+
+
+class Stopping(Together):
+    """A sink that stops its pipeline at the end of the first transaction after two steps."""
+
+    stop: Any = None
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: Any) -> AsyncIterator[Any]:
+        async with super().begin(app_id, schema) as transaction:
+            yield transaction
+            if len(self.taken) > 2:
+                self.stop()
+
+
+async def test_a_stop_ends_after_a_step(tmp_path: Path) -> None:
+    table, destination = small(tmp_path / "table", 40), Destination()
+    sink = Stopping(destination)
+    following = pipeline(table, sink, max_versions=8)
+    sink.stop = following.stop
+    with anyio.fail_after(60):
+        await following.run()
+    assert destination.ends() == [7, 15]
+    assert destination.delivered() == table.rows(0, 15)
+
+
+async def test_a_lost_file_is_found_again_alone(tmp_path: Path) -> None:
+    """The error names the version, all before it are committed, and none after it."""
+    table, destination = small(tmp_path / "table"), Destination()
+    (table.path / "17-0.parquet").unlink()
+    with pytest.raises(FileVacuumed) as found:
+        await deliver(table, TogetherWhole(destination))
+    assert found.value.version == 17
+    assert destination.delivered() == table.rows(0, 16)
+
+
+async def test_rows_that_the_sink_took_before_an_error_come_again(tmp_path: Path) -> None:
+    table, destination = small(tmp_path / "table"), Destination()
+    sink = Failing(destination)
+    await deliver(table, sink)
+    assert sink.failed
+    assert destination.delivered() == table.rows()
+
+
+class Failing(Together):
+    """A sink of which the first step with several versions fails at its end."""
+
+    failed = False
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: Any) -> AsyncIterator[Any]:
+        async with super().begin(app_id, schema) as transaction:
+            yield FailingTransaction(transaction, self)
+
+
+class FailingTransaction:
+    def __init__(self, inside: Any, sink: Failing) -> None:
+        self._inside, self._sink = inside, sink
+        self.write, self.announce, self.commit = inside.write, inside.announce, inside.commit
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        await self._inside.write_all(batches)
+        if len(batches) > 1 and not self._sink.failed:
+            self._sink.failed = True
+            raise SinkUnavailable("memory", "it failed")
+
+
+class Impatient(MemorySink):
+    """A sink with a very short limit for idle transactions."""
+
+    demands: Final = Demands(max_quiet_s=0.05)  # type: ignore[misc]
+
+
+class Slow(LocalEngine):
+    """An engine that reads together only when it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = anyio.Event()
+
+    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        await self.may.wait()
+        return await super().read_together(plans)
+
+
+async def test_what_is_there_is_committed_while_the_rest_is_read(tmp_path: Path) -> None:
+    table, destination, engine = small(tmp_path / "table"), Destination(), Slow()
+    following = pipeline(table, Impatient("memory", destination), until="latest", engine=engine)
+    async with anyio.create_task_group() as group:
+        group.start_soon(following.run)
+        await become(lambda: destination.ends() == [0])
+        engine.may.set()
+    assert destination.delivered() == table.rows()
