@@ -13,6 +13,9 @@ GOLDEN ?= ../shared/golden
 
 # uv brings certificates of its own; a machine behind a proxy keeps the right ones where pip and curl look.
 export UV_SYSTEM_CERTS := 1
+# Tests start thousands of processes: without compiled files, each would spend most of a second compiling its imports.
+export UV_COMPILE_BYTECODE := 1
+unexport PYTHONDONTWRITEBYTECODE
 export LAKE_TAILER_JARS := $(or $(shell $(PYTHON) tests/jars/where.py delta 2>/dev/null),no-jars)
 export LAKE_TAILER_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.py kafka 2>/dev/null),no-kafka-jars)
 export LAKE_TAILER_CONNECT_JARS := $(or $(shell $(PYTHON) tests/jars/where.py connect 2>/dev/null),no-connect-jars)
