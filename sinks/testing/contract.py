@@ -108,18 +108,19 @@ class SinkTests(AnnouncementTests, ProgressTests, SnapshotTests):
         await self.assert_delivered(*shuffled)
 
     async def test_small_batches_may_come_together(self) -> None:
+        """Of many files, and of several versions."""
         first = [numbered(1, rows=1 + task % 3, task=task) for task in range(40)]
-        second = [numbered(2, rows=1, first_row=7), numbered(2, rows=2, first_row=9), numbered(2, task=3)]
+        second = [numbered(2, rows=1, first_row=7), numbered(2, rows=2, first_row=9), numbered(3, task=3), numbered(6)]
         async with self.opened() as sink:
             async with sink.begin(APP, SCHEMA) as transaction:
                 await write_together(transaction, first[:2])
                 await transaction.write(first[2])
                 await write_together(transaction, first[3:])
                 await write_together(transaction, second)
-                await transaction.commit(up_to(APP, 2))
-            await deliver(sink, numbered(3))
-        await self.assert_progress(up_to(APP, 3))
-        await self.assert_delivered(*first, *second, numbered(3))
+                await transaction.commit(up_to(APP, 6))
+            await deliver(sink, numbered(7))
+        await self.assert_progress(up_to(APP, 7))
+        await self.assert_delivered(*first, *second, numbered(7))
 
     async def test_an_empty_batch_is_nothing(self) -> None:
         async with self.opened() as sink:

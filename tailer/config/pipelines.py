@@ -19,8 +19,8 @@ from tailer.config.tables import TableFormat, open_table
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start

@@ -26,7 +26,6 @@ from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
 
 from tailer.engine.background import background
-from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
@@ -101,11 +100,11 @@ class LocalEngine:
 
     def takes(self, plan: ChangePlan) -> bool:
         """See `ReadsTogether.takes`. Fragments are not taken: pylance opens their dataset for each version."""
-        return all(task.fragment is None for task in plan.tasks[:1])
+        return self.has_room() and all(task.fragment is None for task in plan.tasks[:1])
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         """See `ReadsTogether.read_together`."""
-        are_local = all(self._files.is_local(task.uri) for plan in plans[:1] for task in plan.tasks[:1])
+        are_local = all(self._files.is_local(task.uri) for plan in plans for task in plan.tasks)
         return await to_thread.run_sync(_read_versions, plans, self._files, limiter=self._limiter(are_local))
 
     def has_room(self) -> bool:
@@ -228,7 +227,7 @@ def _read_versions(plans: Sequence[ChangePlan], files: DataFiles) -> list[list[C
                     size += batch.size_bytes
                     if size > READ_BYTES:
                         return found
-            except TailerError:  # raised again where the version is due
+            except Exception:  # noqa: BLE001 - raised again where the version is due
                 return found
             found.append(batches)
     return found

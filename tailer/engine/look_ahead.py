@@ -7,9 +7,11 @@ delivered together. Those of Lance datasets are worth it, because a dataset is o
 error of the next version, in planning or reading, is raised where that version is due, after all rows before it.
 
 Only a backlog is looked at. A pipeline that waits for each version would ask for one that does not exist yet, which
-costs a request and delays the rows that are there.
+costs a request and delays the rows that are there. Of versions that arrive together, the last ones wait for one such
+request.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,8 +27,11 @@ from tailer.table_log import TableLog
 __all__ = ["LookAhead"]
 
 _WORTH_BYTES: Final = 256 * 2**10  # of files: less is read in no time
-_TOGETHER_BYTES: Final = 2**20  # of files of versions that are delivered together
+# Of versions that are delivered together. Each takes a while to open, and nothing is delivered meanwhile.
+_MOST_BYTES: Final = 2**20  # of files
+_MOST_FILES: Final = 128
 _MOST_VERSIONS: Final = 128
+_MOST_S: Final = 0.05  # of planning
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +79,24 @@ class LookAhead:
         if self._next.error is not None:
             raise self._next.error
         self._due, self._next = self._next, _NOTHING
-        plan = self._due.plan or await self._next_plan()
+        plan = self._due.plan or await self._table.next_plan()
         if plan is None:
+            self._is_backlog = False
             return ()
         plans = [plan]
         if self._is_backlog and self._due.begun is None and self._is_small(plan):
             await self._add_small(plans)
         return plans
 
-    async def _next_plan(self) -> ChangePlan | None:
-        plan = await self._table.next_plan()
-        self._is_backlog = self._is_backlog and plan is not None
-        return plan
-
     async def _add_small(self, plans: list[ChangePlan]) -> None:
         """Add the next plans as long as they are small and like the first one. Keep the one that is not."""
-        size_bytes = plans[0].size_bytes
-        while len(plans) < _MOST_VERSIONS and size_bytes < _TOGETHER_BYTES and not self._is_last(plans[-1]):
+        end_s = time.monotonic() + _MOST_S
+        size_bytes, files = plans[0].size_bytes, len(plans[0].tasks)
+        while len(plans) < _MOST_VERSIONS and not self._is_last(plans[-1]):
+            if size_bytes >= _MOST_BYTES or files >= _MOST_FILES or time.monotonic() >= end_s:
+                return
             try:
-                plan = await self._next_plan()
+                plan = await self._table.next_plan()
             except Exception as error:  # noqa: BLE001 - raised where the version is due
                 self._next = _Planned(error=error)
                 return
@@ -100,7 +104,7 @@ class LookAhead:
                 self._next = _Planned(plan)
                 return
             plans.append(plan)
-            size_bytes += plan.size_bytes
+            size_bytes, files = size_bytes + plan.size_bytes, files + len(plan.tasks)
 
     def _is_small(self, plan: ChangePlan) -> bool:
         """Return whether the engine reads the plan together with others."""
@@ -132,6 +136,8 @@ class LookAhead:
             plan = await self._table.next_plan()
             if plan is None:
                 return _NOTHING
+            if self._is_small(plan):
+                return _Planned(plan)
             begun = self._shape(plan), PrefetchedBatches()
             self._group.start_soon(begun[1].drive, self._engine, begun[0], None)
             return _Planned(plan, begun)

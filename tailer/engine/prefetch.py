@@ -5,21 +5,23 @@ consumer by at most one batch, or by several small ones, which the consumer gets
 of many small files would cost more than to read it, and so would to encode and write it alone.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
-from anyio import CancelScope, Event, lowlevel
+from anyio import CancelScope, Event, lowlevel, move_on_after
 
 from tailer.engine.background import background
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 
-__all__ = ["AHEAD_BYTES", "PrefetchedBatches", "prefetched"]
+__all__ = ["AHEAD_BYTES", "PrefetchedBatches", "patiently", "prefetched"]
 
 AHEAD_BYTES: Final = 2**18
 _AHEAD_BATCHES: Final = 64
+
+T = TypeVar("T")
 
 
 class PrefetchedBatches:
@@ -78,3 +80,28 @@ async def prefetched(engine: Engine, plan: ChangePlan, after: Position | None) -
         batches = PrefetchedBatches()
         group.start_soon(batches.drive, engine, plan, after)
         yield batches
+
+
+async def patiently(work: Callable[[], Awaitable[T]], quiet_s: float, on_quiet: Callable[[], Awaitable[None]]) -> T:
+    """Return the result of `work`. If that takes longer than `quiet_s`, call `on_quiet` meanwhile."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            results.append(await work())
+        except Exception as error:  # noqa: BLE001 - raised below, unchanged
+            errors.append(error)
+        done.set()
+
+    done = Event()
+    async with background() as group:
+        group.start_soon(run)
+        with move_on_after(quiet_s):
+            await done.wait()
+        if not done.is_set():
+            await on_quiet()
+        await done.wait()
+    for error in errors:
+        raise error
+    return results[0]

@@ -121,7 +121,7 @@ class DataLoss:
         return version >= undeliverable.version and (last is None or version <= last)
 
     def end_before(self, version: int, last: int | None) -> int | None:
-        """Return the last version to plan from `version` on: not the undeliverable one. `last`: the one to end with."""
+        """Return the last version to plan from `version` on: the one before the undeliverable one, or `last`."""
         undeliverable = self._undeliverable
         if undeliverable is None or undeliverable.version <= version:
             return last

@@ -1,14 +1,21 @@
 """Policies of a pipeline: which columns to deliver, and how to react to schema changes and data loss."""
 
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import pyarrow as pa
 
-from tailer.plan import ChangePlan, add_row_ids, select_columns
+from tailer.events import ROW_COMMIT_VERSION, ROW_ID
+from tailer.plan import ChangePlan, Regime, add_row_ids, select_columns
 from tailer.schema.variant_paths import with_paths
 
-__all__ = ["OnDataLoss", "OnSchemaChange", "Policy"]
+__all__ = ["OnDataLoss", "OnSchemaChange", "Policy", "RowIdReport"]
+
+_UNTRACKED: Final = "the table does not track rows there (it does with delta.enableRowTracking = true)"
+
+_log = logging.getLogger(__name__)
 
 
 class OnSchemaChange(StrEnum):
@@ -51,3 +58,21 @@ class Policy:
             return None
         schema = select_columns(with_paths(schema, self.columns), self.columns) if self.columns else schema
         return add_row_ids(schema) if self.row_ids else schema
+
+
+class RowIdReport:
+    """Warnings of the pipeline `name` about versions without row ids, one for each reason: nulls are announced."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._given: set[str] = set()
+
+    def note(self, plan: ChangePlan) -> None:
+        """Check `plan`, which is about to be delivered with row ids."""
+        if all(task.tracking is not None for task in plan.tasks):
+            return
+        reason = "the rows of change files have none" if plan.regime is Regime.CDC else _UNTRACKED
+        if reason not in self._given:
+            self._given.add(reason)
+            message = "%s: from version %d on rows may have null as %s and %s: %s"
+            _log.warning(message, self._name, plan.version, ROW_ID, ROW_COMMIT_VERSION, reason)

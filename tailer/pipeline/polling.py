@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from tailer.pipeline.sink_writer import Limits
+from tailer.pipeline.limits import Limits
 from tailer.stores.wakeup import Wake
 
 __all__ = ["Polling"]

@@ -22,12 +22,13 @@ from tailer.engine.port import Engine
 from tailer.errors import ChangeError, ConfigError, LogError, SinkRejected, StorageError, TailerError
 from tailer.events import Gap
 from tailer.pipeline.delivery import ResumePoint, VersionRange
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
-from tailer.pipeline.sink_writer import Limits, SinkWriter
+from tailer.pipeline.sink_writer import SinkWriter
 from tailer.pipeline.status import PipelineStatus
 from tailer.pipeline.version_writer import VersionWriter
 from tailer.plan import ChangePlan, Position

@@ -10,71 +10,32 @@ at this version or later was written by another instance.
 """
 
 import logging
-import time
-from collections import Counter as Tally
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import anyio
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tailer.engine.background import background
 from tailer.engine.port import Engine
-from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, prefetched
+from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, patiently, prefetched
 from tailer.errors import CommitUnknown, SinkFenced
-from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
+from tailer.events import ChangeBatch, Gap, SchemaChange
+from tailer.pipeline.limits import Limits, TransactionSize
 from tailer.pipeline.status import Committed
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of
 from tailer.progress.recorded import Recorded
 from tailer.schema.changes import describe_changes
-from tailer.sink import Demands, Progress, Sink, SinkTransaction, WritesTogether, write_together
+from tailer.sink import Progress, Sink, SinkTransaction, WritesTogether, write_together
 
-__all__ = ["Limits", "SinkWriter"]
+__all__ = ["SinkWriter"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FEW_ROWS: Final = 1000
-# Change types of batches that have several: those that updates give come first.
-_BY_FREQUENCY: Final = (ChangeType.UPDATE_POSTIMAGE, ChangeType.UPDATE_PREIMAGE, ChangeType.INSERT, ChangeType.DELETE)
 _MANY_TASKS: Final = 16  # for fewer, to look for batches that come together costs more than it gains
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The size of one sink transaction, and how long to wait.
-
-    A transaction is closed when it reaches `max_versions`, `max_rows`, `max_bytes` (of Arrow memory) or `max_seconds`.
-    `poll_interval_s`: how often to look for a new version without a notification; on a store that cannot notify, the
-    shortest wait, with `idle_poll_interval_s` as the longest (None: the same), and with at most `max_polls_per_hour`
-    (None: no limit). `notified_poll_interval_s`: the longest wait on a store that notifies (None: as on others).
-    `commit_deadline_s`: after how long the outcome of a commit counts as unknown. `retry_for_s`: how long to retry
-    without success before giving up.
-    `max_quiet_s`: how long to wait for rows before the open transaction is committed; None: no limit.
-    """
-
-    max_versions: int = 1000
-    max_rows: int = 1_000_000
-    max_bytes: int = 256 * 2**20
-    max_seconds: float = 5.0
-    poll_interval_s: float = 1.0
-    idle_poll_interval_s: float | None = None
-    max_polls_per_hour: int | None = None
-    notified_poll_interval_s: float | None = None
-    commit_deadline_s: float = 120.0
-    retry_for_s: float = 600.0
-    max_quiet_s: float | None = None
-
-    def within(self, demands: Demands) -> "Limits":
-        """Return these limits, or lower ones if the sink demands them."""
-        rows, size = demands.max_rows or self.max_rows, demands.max_bytes or self.max_bytes
-        max_rows, max_bytes = min(rows, self.max_rows), min(size, self.max_bytes)
-        return replace(self, max_rows=max_rows, max_bytes=max_bytes, max_quiet_s=demands.max_quiet_s)
 
 
 class SinkWriter:
@@ -104,9 +65,7 @@ class SinkWriter:
         self._stack = AsyncExitStack()
         self._transaction: SinkTransaction | None = None
         self._position: Position | None = None
-        self._first = self._versions = self._rows = self._bytes = 0
-        self._kinds: Tally[str] = Tally()
-        self._since = 0.0
+        self._held = TransactionSize(limits, 0)
         self.schema: pa.Schema | None = None
 
     async def __aenter__(self) -> "SinkWriter":
@@ -142,8 +101,7 @@ class SinkWriter:
             with anyio.move_on_after(self._limits.max_quiet_s) as waiting:
                 found = await arrivals.take()
             if waiting.cancelled_caught:
-                if self.may_commit:
-                    await self.commit()
+                await self._commit_if_possible()
                 found = await arrivals.take()
             if not found:
                 return
@@ -153,21 +111,11 @@ class SinkWriter:
         """Return the result of `work`, on which rows depend. If it takes long, the open transaction is committed."""
         if self._limits.max_quiet_s is None:
             return await work()
-        results: list[T] = []
+        return await patiently(work, self._limits.max_quiet_s, self._commit_if_possible)
 
-        async def run() -> None:
-            results.append(await work())
-            done.set()
-
-        done = anyio.Event()
-        async with background() as group:
-            group.start_soon(run)
-            with anyio.move_on_after(self._limits.max_quiet_s):
-                await done.wait()
-            if not results and self.may_commit:
-                await self.commit()
-            await done.wait()
-        return results[0]
+    async def _commit_if_possible(self) -> None:
+        if self.may_commit:
+            await self.commit()
 
     async def write(self, batches: Sequence[ChangeBatch], plan: ChangePlan) -> None:
         """Write consecutive batches of `plan`.
@@ -180,9 +128,9 @@ class SinkWriter:
             count = self._fitting(batches, schema, plan)
             self._position = None  # while the sink may have a part of the rows, nothing can be committed
             await write_together(transaction, batches[:count])
-            self._kinds.update(_kinds_of(batches[:count]))
+            self._held.count_kinds(batches[:count])
             self._position = _end_of(batches[count - 1])
-            if self._is_due and self.may_commit:
+            if self._held.is_due and self.may_commit:
                 await self.commit()
             batches = batches[count:]
 
@@ -194,33 +142,20 @@ class SinkWriter:
         """
         plan = versions[0][0]
         transaction = await self._turn_to(plan.schema, plan)
-        count = self._leading(versions) if isinstance(transaction, WritesTogether) else 1
+        count = self._held.leading(versions) if isinstance(transaction, WritesTogether) else 1
         batches = [batch for _, own in versions[:count] for batch in own]
         if count == 1:
             await self.write(batches, plan)
             await self.close_version(plan)
             return count
         self._position = None
+        self._held.versions += count  # if one is refused, the others are aborted with it
         if batches:
             await write_together(transaction, batches)
-        self._rows += sum(map(len, batches))
-        self._bytes += sum(batch.size_bytes for batch in batches)
-        self._kinds.update(_kinds_of(batches))
-        await self._close(versions[count - 1][0].version, count)
+        self._held.add(batches)
+        self._held.count_kinds(batches)
+        await self._reached(versions[count - 1][0].version)
         return count
-
-    def _leading(self, versions: Sequence[tuple[ChangePlan, Sequence[ChangeBatch]]]) -> int:
-        """Return how many of the versions come before one at which the open transaction is due; at least 1."""
-        if self._is_due:
-            return 1
-        rows, size_bytes, limits = self._rows, self._bytes, self._limits
-        most, most_bytes = limits.max_versions - self._versions - 1, min(limits.max_bytes, self._bytes + AHEAD_BYTES)
-        for count, (_, batches) in enumerate(versions):
-            rows += sum(map(len, batches))
-            size_bytes += sum(batch.size_bytes for batch in batches)
-            if count >= most or rows >= limits.max_rows or size_bytes >= most_bytes:
-                return max(count, 1)
-        return len(versions)
 
     def _fitting(self, batches: Sequence[ChangeBatch], schema: pa.Schema, plan: ChangePlan) -> int:
         """Add the batches to write in one step to the transaction's size. Return their number, at least 1."""
@@ -229,23 +164,22 @@ class SinkWriter:
             size = batch.size_bytes
             total += size
             if count > 0:
-                ends = self._is_due and self._stores(_end_of(batches[count - 1]))
+                ends = self._held.is_due and self._stores(_end_of(batches[count - 1]))
                 if ends or total > AHEAD_BYTES or _schema_of(batch, plan) is not schema:
                     return count
-            self._rows += len(batch)
-            self._bytes += size
+            self._held.add([batch])
         return len(batches)
 
     async def close_version(self, plan: ChangePlan) -> None:
         """Note that the plan's version is complete. Commit if the transaction is due."""
         await self._turn_to(plan.schema, plan)
-        await self._close(plan.version, 1)
+        self._held.versions += 1
+        await self._reached(plan.version)
 
-    async def _close(self, version: int, count: int) -> None:
-        """Note that `count` versions up to `version` are complete. Commit if the transaction is due."""
+    async def _reached(self, version: int) -> None:
+        """Note that all versions up to `version` are complete. Commit if the transaction is due."""
         self._position = Position.end(version)
-        self._versions += count
-        if self._is_due:
+        if self._held.is_due:
             await self.commit()
 
     async def skip(self, gap: Gap, schema: pa.Schema, *, at_once: bool) -> None:
@@ -265,7 +199,7 @@ class SinkWriter:
         """Commit what can be committed before an error ends the session. Return False if whole versions are aborted."""
         if self.may_commit:
             await self.commit()
-        return self._transaction is None or self._versions == 0
+        return self._transaction is None or self._held.versions == 0
 
     async def commit(self) -> None:
         """Commit the open transaction with its progress. Not cancelled once begun; a late outcome counts as unknown."""
@@ -281,17 +215,17 @@ class SinkWriter:
             raise CommitUnknown(self._sink.name, reason) from error
         self._transaction = None
         self._delivered = self._position
-        seconds = time.monotonic() - self._since
-        self._committed(Committed(self._position, self._kinds, self._bytes, seconds, self._first))
+        held = self._held
+        self._committed(Committed(self._position, held.kinds, held.size_bytes, held.age_s, held.first))
         await self._stack.aclose()
-        _log.debug("%s: delivered up to version %d (%d rows)", self._name, self._position.version, self._rows)
+        _log.debug("%s: delivered up to version %d (%d rows)", self._name, self._position.version, held.rows)
         self._position = None
 
     @property
     def holds_versions(self) -> bool:
         """Return whether the open transaction holds whole versions, which would be aborted with it."""
         given_up = not isinstance(self._sink, Recorded)
-        return given_up and self._transaction is not None and self._versions > 0
+        return given_up and self._transaction is not None and self._held.versions > 0
 
     @property
     def may_commit(self) -> bool:
@@ -301,16 +235,6 @@ class SinkWriter:
     def _stores(self, at: Position) -> bool:
         sink = self._sink
         return at.closes_version or (sink.splits_snapshots if at.in_snapshot else sink.splits_versions)
-
-    @property
-    def _is_due(self) -> bool:
-        """Return whether the transaction has reached a limit of size or age."""
-        return (
-            self._versions >= self._limits.max_versions
-            or self._rows >= self._limits.max_rows
-            or self._bytes >= self._limits.max_bytes
-            or time.monotonic() - self._since >= self._limits.max_seconds
-        )
 
     async def _turn_to(self, schema: pa.Schema, plan: ChangePlan) -> SinkTransaction:
         """Return the transaction for rows of `schema`, which is announced to the sink if it is new."""
@@ -337,10 +261,7 @@ class SinkWriter:
                 await self._take_over(app_id, version, schema)
             self.table_id = table_id
         if self._transaction is None:
-            self._versions = self._rows = self._bytes = 0
-            self._first = version
-            self._kinds = Tally()
-            self._since = time.monotonic()
+            self._held = TransactionSize(self._limits, version)
             begun = self._sink.begin(app_id, output_schema(schema))
             self._transaction = await self._stack.enter_async_context(begun)
         return self._transaction
@@ -370,22 +291,3 @@ def _schema_of(batch: ChangeBatch, plan: ChangePlan) -> pa.Schema:
 
 def _end_of(batch: ChangeBatch) -> Position:
     return Position(batch.version, batch.task, batch.last_row)
-
-
-def _kinds_of(batches: Sequence[ChangeBatch]) -> Tally[str]:
-    """Count the rows of each change type."""
-    found: Tally[str] = Tally()
-    for batch in batches:
-        found.update(_counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)})
-    return found
-
-
-def _counts(types: pa.Array) -> dict[str, int]:
-    found, left = {}, len(types)
-    # To look for one text takes a tenth of the time of finding out which there are.
-    for kind in _BY_FREQUENCY if left > _FEW_ROWS else ():
-        found[kind.value] = int(pc.equal(types, pa.scalar(kind.value)).true_count)
-        left -= found[kind.value]
-        if left == 0:
-            return found
-    return {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(types)}

@@ -9,8 +9,7 @@ import pyarrow as pa
 from tailer.engine.port import Engine, ReadsTogether
 from tailer.engine.prefetch import PrefetchedBatches
 from tailer.errors import SchemaChanged
-from tailer.pipeline.policy import OnSchemaChange, Policy
-from tailer.pipeline.row_ids import RowIdReport
+from tailer.pipeline.policy import OnSchemaChange, Policy, RowIdReport
 from tailer.pipeline.sink_writer import SinkWriter
 from tailer.plan import TASKS, ChangePlan, Position
 from tailer.schema.changes import describe_changes

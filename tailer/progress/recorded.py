@@ -7,7 +7,15 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import AtLeastOnceSink, Demands, Progress, ProgressStore, SinkTransaction, write_together
+from tailer.sink import (
+    AtLeastOnceSink,
+    Demands,
+    Progress,
+    ProgressStore,
+    SinkTransaction,
+    WritesTogether,
+    write_together,
+)
 
 __all__ = ["Recorded"]
 
@@ -45,7 +53,8 @@ class Recorded:
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
         """Begin a transaction in name only: rows are handed over at once."""
-        yield _RecordedTransaction(self._sink, self._store)
+        together = isinstance(self._sink, WritesTogether)
+        yield (_TogetherTransaction if together else _RecordedTransaction)(self._sink, self._store)
 
     async def aclose(self) -> None:
         """Close sink and store."""
@@ -63,12 +72,14 @@ class _RecordedTransaction:
     async def write(self, batch: ChangeBatch) -> None:
         await self._sink.write(batch)
 
-    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        await write_together(self._sink, batches)
-
     async def announce(self, event: ControlEvent) -> None:
         await self._sink.announce(event)
 
     async def commit(self, progress: Progress) -> None:
         await self._sink.flush()
         await self._store.record(progress)
+
+
+class _TogetherTransaction(_RecordedTransaction):
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        await write_together(self._sink, batches)

@@ -26,12 +26,12 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.engine.background import background
 from tailer.errors import ConfigError, Retry, TailerError
 from tailer.pipeline.delivery import ResumePoint, VersionRange
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position
 from tailer.shards.resharding import Layout, layout_id

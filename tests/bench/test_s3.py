@@ -24,8 +24,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.plan import ChangePlan
 from tailer.start import Start
 from tailer.stores.s3 import S3Options

@@ -34,8 +34,8 @@ from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkFenced
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake

@@ -17,9 +17,9 @@ from tailer.config.tables import open_files, open_table
 from tailer.delta.log.quiet import CHECK_S, QuietLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError, VersionGone
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.start import Start
 from tailer.stores.s3 import S3Options
 from tailer.stores.shared import SharedLogs

@@ -19,8 +19,8 @@ from sinks.delta.sink import DeltaSink
 from sinks.files.sink import FilesSink
 from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import METRICS, PipelineStatus
 from tailer.sink import Sink
 from tailer.start import Start

@@ -17,8 +17,8 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.tables import open_table
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, LogCorrupt, LogRewritten, TableReplaced
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.sink import table_of
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake

@@ -21,9 +21,9 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, SinkUnavailable, VersionGone
 from tailer.events import Gap
 from tailer.lance.table import dataset_id
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
 from tailer.start import Start

@@ -34,9 +34,9 @@ from tailer.errors import (
 )
 from tailer.events import Gap
 from tailer.lance.table import dataset_id
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.plan import ChangePlan
 from tailer.read import fragments
 from tailer.start import Start

@@ -29,8 +29,8 @@ from tailer.config.sink_kinds import configure_sink
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.plan import TASKS, Position
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable

@@ -15,9 +15,9 @@ from anyio import to_thread
 import tailer.stores.s3.notifications
 from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.start import Start
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.notifications import QueueWake

@@ -40,14 +40,13 @@ from tailer.errors import (
     TailerError,
 )
 from tailer.pipeline.delivery import ResumePoint, VersionRange
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.policy import OnDataLoss, RowIdReport
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import RowDelivery
-from tailer.pipeline.row_ids import RowIdReport
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of, find_progress

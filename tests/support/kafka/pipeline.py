@@ -18,9 +18,9 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.shard_delivery import sharded_pipeline

@@ -20,10 +20,10 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.sink import Append
 from tailer.spark.write.append_delivery import append_pipeline
 from tailer.spark.write.version_ranges import RANGE_VERSIONS

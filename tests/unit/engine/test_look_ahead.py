@@ -1,6 +1,6 @@
 """Look-ahead: the next version begins while the current one is delivered, and all else stays as it is."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +162,64 @@ async def test_a_seek_forgets_what_is_ahead() -> None:
         await become(lambda: engine.running == [])
         log.plans = [plan(7)]
         assert await turn(ahead) is None
+
+
+class TakingEngine(Engine):
+    """An engine that takes plans together."""
+
+    def takes(self, _: ChangePlan) -> bool:
+        return True
+
+    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        raise NotImplementedError
+
+
+async def versions(ahead: LookAhead) -> list[int]:
+    """Take the next plans as a delivery does; return their versions."""
+    found = await ahead.next_plans()
+    if len(found) == 1:
+        await ahead.take(found[0])
+    return [each.version for each in found]
+
+
+async def test_small_versions_of_a_backlog_come_together() -> None:
+    log = Log(*(plan(version, 1000) for version in range(5)), plan(5), plan(6, 1000), plan(7, 1000))
+    async with looking(log, TakingEngine()) as ahead:
+        assert [await versions(ahead) for _ in range(5)] == [[0], [1, 2, 3, 4], [5], [6, 7], []]
+
+
+async def test_only_as_many_as_are_small_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [replace(each, tasks=each.tasks * 50) for each in (plan(version, 10) for version in range(10))]
+    async with looking(Log(*many), TakingEngine()) as ahead:
+        assert [await versions(ahead) for _ in range(4)] == [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    large = [plan(version, 200_000) for version in range(14)]
+    async with looking(Log(*large), TakingEngine()) as ahead:
+        assert [len(await versions(ahead)) for _ in range(4)] == [1, 6, 6, 1]
+    monkeypatch.setattr(tailer.engine.look_ahead, "_MOST_S", 0.0)
+    async with looking(Log(*(plan(version, 10) for version in range(3))), TakingEngine()) as ahead:
+        assert [await versions(ahead) for _ in range(3)] == [[0], [1], [2]], "planning takes long"
+
+
+async def test_versions_that_differ_come_apart() -> None:
+    other = replace(plan(2, 10), table_id="other")
+    schema = pa.schema([pa.field("a", pa.int64(), metadata={"id": "2"})])
+    renamed = replace(plan(4, 10), schema=schema)
+    log = Log(plan(0, 10), plan(1, 10), other, plan(3, 10), renamed, plan(5, 10))
+    async with looking(log, TakingEngine()) as ahead:
+        assert [await versions(ahead) for _ in range(7)] == [[0], [1], [2], [3], [4], [5], []]
+
+
+async def test_they_end_before_an_error_and_with_the_last_version() -> None:
+    lost = LogCorrupt("t", "00000000000000000003.json", "not JSON", 3)
+    async with looking(Log(*(plan(version, 10) for version in range(3)), lost), TakingEngine()) as ahead:
+        assert [await versions(ahead) for _ in range(2)] == [[0], [1, 2]]
+        for _ in range(2):
+            with pytest.raises(LogCorrupt):
+                await ahead.next_plans()
+    log = Log(*(plan(version, 10) for version in range(9)))
+    async with looking(log, TakingEngine(), last=3) as ahead:
+        assert [await versions(ahead) for _ in range(2)] == [[0], [1, 2, 3]]
+        assert log.asked == 4
 
 
 @pytest.fixture

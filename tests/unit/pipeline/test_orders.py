@@ -10,9 +10,9 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed
 from tailer.events import Gap
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
 from tailer.sink import Sink

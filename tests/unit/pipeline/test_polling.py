@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.polling import Polling
-from tailer.pipeline.sink_writer import Limits
 from tailer.stores.wakeup import TimerWake
 
 

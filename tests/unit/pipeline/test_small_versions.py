@@ -6,7 +6,7 @@ make the same transactions with the same rows and events, and end with the same 
 
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +17,19 @@ import pytest
 
 import tailer.engine.local
 import tailer.engine.look_ahead
-from sinks.memory import MemorySink
+from sinks.memory import MemoryProgressStore, MemorySink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.errors import FileVacuumed, SinkUnavailable, TailerError
+from tailer.errors import FileVacuumed, SinkRejected, SinkUnavailable, TailerError
 from tailer.events import ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
-from tailer.plan import ChangePlan, Position
+from tailer.plan import ChangePlan, ChangeTask, Position
+from tailer.progress.recorded import Recorded
+from tailer.read.execute import execute
 from tailer.sink import Demands, Progress, Sink
+from tests.support import streams
 from tests.support.streams import APP, Destination, Growing, become, pipeline
 from tests.unit.pipeline.test_many_small_files import Together, TogetherWhole
 
@@ -321,3 +324,85 @@ async def test_what_is_there_is_committed_while_the_rest_is_read(tmp_path: Path)
         await become(lambda: destination.ends() == [0])
         engine.may.set()
     assert destination.delivered() == table.rows()
+
+
+class Refusing(Together):
+    """A sink that refuses a version."""
+
+    refused: Final = 15
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: Any) -> AsyncIterator[Any]:
+        async with super().begin(app_id, schema) as transaction:
+            yield RefusingTransaction(transaction, self.refused)
+
+
+class RefusingTransaction:
+    def __init__(self, inside: Any, refused: int) -> None:
+        self._inside, self._refused = inside, refused
+        self.announce, self.commit = inside.announce, inside.commit
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        if any(batch.version == self._refused for batch in batches):
+            raise SinkRejected("memory", "it does not fit")
+        await self._inside.write_all(batches)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_versions": 8}], ids=str)
+async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path, limits: dict[str, Any]) -> None:
+    """Also those that are in the first step of a transaction, with the refused one."""
+    table, destination = small(tmp_path / "table", 9), Destination()
+    table.add_column("more")
+    for version in range(11, 31):
+        table.insert([version])
+    with pytest.raises(SinkRejected):
+        await deliver(table, Refusing(destination), **limits)
+    assert destination.delivered() == table.rows(0, 14)
+
+
+async def test_any_error_comes_where_its_version_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody expects, too."""
+    table, destination = small(tmp_path / "table"), Destination()
+
+    def failing(task: ChangeTask, *more: Any, **named: Any) -> Iterator[ChangeBatch]:
+        if task.version == 17:
+            raise RuntimeError("nobody expects it")
+        return execute(task, *more, **named)
+
+    monkeypatch.setattr("tailer.engine.local.execute", failing)
+    with pytest.raises(RuntimeError, match="nobody expects it"):
+        await deliver(table, Together(destination), max_versions=4)
+    assert destination.ends() == [3, 7, 11, 15]
+
+
+async def test_without_room_no_more_is_read_than_its_sink_waits_for(tmp_path: Path) -> None:
+    table, destination = small(tmp_path / "table"), Destination()
+    sink = Together(destination)
+    await deliver(table, sink, engine=LocalEngine(ahead_bytes=0))
+    assert destination.delivered() == table.rows()
+    assert {len(group) for group in sink.taken} == {1}
+
+
+async def test_a_sink_that_takes_one_batch_at_a_time_gets_one_version_at_a_time(tmp_path: Path) -> None:
+    """Between two of them, limits and a stop count."""
+    table, lines = small(tmp_path / "table"), StoppingLines()
+    following = pipeline(table, Recorded(lines, MemoryProgressStore("memory")), until="latest")
+    lines.stop_at, lines.stop = 20, following.stop
+    with anyio.fail_after(60):
+        await following.run()
+    assert lines.rows == table.rows(0, 20)
+
+
+class StoppingLines(streams.Lines):
+    """A destination that stops its pipeline with a version."""
+
+    stop_at: int
+    stop: Callable[[], None]
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await super().write(batch)
+        if batch.version == self.stop_at:
+            self.stop()

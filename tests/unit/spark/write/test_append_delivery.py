@@ -14,9 +14,9 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.sink_writer import Limits
 from tailer.sink import Progress
 from tailer.start import Start
 from tailer.stores.local import LocalStore
