@@ -23,9 +23,9 @@ unchanged row of its rewritten files appears as a delete and an insert. `tailer.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Final, TypeVar
 
 from tailer.delta import deletion_vector
@@ -63,7 +63,8 @@ def plan_changes(
     `ChangesUnavailable` where a removed file's partition values are not in the log, or where the commit drops a column
     that its change files may have.
     """
-    new = _TaskMaker(state, state, root, allowed_roots)
+    numbers = count()
+    new = _TaskMaker(state, state, root, allowed_roots, numbers)
     if commit.cdcs:
         dropped = None if before is None else dropped_column(*identified([before.schema, state.schema]))
         if dropped is not None:
@@ -76,7 +77,7 @@ def plan_changes(
     removes = _by_path([remove for remove in commit.removes if remove.data_change], state, "remove")
     if _changed_nothing(commit) or not (adds or removes):
         return _plan(commit, state, Regime.NONE, [])
-    old = _TaskMaker(before or state, state, root, allowed_roots)
+    old = _TaskMaker(before or state, state, root, allowed_roots, numbers) if removes else new
     deleted = (task for path, remove in removes.items() for task in old.deleted(remove, adds.get(path)))
     inserted = (task for path, add in adds.items() for task in new.inserted(add, removes.get(path)))
     return _plan(commit, state, Regime.FILES, chain(deleted, inserted))
@@ -86,9 +87,9 @@ def plan_snapshot(
     files: Sequence[AddFile], first: int, state: Snapshot, root: str, allowed_roots: tuple[str, ...] = ()
 ) -> ChangePlan:
     """Plan the rows of the table at `state` as inserts. `files`: some of its live files, from the `first`th on."""
-    make = _TaskMaker(state, state, root, allowed_roots)
+    make = _TaskMaker(state, state, root, allowed_roots, count(SNAPSHOT_TASKS + first))
     tasks = (task for add in files for task in make.inserted(add, None))
-    return _plan(None, state, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first)
+    return _plan(None, state, Regime.SNAPSHOT, tasks)
 
 
 def _changed_nothing(commit: Commit) -> bool:
@@ -109,10 +110,7 @@ def _by_path(files: Sequence[File], state: Snapshot, action: str) -> dict[str, F
     return found
 
 
-def _plan(
-    commit: Commit | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask], first: int = 0
-) -> ChangePlan:
-    """Build a plan; its tasks are numbered from `first` on, in the order given."""
+def _plan(commit: Commit | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask]) -> ChangePlan:
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
     return ChangePlan(
         table=state.table,
@@ -122,25 +120,29 @@ def _plan(
         operation=operation,
         regime=regime,
         schema=state.schema,
-        tasks=tuple(replace(task, index=first + index) for index, task in enumerate(tasks)),
+        tasks=tuple(tasks),
         feed=state.feed_enabled,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskMaker:
-    """Builds tasks of the version that led to `state`, for files written with the schema of state `at`."""
+    """Builds tasks of the version that led to `state`, for files written with the schema of state `at`.
+
+    Tasks get the next of `numbers`, so they must be built in the order of the plan.
+    """
 
     at: Snapshot
     state: Snapshot
     root: str
     allowed_roots: tuple[str, ...]
+    numbers: Iterator[int]
     partitions: tuple[str, ...] = field(init=False)
     tracked: tuple[str | None, str | None] | None = field(init=False)
 
     def __post_init__(self) -> None:
         columns = self.at.metadata.partition_columns
-        names = tuple(physical_name(column) for column in self.at.schema if column.name in columns)
+        names = tuple(physical_name(column) for column in self.at.schema if column.name in columns) if columns else ()
         object.__setattr__(self, "partitions", names)
         object.__setattr__(self, "tracked", self.at.tracked_columns)
 
@@ -185,7 +187,7 @@ class _TaskMaker:
             table_id=state.metadata.id,
             version=state.version,
             timestamp_ms=state.timestamp_ms,
-            index=0,
+            index=next(self.numbers),
             kind=kind,
             uri=self._located(file.path),
             size_bytes=file.size or 0,

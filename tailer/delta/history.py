@@ -198,9 +198,10 @@ class TableHistory:
         """
         ids: dict[str, None] = {}
         paths = [path for path in reversed(listing.commits) if path.version > since]
-        for number in range(len(paths)):
+        for number, path in enumerate(paths):
             with suppress(LogCorrupt):
-                _, metadata = await self._commits.state_actions(paths, number)
+                cached = self._commits.cached_actions(path)  # nearly all are, and waiting takes longer
+                _, metadata = cached or await self._commits.state_actions(paths, number)
                 if metadata is not None:
                     ids[metadata.id] = None
         begins = 0 if has_commit(listing, 0) else min((files[0].version for files in listing.checkpoints), default=0)
@@ -217,7 +218,7 @@ class TableHistory:
         since = segment.checkpoint[0].version if segment.checkpoint else 0
         paths = segment.commits[::-1]
         for number, path in enumerate(paths):
-            actions = await self._commits.state_actions(paths, number)
+            actions = self._commits.cached_actions(path) or await self._commits.state_actions(paths, number)
             protocol, metadata = protocol or actions[0], metadata or actions[1]
             if actions != NOTHING_SET:
                 since = max(since, path.version)

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailer.delta.changes import plan_changes, plan_snapshot
+from tailer.delta.checkpoints import checkpoint as checkpoint_module
 from tailer.delta.checkpoints import live_files as module
 from tailer.delta.checkpoints.checkpoint import read_state
 from tailer.delta.checkpoints.hint import parse_last_checkpoint
@@ -77,9 +78,11 @@ def memory_stays_bounded() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def little_in_memory() -> Iterator[None]:
-    """Sort live files on disk already from the second one on."""
+    """Sort live files on disk, two at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SpillingSort", partial(SpillingSort, run_entries=2))
+        patch.setattr(module, "SpillingSort", partial(SpillingSort, run_bytes=1, block_rows=1))
+        patch.setattr(module, "_BATCH_ROWS", 2)
+        patch.setattr(checkpoint_module, "_BATCH_ROWS", 2)
         yield
 
 

@@ -12,24 +12,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, BinaryIO, Final, TypeVar
+from itertools import islice
+from typing import BinaryIO, Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.delta.log.actions import (
-    MALFORMED,
-    AddFile,
-    Line,
-    Metadata,
-    Protocol,
-    Sidecar,
-    explain_malformed,
-    parse_line,
-)
+from tailer.delta.checkpoints.add_columns import ADD_COLUMNS, columns_of, json_values, read_columns
+from tailer.delta.log.actions import MALFORMED, Line, Metadata, Protocol, Sidecar, explain_malformed, parse_line
 from tailer.delta.log.listing import LOG, LogFileKind, LogListing, LogSegment
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, VersionGone
 from tailer.stores.port import ObjectStore, OpenObject
@@ -43,7 +35,8 @@ _BATCH_ROWS: Final = 4096
 _BUFFER_BYTES: Final = 1 << 16
 _WHOLE_BYTES: Final = 8 << 20  # of smaller files whole compressed columns are held in memory
 _STATE_ACTIONS: Final = ("protocol", "metaData", "checkpointMetadata", "sidecar")
-_ADD_FIELDS: Final = AddFile.__struct_encode_fields__
+
+HandleAdds = Callable[[pa.StructArray], None]
 
 
 async def from_sound_checkpoint(
@@ -88,25 +81,22 @@ async def read_state(store: ObjectStore, segment: LogSegment) -> tuple[Protocol 
     return required.protocols[0], required.metadatas[0]
 
 
-async def read_adds(store: ObjectStore, segment: LogSegment, handle: Callable[[AddFile], None]) -> None:
+async def read_adds(store: ObjectStore, segment: LogSegment, handle: HandleAdds) -> None:
     """Pass every file of the segment's checkpoint, sidecars included, to `handle` (called in a worker thread).
+
+    `handle` gets some files at a time, as `ADD_COLUMNS`.
 
     Raises `LogCorrupt` for a file that violates the protocol, an incomplete checkpoint, a missing sidecar, and where
     `handle` raises `ValueError`. After an error the files passed so far are invalid. Raises `StorageUnavailable` also
     where the checkpoint no longer exists.
     """
-
-    def handle_add(line: Line) -> None:
-        if line.add is not None:
-            handle(line.add)
-
     if not segment.checkpoint:
         return
-    required = await _read_required(store, segment, handle_add)
+    required = await _read_required(store, segment, handle)
     for sidecar in required.sidecars:
         name = _sidecar_name(segment, sidecar)
         try:
-            await _scan(store, segment, name, ("add",), handle_add, sidecar.size_in_bytes)
+            await _scan(store, segment, name, None, handle, sidecar.size_in_bytes)
         except ObjectNotFound as error:
             with listed_before():
                 await store.stat(segment.checkpoint[0].name)
@@ -173,22 +163,12 @@ class _RequiredActions:
             raise LogCorrupt(segment.table, first.name, reason, segment.version)
 
 
-async def _read_required(
-    store: ObjectStore, segment: LogSegment, handle: Callable[[Line], None] | None = None
-) -> _RequiredActions:
-    """Read and check a checkpoint's required actions. `handle` also gets every line, with the file actions."""
+async def _read_required(store: ObjectStore, segment: LogSegment, handle: HandleAdds | None = None) -> _RequiredActions:
+    """Read and check a checkpoint's required actions. `handle` gets its files."""
     required = _RequiredActions()
-
-    def handle_both(line: Line) -> None:
-        required.add(line)
-        if handle is not None:
-            handle(line)
-
     for path in segment.checkpoint:
         with listed_before():
-            await _scan(
-                store, segment, path.name, _STATE_ACTIONS if handle is None else (*_STATE_ACTIONS, "add"), handle_both
-            )
+            await _scan(store, segment, path.name, required, handle)
     required.check(segment)
     return required
 
@@ -197,11 +177,14 @@ async def _scan(
     store: ObjectStore,
     segment: LogSegment,
     name: str,
-    columns: tuple[str, ...],
-    handle: Callable[[Line], None],
+    required: _RequiredActions | None,
+    handle: HandleAdds | None,
     size_bytes: int | None = None,
 ) -> None:
-    """Pass the lines of a checkpoint file that have one of `columns` to `handle`. `size_bytes`: expected, if known."""
+    """Add a checkpoint file's actions to `required`, and pass its files to `handle`; None: these are not needed.
+
+    `size_bytes`: expected, if known.
+    """
 
     def work(opened: OpenObject) -> None:
         file, size = opened.file, opened.meta.size_bytes
@@ -209,8 +192,10 @@ async def _scan(
             reason = f"the checkpoint says {size_bytes} bytes, the file has {size}"
             raise LogCorrupt(segment.table, name, reason, segment.version)
         try:
-            for line in _json_lines(file) if name.endswith(".json") else _parquet_lines(file, size, columns):
-                handle(line)
+            if name.endswith(".json"):
+                _scan_json(file, required, handle)
+            else:
+                _scan_parquet(file, size, required, handle)
         except (*MALFORMED, pa.ArrowException, KeyError, ValueError, OSError) as error:
             # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
             if isinstance(error, OSError) and error.errno is not None:
@@ -221,24 +206,35 @@ async def _scan(
     await store.scan(name, work)
 
 
-def _json_lines(file: BinaryIO) -> Iterator[Line]:
-    for line in file:
-        if line.strip():
-            yield parse_line(line)
+def _scan_json(file: BinaryIO, required: _RequiredActions | None, handle: HandleAdds | None) -> None:
+    lines = (parse_line(line) for line in file if line.strip())
+    while some := list(islice(lines, _BATCH_ROWS)):
+        if required is not None:
+            for line in some:
+                required.add(line)
+        adds = [line.add for line in some if line.add is not None]
+        if handle is not None and adds:
+            handle(columns_of(adds))
 
 
-def _parquet_lines(file: BinaryIO, size: int, columns: tuple[str, ...]) -> Iterator[Line]:
+def _scan_parquet(file: BinaryIO, size: int, required: _RequiredActions | None, handle: HandleAdds | None) -> None:
     # When buffering, Arrow trusts a page's declared size, up to 2 GiB; otherwise a page ends with its column.
     buffer_bytes = _BUFFER_BYTES if size > _WHOLE_BYTES else 0
     parquet = pq.ParquetFile(file, buffer_size=buffer_bytes, pre_buffer=False, page_checksum_verification=True)
+    columns = (*(_STATE_ACTIONS if required is not None else ()), *(("add",) if handle is not None else ()))
     present = [column for column in columns if column in parquet.schema_arrow.names]
     if not present:
         return
     for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=_leaves(parquet.schema_arrow, present)):
         for column in present:
-            values = batch.column(column)
-            present_values = _values(values.filter(values.is_valid()))
-            yield from msgspec.convert([{column: value} for value in present_values], list[Line])
+            values = batch.column(column).drop_null()
+            if column != "add":
+                for line in msgspec.convert([{column: value} for value in json_values(values)], list[Line]):
+                    assert required is not None
+                    required.add(line)
+            elif len(values):
+                assert handle is not None
+                handle(read_columns(values))
 
 
 def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
@@ -248,31 +244,7 @@ def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
         kind = schema.field(column).type
         if column == "add" and pa.types.is_struct(kind):
             there = [child.name for child in kind]
-            wanted.extend(f"add.{name}" for name in _ADD_FIELDS if name in there)
+            wanted.extend(f"add.{field.name}" for field in ADD_COLUMNS if field.name in there)
         else:
             wanted.append(column)
     return wanted
-
-
-def _values(array: pa.Array) -> list[Any]:
-    """Convert an array to the JSON form of actions: absent fields left out, maps as objects.
-
-    Converting column by column is ten times as fast as `to_pylist` of structs and maps. Raises `ValueError` for a map
-    with a duplicate key.
-    """
-    made: list[Any]
-    if pa.types.is_struct(array.type):
-        names = [field.name for field in array.type]
-        rows = zip(*map(_values, array.flatten()), strict=True)
-        made = [{name: item for name, item in zip(names, row, strict=True) if item is not None} for row in rows]
-    elif pa.types.is_map(array.type):
-        keys, items, offsets = _values(array.keys), _values(array.items), array.offsets.to_pylist()
-        made = [dict(zip(keys[begin:end], items[begin:end], strict=True)) for begin, end in pairwise(offsets)]
-        if any(len(value) != end - begin for value, (begin, end) in zip(made, pairwise(offsets), strict=True)):
-            raise ValueError("a map has a duplicate key")
-    else:
-        made = array.to_pylist()
-        return made
-    if array.null_count:
-        return [value if there else None for value, there in zip(made, array.is_valid().to_pylist(), strict=True)]
-    return made

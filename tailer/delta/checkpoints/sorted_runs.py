@@ -1,43 +1,48 @@
-"""External merge sort: sorted runs on disk, merged while they are read.
+"""External merge sort of record batches: sorted runs on disk, merged while they are read.
 
 Runs are in one unnamed temporary file, which disappears when it is closed or the process ends. A run is a sequence of
-blocks: a length and a MessagePack array of entries. Merging holds one block of every run in memory.
+blocks: a length and a record batch in Arrow's IPC format. Merging holds a few blocks of every run in memory.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from heapq import merge
+from itertools import islice, pairwise
 from types import TracebackType
-from typing import IO, Any, Final, Generic, Self, TypeVar
+from typing import IO, Any, Final, Self
 
-import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.errors import ScratchUnavailable
 
 __all__ = ["SpillingSort"]
 
-Entry = TypeVar("Entry")
-
-_RUN_ENTRIES: Final = 20_000
-_BLOCK_ENTRIES: Final = 64
+_RUN_BYTES: Final = 16 * 2**20
+_BLOCK_ROWS: Final = 512
+_MERGED_BLOCKS: Final = 128  # held by a merge of fewer runs
 _LENGTH_BYTES: Final = 4
 
 
-class SpillingSort(Generic[Entry]):
-    """Collects entries of `kind`, a type that msgspec can encode, and yields them in the order of `key`.
+class SpillingSort:
+    """Collects record batches of `schema` and yields their rows in the order of the columns `keys`, without nulls.
 
-    Entries with equal keys keep their insertion order. Every iteration starts at the first entry. Do not add entries
-    after iterating. Methods raise `ScratchUnavailable` where a run cannot be written or read.
+    Texts are in the order of their code points. Rows with equal keys keep their insertion order. Every iteration starts
+    at the first row. Do not add rows after iterating. Methods raise `ScratchUnavailable` where a run cannot be written
+    or read.
     """
 
-    def __init__(self, kind: type[Entry], key: Callable[[Entry], Any], run_entries: int = _RUN_ENTRIES) -> None:
-        self._key = key
-        self._run_entries = run_entries
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]
-        self._run: list[Entry] = []
+    def __init__(
+        self, schema: pa.Schema, keys: Sequence[str], run_bytes: int = _RUN_BYTES, block_rows: int = _BLOCK_ROWS
+    ) -> None:
+        self._schema = schema
+        self._keys = tuple(keys)
+        self._run_bytes = run_bytes
+        self._block_rows = block_rows
+        self._run: list[pa.RecordBatch] = []
+        self._size_bytes = 0
         self._ends: list[int] = [0]
         self._file: IO[bytes] | None = None
 
@@ -50,45 +55,89 @@ class SpillingSort(Generic[Entry]):
         self.close()
 
     def close(self) -> None:
-        """Discard all entries and free the disk space."""
-        self._run = []
+        """Discard all rows and free the disk space."""
+        self._run, self._size_bytes = [], 0
         self._ends = [0]
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def add(self, entry: Entry) -> None:
-        """Add an entry."""
-        self._run.append(entry)
-        if len(self._run) == self._run_entries:
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._run.append(batch)
+        self._size_bytes += batch.nbytes
+        if self._size_bytes >= self._run_bytes:
             self._spill()
 
-    def __iter__(self) -> Iterator[Entry]:
-        self._run.sort(key=self._key)
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        last = self._sorted_run()
         if self._file is None:
-            return iter(self._run)
-        runs = (self._read(self._file.fileno(), *span) for span in zip(self._ends, self._ends[1:], strict=False))
-        return merge(*runs, self._run, key=self._key)
+            return last
+        handle, at_once = self._file.fileno(), max(_MERGED_BLOCKS // len(self._ends), 1)
+        runs = [self._read(handle, begin, end, at_once) for begin, end in pairwise(self._ends)]
+        return self._merge([*runs, last])
+
+    def _sorted_run(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in memory in order, a block at a time."""
+        if self._run:
+            self._run = [pa.concat_batches(self._run)]
+            yield from self._sort(self._run[0])
+
+    def _sort(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        indices = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys])
+        for begin in range(0, len(indices), self._block_rows):
+            yield rows.take(indices.slice(begin, self._block_rows))
 
     def _spill(self) -> None:
-        self._run.sort(key=self._key)
         with _disk():
             if self._file is None:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-            for start in range(0, len(self._run), _BLOCK_ENTRIES):
-                block = self._encoder.encode(self._run[start : start + _BLOCK_ENTRIES])
-                self._file.write(len(block).to_bytes(_LENGTH_BYTES, "big") + block)
+            for block in self._sorted_run():
+                data = block.serialize()
+                self._file.write(data.size.to_bytes(_LENGTH_BYTES, "big"))
+                self._file.write(data)
             self._file.flush()
             self._ends.append(self._file.tell())
-        self._run = []
+        self._run, self._size_bytes = [], 0
+        pa.default_memory_pool().release_unused()  # or the memory of every run stays resident
 
-    def _read(self, handle: int, start: int, end: int) -> Iterator[Entry]:
-        while start < end:
+    def _read(self, handle: int, begin: int, end: int, at_once: int) -> Iterator[pa.RecordBatch]:
+        blocks = self._read_blocks(handle, begin, end)
+        while some := list(islice(blocks, at_once)):
+            yield pa.concat_batches(some)
+
+    def _read_blocks(self, handle: int, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        while begin < end:
             with _disk():
-                size = int.from_bytes(os.pread(handle, _LENGTH_BYTES, start), "big")
-                block = os.pread(handle, size, start + _LENGTH_BYTES)
-            yield from self._decoder.decode(block)
-            start += _LENGTH_BYTES + size
+                size = int.from_bytes(os.pread(handle, _LENGTH_BYTES, begin), "big")
+                block = os.pread(handle, size, begin + _LENGTH_BYTES)
+            yield pa.ipc.read_record_batch(pa.py_buffer(block), self._schema)
+            begin += _LENGTH_BYTES + size
+
+    def _merge(self, runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of sorted runs in order; of equal rows, those of an earlier run come first.
+
+        Each step takes from every run the rows up to the least of the last rows held: no later row comes before them.
+        """
+        heads = [(head, run) for run in runs for head in islice(run, 1)]
+        while heads:
+            bound, number = min((self._key(head, len(head) - 1), each) for each, (head, _) in enumerate(heads))
+            parts, left = [], []
+            for each, (head, run) in enumerate(heads):
+                end = self._end(head, bound, after_equal=each <= number)
+                parts.append(head.slice(0, end))
+                left += [(rest, run) for rest in ((head.slice(end),) if end < len(head) else islice(run, 1))]
+            heads = left
+            filled = [part for part in parts if len(part)]
+            yield from filled if len(filled) == 1 else self._sort(pa.concat_batches(filled))
+
+    def _end(self, head: pa.RecordBatch, bound: tuple[Any, ...], after_equal: bool) -> int:
+        """Return the number of rows before `bound`, or up to and including it."""
+        bisect = bisect_right if after_equal else bisect_left
+        return bisect(range(len(head)), bound, key=lambda row: self._key(head, row))
+
+    def _key(self, rows: pa.RecordBatch, row: int) -> tuple[Any, ...]:
+        return tuple(rows.column(key)[row].as_py() for key in self._keys)
 
 
 @contextmanager

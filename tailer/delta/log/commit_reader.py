@@ -49,12 +49,20 @@ class CommitReader:
         except ObjectNotFound as error:
             raise _removed(error) from error
 
+    def cached_actions(self, path: LogPath) -> StateActions | None:
+        """Return what `state_actions` would without reading; None: it would read."""
+        meta = path.meta
+        if self._nothing.get(meta.name) == meta:
+            return NOTHING_SET
+        cached = self._something.get(meta.name)
+        return cached[1] if cached is not None and cached[0] == meta else None
+
     async def state_actions(self, paths: Sequence[LogPath], number: int) -> StateActions:
         """Return protocol and metadata that the commit at `paths[number]` sets. The paths after it are wanted next.
 
         Raises as `commit` does.
         """
-        cached = self._cached_actions(paths[number])
+        cached = self.cached_actions(paths[number])
         if cached is not None:
             return cached
         settled_ms = self._settled_ms()
@@ -74,14 +82,7 @@ class CommitReader:
         """
         most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if isinstance(self._store, BlockingScans) else WINDOW_FILES
         later = takewhile(lambda path: path.meta.modified_ms < settled_ms, paths[number : number + most])
-        return window((path for path in later if self._cached_actions(path) is None), most)
-
-    def _cached_actions(self, path: LogPath) -> StateActions | None:
-        meta = path.meta
-        if self._nothing.get(meta.name) == meta:
-            return NOTHING_SET
-        cached = self._something.get(meta.name)
-        return cached[1] if cached is not None and cached[0] == meta else None
+        return window((path for path in later if self.cached_actions(path) is None), most)
 
     def _cache(self, meta: ObjectMeta, actions: StateActions) -> None:
         name = meta.name

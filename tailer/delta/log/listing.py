@@ -21,10 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby, pairwise
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tailer.delta.checkpoints.hint import read_last_checkpoint
-from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.errors import NotATable, ObjectNotFound, VersionAhead, VersionGone
 from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, in_thread
 
 __all__ = [
@@ -68,9 +68,8 @@ def commit_name(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
 
 
-@dataclass(frozen=True, slots=True)
-class LogPath:
-    """A commit file, a checkpoint or a part of one."""
+class LogPath(NamedTuple):
+    """A commit file, a checkpoint or a part of one. A named tuple, because a log may have very many."""
 
     version: int
     kind: LogFileKind
@@ -197,6 +196,8 @@ class LogListing:
     @property
     def gaps(self) -> frozenset[tuple[int, int]]:
         """Pairs of versions between which commits are missing; the version after the latest counts as present."""
+        if self.commits and self.commits[0].version + len(self.commits) == self.latest + 1:
+            return frozenset()
         versions = [*(path.version for path in self.commits), self.latest + 1]
         return frozenset((low, high) for low, high in pairwise(versions) if high != low + 1)
 
@@ -233,15 +234,14 @@ class LastListing:
 
     async def list_since(self, store: ObjectStore, since: int) -> LogListing:
         """List the log from version `since` on. Raises `NotATable`, `StorageUnavailable`."""
-        at_s, mark = self._clock(), None
+        at_s, mark, made = self._clock(), None, self._made
         if isinstance(store, MarkedFolders):
             mark = await in_thread(store.folder_mark, LOG)
-        made = self._made
-        if made is not None and made.since == since and mark is not None and mark == made.mark:
-            number = max(len(made.objects) - _LAST_FILES, 0)
-            after = made.objects[number - 1].name if number else _name_before(since)
-            if at_s - made.at_s < REUSE_S and made.objects[number:] == await store.list(LOG, after):
-                return made.listing
+            is_recent = made is not None and made.since == since and at_s - made.at_s < REUSE_S
+            if made is not None and is_recent and mark is not None and mark == made.mark:
+                is_same = await in_thread(_are_there, store, made.objects[-_LAST_FILES:])
+                if is_same:
+                    return made.listing
         objects = await store.list(LOG, _name_before(since))
         listing = await in_thread(self._listing, store.uri, objects, since)
         self._made = _Made(since, objects, listing, mark, at_s)
@@ -253,6 +253,13 @@ class LastListing:
             return made.listing
         self._made = made = None  # not held while the next one is made
         return LogListing.of(table, objects, since)
+
+
+def _are_there(store: MarkedFolders, objects: Sequence[ObjectMeta]) -> bool:
+    """Return whether the objects are as they were listed. Raises `StorageUnavailable`."""
+    with suppress(ObjectNotFound):
+        return all(store.stat_now(each.name) == each for each in objects)
+    return False
 
 
 def _name_before(version: int) -> str:

@@ -4,9 +4,12 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tailer.stores.location import split_location
 
-__all__ = ["lies_in", "locate"]
+__all__ = ["lies_in", "locate", "locate_all"]
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
 # Schemes recognised before a single slash. Before two slashes, anything is a scheme.
@@ -15,6 +18,9 @@ _SCHEMES: Final = re.compile(
 )
 # What only some paths have: a scheme, an escape, a NUL, a slash at an end, or a dot segment.
 _UNUSUAL: Final = re.compile(r"[:%\0]|^/|/$|^$|(?:^|/)\.\.?(?:/|$)")
+# Escapes in the paths of many partitions: of what neither ends a folder nor is a dot. A percent sign comes last.
+_ESCAPES: Final = (("%20", " "), ("%3A", ":"), ("%25", "%"))
+_INTRICATE: Final = r"[:\x00]|^/|/$|^$|(?:^|/)\.\.?(?:/|$)|%(?:$|[^23]|2(?:$|[^05])|3(?:$|[^A]))"
 _DOTS: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
@@ -34,6 +40,16 @@ def locate(path: str, root: str) -> str:
     if location.rpartition("/")[2] in ("", ".", ".."):
         raise ValueError("it does not name a file")
     return location
+
+
+def locate_all(paths: pa.StringArray, root: str) -> pa.StringArray:
+    """Resolve each path as `locate` does: all at once, unless one is unusual in another way than by common escapes."""
+    if pc.any(pc.match_substring_regex(paths, _UNUSUAL.pattern)).as_py():
+        if pc.any(pc.match_substring_regex(paths, _INTRICATE)).as_py():
+            return pa.array([locate(path, root) for path in paths.to_pylist()], pa.string())
+        for escape, character in _ESCAPES:
+            paths = pc.replace_substring(paths, escape, character)
+    return pc.binary_join_element_wise(root, paths, "/")
 
 
 def lies_in(location: str, root: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +18,9 @@ from tailer.errors import (
     StorageUnavailable,
     TailerError,
 )
-from tailer.stores.local import LocalStore
-from tailer.stores.port import ObjectStore, StoredObject
+from tailer.stores import local
+from tailer.stores.local import SMALL_BYTES, LocalStore
+from tailer.stores.port import ObjectStore, OpenObject, StoredObject
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +70,31 @@ async def test_times_are_the_files(tmp_path: Path) -> None:
     assert (await store.read("a", lambda stored: stored.meta.modified_ms)) == 1234
     os.utime(tmp_path / "a", ns=(0, -1))
     assert (await store.read("a", lambda stored: stored.meta.modified_ms)) == -1
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1])
+@pytest.mark.parametrize("grows_by", [0, 1, 100_000])
+async def test_a_file_that_grows_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, grows_by: int
+) -> None:
+    """All that is there is read; the metadata are those of before."""
+    (tmp_path / "a").write_bytes(b"x" * size_bytes)
+    fstat = os.fstat
+
+    def grow(handle: int) -> os.stat_result:
+        found = fstat(handle)
+        with (tmp_path / "a").open("ab") as file:
+            file.write(b"y" * grows_by)
+        return found
+
+    def read(opened: OpenObject) -> tuple[int, bytes, bytes]:
+        first = opened.file.read(1)
+        opened.file.seek(0)
+        return opened.meta.size_bytes, first, opened.file.read()
+
+    monkeypatch.setattr(local, "os", SimpleNamespace(**vars(os) | {"fstat": grow}))
+    data = b"x" * size_bytes + b"y" * grows_by
+    assert await LocalStore(tmp_path).scan("a", read) == (size_bytes, data[:1], data)
 
 
 async def test_the_root_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

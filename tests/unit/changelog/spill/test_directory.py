@@ -107,8 +107,9 @@ def full(*_: object, **__: object) -> None:
 
 
 def sort_much() -> None:
-    with SpillingSort(int, int, run_entries=1) as entries:
-        entries.add(1)
+    batch = pa.record_batch({"id": [1]})
+    with SpillingSort(batch.schema, ["id"], run_bytes=1) as entries:
+        entries.add(batch)
 
 
 def select_rows() -> None:

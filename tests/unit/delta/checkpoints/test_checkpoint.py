@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tailer.delta.checkpoints.add_columns import read_files
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_adds, read_state
 from tailer.delta.checkpoints.live_files import live_files
 from tailer.delta.log.actions import AddFile, DeletionVector
@@ -82,7 +83,7 @@ async def segment(table: Path) -> LogSegment:
 
 async def adds(table: Path) -> list[AddFile]:
     found: list[AddFile] = []
-    await read_adds(LocalStore(table), await segment(table), found.append)
+    await read_adds(LocalStore(table), await segment(table), lambda columns: found.extend(read_files(columns)))
     return found
 
 
@@ -293,7 +294,7 @@ async def test_a_checkpoint_that_goes_while_it_is_read(tmp_path: Path, kind: str
     """It was cleaned up with its sidecars: the log is listed again and another checkpoint is read."""
     make(tmp_path / LOG, kind)
     listed = await segment(tmp_path)
-    store, taken = LocalStore(tmp_path), list[AddFile]()
+    store, taken = LocalStore(tmp_path), list[pa.StructArray]()
     if kind.startswith("v2"):
         scan = store.scan
 

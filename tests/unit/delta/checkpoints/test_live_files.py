@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailer.delta.checkpoints import checkpoint as checkpoint_module
 from tailer.delta.checkpoints import live_files as module
+from tailer.delta.checkpoints.add_columns import columns_of
 from tailer.delta.checkpoints.live_files import live_files
 from tailer.delta.checkpoints.sorted_runs import SpillingSort
+from tailer.delta.log.actions import AddFile, DeletionVector
 from tailer.delta.log.listing import LOG, list_log
 from tailer.errors import LogCorrupt, StorageUnavailable
 from tailer.stores.local import LocalStore
@@ -21,6 +24,14 @@ pytestmark = pytest.mark.anyio
 
 Action = dict[str, Any]
 HEAD = [protocol(), metadata()]
+VECTORS = st.builds(
+    DeletionVector,
+    st.sampled_from("uip"),
+    st.text("ab@", max_size=2),
+    st.just(1),
+    st.just(1),
+    st.none() | st.integers(0, 9),
+)
 VECTOR = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBytes": 34, "cardinality": 2}
 
 
@@ -104,6 +115,20 @@ async def test_a_commit_that_goes_while_it_is_read(tmp_path: Path) -> None:
         await live_files(store, segment, store.uri)
 
 
+def sort_in_runs_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every batch that is added to a sort a run of its own, of so many rows and several blocks."""
+    block_rows = max(rows // 4, 1)
+    monkeypatch.setattr(module, "SpillingSort", lambda schema, keys: SpillingSort(schema, keys, 1, block_rows))
+    monkeypatch.setattr(module, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(checkpoint_module, "_BATCH_ROWS", rows)
+
+
+@given(st.lists(st.none() | VECTORS, min_size=1, max_size=4))
+def test_vectors_are_named_together_as_one_by_one(vectors: list[DeletionVector | None]) -> None:
+    adds = columns_of([AddFile("a", {}, 1, True, deletion_vector=vector) for vector in vectors])
+    assert module._unique_ids(adds.field("deletionVector")).to_pylist() == list(map(module._unique_id, vectors))
+
+
 FILES = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "1", "2"]))
 
 
@@ -131,7 +156,10 @@ async def test_any_history_from_any_checkpoint(
     last = len(history) - 1
     order = sorted(state, key=lambda key: (state[key]["add"]["modificationTime"], key[0], key[1] or ""))
     expected = [(path, (vector or "") * 20) for path, vector in order]
-    assert await live(table, last) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        assert await live(table, last) == expected
+        sort_in_runs_of(2, patch)
+        assert await live(table, last) == expected
     for path in sorted((table / LOG).glob("*.checkpoint.parquet"), reverse=True):
         path.unlink()
         assert await live(table, last) == expected
@@ -139,7 +167,7 @@ async def test_any_history_from_any_checkpoint(
 
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SpillingSort", lambda kind, key: SpillingSort(kind, key, run_entries=70))
+    sort_in_runs_of(70, monkeypatch)
 
 
 @pytest.mark.usefixtures("small_runs")
