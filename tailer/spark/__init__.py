@@ -1,6 +1,7 @@
 """lake-tailer on Spark: the same plans and the same `execute` on many machines.
 
     native       DataFrames that Spark reads by itself wherever it can
+    streaming    streams of these
     source       the data source `tailer`, for batches and streams
     engine       the daemon's engine on executors
     write        pipelines whose rows executors write
@@ -23,8 +24,8 @@ stores they need the extra `s3` or `cloud`, and keys where each cloud's own tool
 from pyspark.sql import SparkSession
 
 from tailer.spark.native.changes import changes
-from tailer.spark.native.follow import follow
 from tailer.spark.source.data_source import TailerSource
+from tailer.spark.streaming.follow import follow
 
 __all__ = ["changes", "follow", "register"]
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tailer.spark
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows.fingerprints import MAX_ROWS
+from tailer.changelog.equal_rows.fingerprints import BUCKETS, MAX_ROWS, Fingerprints, Wanted
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
@@ -32,6 +33,7 @@ from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
 from tailer.spark.native import comparing, equal_rows
 from tailer.spark.native.comparing import compared
+from tailer.spark.native.fingerprint_views import FingerprintSums
 from tailer.spark.native.shared_index import bitmaps
 from tailer.spark.splits import NetChangesSplit, diff_splits, read_split
 from tests.support.follow import follow, plans
@@ -219,6 +221,39 @@ def test_queries(spark: SparkSession, seed: int) -> None:
             ranks = [rank for batch in index.partner_ranks() for rank in batch["rank"].to_pylist()]
             assert ranks == [order.index(inserted) for _, inserted in partners]
     frame.unpersist()
+
+
+@dataclass
+class Batches:
+    """Batches of one source, in place of a split."""
+
+    found: list[ChangeBatch]
+
+    def batches(self) -> Iterator[tuple[int, ChangeBatch]]:
+        """Yield them with the number of the source."""
+        return ((3, batch) for batch in self.found)
+
+
+def test_kept_rows_and_those_in_some_buckets(spark: SparkSession) -> None:
+    """The rows that executors keep, many in each, are those of `Fingerprints`, whether all or some are wanted."""
+    found = []
+    for first in range(0, 3000, 1000):
+        kinds = pa.array(["delete" if at % 3 else "insert" for at in range(1000)])
+        metadata = [kinds, *(pa.nulls(1000, field.type) for field in METADATA_FIELDS[1:])]
+        names = ["value", *(field.name for field in METADATA_FIELDS)]
+        rows = pa.RecordBatch.from_arrays([pa.array(range(first, first + 1000), pa.int64()), *metadata], names)
+        found.append(ChangeBatch("id", 1, 7, rows, pa.array(range(first, first + 1000), pa.int64())))
+    fingerprints, wanted = Fingerprints("a salt"), Wanted(tuple(ChangeType))
+    split: Any = Batches(found)
+    every = pa.Table.from_batches(fingerprints.rows(split.batches(), wanted, {}))
+    packed = pa.Table.from_batches(FingerprintSums(fingerprints, wanted).read(split))
+    unpacked = equal_rows.unpacked(spark.createDataFrame(packed))
+    assert unpacked.toArrow().sort_by("address").to_pylist() == every.to_pylist()
+    some = {low % BUCKETS for low in every["low"].to_pylist()[::7]}
+    buckets = spark.createDataFrame(pa.table({"bucket": pa.array(some, pa.int32())}))
+    expected = [row for row in every.to_pylist() if row["low"] % BUCKETS in some]
+    assert 0 < len(expected) < len(every)
+    assert equal_rows.in_buckets(unpacked, buckets).toArrow().sort_by("address").to_pylist() == expected
 
 
 @contextmanager

@@ -11,15 +11,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import tailer.spark
 from tailer.errors import ConfigError
 from tailer.events import CHANGE_TYPE
-from tailer.spark.native.plans import work_of
 from tailer.spark.recipes import append_once
+from tailer.spark.streaming.plans import work_of
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.plans import PlansQuery, rows_of_plans
@@ -79,8 +79,12 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
 
 
 @pytest.mark.smoke
-def test_micro_batches_are_those_of_the_data_source(following: Following, orders: Table) -> None:
+@pytest.mark.parametrize("planned", ["by the driver", "by Spark's process"])
+def test_micro_batches_are_those_of_the_data_source(
+    following: Following, orders: Table, planned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same offsets, and the same rows between them."""
+    monkeypatch.setattr("tailer.spark.streaming.follow.is_possible", lambda _: planned == "by the driver")
     checkpoint = Checkpoint()
     assert Query(checkpoint, path=orders.path, startingVersion=0, maxFilesPerTrigger=2).run() is None
     following.run(orders.path, start=0, maxFilesPerTrigger=2)
@@ -89,6 +93,8 @@ def test_micro_batches_are_those_of_the_data_source(following: Following, orders
     for number, rows in checkpoint.batches.items():
         assert following.batches[number].schema.equals(rows.schema)
         assert_same(rows_of(following.batches[number]), rows_of(rows), f"batch {number}")
+        recorded = (tmp_path / "checkpoint" / "offsets" / str(number)).read_text().splitlines()
+        assert recorded[-1] == json.dumps(json.loads(checkpoint.offsets[number + 1]))
 
 
 def test_from_a_snapshot_on_with_failures_and_new_versions(following: Following, tmp_path: Path) -> None:
@@ -172,6 +178,18 @@ def test_without_an_end_a_query_follows_the_table(spark: SparkSession, tmp_path:
     assert [rows["a"].to_pylist() for rows in found if len(rows)] == [[2], [3]]
 
 
+def test_queries_at_once_have_batches_of_their_own(spark: SparkSession, orders: Table, tmp_path: Path) -> None:
+    """Of one start each, also if it is the same `DataStreamWriter` that is started."""
+    found: list[int] = []
+    query = tailer.spark.follow(
+        spark, orders.path, lambda rows, _: found.append(rows.count()), start=0, maxFilesPerTrigger=2
+    ).trigger(availableNow=True)
+    running = [query.option("checkpointLocation", str(tmp_path / name)).start() for name in ("one", "other")]
+    for each in running:
+        each.awaitTermination()
+    assert sum(found) == 2 * read_batch(path=orders.path, startingVersion=0).num_rows
+
+
 def test_a_change_of_columns_ends_the_query_and_a_restart_goes_on(following: Following, tmp_path: Path) -> None:
     table = MappedTable(tmp_path / "t", a="integer", b="string")
     table.insert(a=[1], b=["x"])
@@ -202,7 +220,7 @@ def test_wrong_arguments_are_refused_before_the_query(spark: SparkSession, order
         with pytest.raises(ConfigError) as refused:
             tailer.spark.follow(spark, orders.path, lambda *_: None, **options)
         assert said in f"{refused.value} {refused.value.hint}"
-    with pytest.raises(PySparkException, match="nobody"):
+    with pytest.raises(ConfigError, match="nobody"):
         tailer.spark.follow(spark, orders.path, lambda *_: None, columns=["nobody"])
 
 

@@ -49,26 +49,22 @@ _DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])
 BUCKETS: Final = 2**16
 _CHUNK_ROWS: Final = 2**16
 _MOST_SUMS: Final = 2**20
-_LOW: Final = f"(fingerprint & {2**64 - 1})::UBIGINT"
-_HIGH: Final = "(fingerprint >> 64)::UBIGINT"
-_BUCKET: Final = f"(fingerprint & {BUCKETS - 1})::INTEGER"
 # The rest of a fingerprint in parts of 32 bits, so that sums do not overflow: a bucket has fewer than 2**31 rows.
 _PARTS: Final = {
-    "part_0": f"({_LOW} >> 16) & 4294967295",
-    "part_1": f"{_LOW} >> 48",
-    "part_2": f"{_HIGH} & 4294967295",
-    "part_3": f"{_HIGH} >> 32",
+    "part_0": "(low >> 16) & 4294967295",
+    "part_1": "low >> 48",
+    "part_2": "high & 4294967295",
+    "part_3": "high >> 32",
 }
 SUMS: Final = ("side", *_PARTS)
 _ROWS: Final = f"""
-SELECT {_HIGH} AS high, {_LOW} AS low, address, deleted
+SELECT (fingerprint >> 64)::UBIGINT AS high, (fingerprint & {2**64 - 1})::UBIGINT AS low, address, deleted
 FROM (SELECT address, deleted, {{fingerprint}} AS fingerprint FROM chunk)
-WHERE {{condition}}
 """
 _SUMMED: Final = f"""
-INSERT INTO sums SELECT {_BUCKET} AS bucket, sum(side)::BIGINT,
+INSERT INTO sums SELECT (low & {BUCKETS - 1})::INTEGER AS bucket, sum(side)::BIGINT,
     {", ".join(f"sum(side * ({part})::BIGINT)::BIGINT" for part in _PARTS.values())}
-FROM (SELECT CASE WHEN deleted THEN 1 ELSE -1 END AS side, {{fingerprint}} AS fingerprint FROM chunk) GROUP BY bucket
+FROM (SELECT CASE WHEN deleted THEN 1 ELSE -1 END AS side, high, low FROM hashed) GROUP BY bucket
 """
 _TOTALS: Final = f"""
 SELECT bucket, {", ".join(f"sum({name})::BIGINT AS {name}" for name in SUMS)} FROM sums GROUP BY bucket
@@ -138,27 +134,31 @@ class Fingerprints:
         return {**self.__dict__, "_database": None}
 
     def rows(
-        self, batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, buckets: pa.Array | None = None
+        self, batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, positions: Bitmaps
     ) -> Iterator[pa.RecordBatch]:
         """Yield a row for each wanted row: its fingerprint as two int64 halves, its address, and whether it is deleted.
 
-        `buckets`: only rows in these buckets; None: all.
+        Adds the positions of these rows to `positions`, by source, and begins new `sums` with them.
         """
-        condition = "true"
-        if buckets is not None:
-            self._opened().register("buckets", pa.table({"bucket": buckets}))
-            condition = f"{_BUCKET} IN (SELECT bucket FROM buckets)"
-        for chunk in _chunks(batches, wanted, None):
-            with self._registered(chunk) as fingerprint:
-                found = self._opened().sql(_ROWS.format(fingerprint=fingerprint, condition=condition)).to_arrow_table()
-            columns = [column.combine_chunks() for column in found.columns]
-            columns[:2] = [half.view(pa.int64()) for half in columns[:2]]
-            yield pa.RecordBatch.from_arrays(columns, found.column_names)
+        database = self._opened()
+        database.execute(_NO_SUMS)
+        count = 0
+        for chunk in _chunks(batches, wanted, positions):
+            columns = chunk.schema.names[len(LEADING_COLUMNS) :]
+            with self._registered(chunk=chunk):
+                hashed = database.sql(_ROWS.format(fingerprint=fingerprint_sql(columns, self._salt))).to_arrow_table()
+            with self._registered(hashed=hashed):
+                database.execute(_SUMMED)
+            count += min(chunk.num_rows, BUCKETS)
+            if count > _MOST_SUMS:
+                database.execute(f"CREATE OR REPLACE TABLE sums AS {_TOTALS}")
+                count = BUCKETS
+            found = [column.combine_chunks() for column in hashed.columns]
+            found[:2] = [half.view(pa.int64()) for half in found[:2]]
+            yield pa.RecordBatch.from_arrays(found, hashed.column_names)
 
-    def sums(
-        self, batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, positions: Bitmaps
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the sums of the rows of each bucket; add the positions of all wanted rows to `positions`, by source.
+    def sums(self) -> Iterator[pa.RecordBatch]:
+        """Yield the sums of each bucket of the rows that `rows` has yielded; there are none afterwards.
 
         A bucket is made of some bits of fingerprints. Deleted rows are added, inserted rows subtracted: how many there
         are (`side`), and each of the other bits of their fingerprints, in parts. Buckets of zeros are left out.
@@ -167,27 +167,20 @@ class Fingerprints:
         inserted. For other rows to have such sums is as unlikely as equal fingerprints of different rows.
         """
         database = self._opened()
-        database.execute(_NO_SUMS)
-        count = 0
-        for chunk in _chunks(batches, wanted, positions):
-            with self._registered(chunk) as fingerprint:
-                database.execute(_SUMMED.format(fingerprint=fingerprint))
-            count += min(chunk.num_rows, BUCKETS)
-            if count > _MOST_SUMS:
-                database.execute(f"CREATE OR REPLACE TABLE sums AS {_TOTALS}")
-                count = BUCKETS
         yield from database.sql(_TOTALS).to_arrow_table().combine_chunks().to_batches()
         database.execute(_NO_SUMS)
 
     @contextmanager
-    def _registered(self, chunk: pa.Table) -> Iterator[str]:
-        """Give rows to the database; yield SQL for the fingerprint of a row."""
+    def _registered(self, **tables: pa.Table) -> Iterator[None]:
+        """Give tables to the database."""
         database = self._opened()
-        database.register("chunk", chunk)
+        for name, table in tables.items():
+            database.register(name, table)
         try:
-            yield fingerprint_sql(chunk.schema.names[len(LEADING_COLUMNS) :], self._salt)
+            yield
         finally:
-            database.unregister("chunk")
+            for name in tables:
+                database.unregister(name)
 
     def _opened(self) -> "duckdb.DuckDBPyConnection":
         if self._database is None:
@@ -203,19 +196,16 @@ class Fingerprints:
         return self._database
 
 
-def _chunks(
-    batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, positions: Bitmaps | None
-) -> Iterator[pa.Table]:
+def _chunks(batches: Iterable[tuple[int, ChangeBatch]], wanted: Wanted, positions: Bitmaps) -> Iterator[pa.Table]:
     """Yield the wanted rows in tables of about `_CHUNK_ROWS` rows of one schema: a query takes longer than a few rows.
 
-    `positions`: to which their positions are added, by source.
+    Their positions are added to `positions`, by source.
     """
     waiting: list[pa.RecordBatch] = []
     count = 0
     for source, batch in batches:
         row_index, rows = wanted.of(source, batch)
-        if positions is not None:
-            positions[source] = positions.get(source, BitMap64()) | bitmap_of(row_index)
+        positions[source] = positions.get(source, BitMap64()) | bitmap_of(row_index)
         if waiting and (count >= _CHUNK_ROWS or waiting[0].schema != rows.schema):
             yield pa.Table.from_batches(waiting)
             waiting, count = [], 0

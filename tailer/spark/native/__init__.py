@@ -1,9 +1,7 @@
 """Native reading: Spark's own Parquet reader for the rows that it reads exactly as `tailer.read.execute` does.
 
 changes             the changes of a table as a DataFrame
-follow              the changes of a table as a stream of DataFrames
-options             their arguments as options of the data source
-plans               the data source of plans, which such a stream reads
+options             its arguments, and those of `tailer.spark.follow`, as options of the data source
 frames              planned work as a DataFrame
 fits                who reads a file: Spark's reader, or `execute`
 scans               scans by Spark, with what the plan knows of each file

@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from tailer.changelog.equal_rows.fingerprints import MAX_ROWS, SUMS
+from tailer.changelog.equal_rows.fingerprints import BUCKETS, MAX_ROWS, SUMS
 from tailer.read.row_bitmaps import WORD_BITS
 
 __all__ = [
@@ -24,16 +24,19 @@ __all__ = [
     "ends",
     "equal_partners",
     "first_or_last",
+    "in_buckets",
     "of_fingerprints",
     "paired_in_turn",
     "paired_many",
     "paired_singles",
     "tally",
     "uneven",
+    "unpacked",
     "words",
 ]
 
 _FINGERPRINT: Final = ("high", "low")
+_ROWS: Final = (*_FINGERPRINT, "address", "deleted")
 SINGLE: Final = "all_deleted = 1 AND all_inserted = 1"
 BOTH_SIDES: Final = "all_deleted > 0 AND all_inserted > 0"
 _SEVERAL: Final = "(all_deleted > 1 OR all_inserted > 1)"
@@ -47,6 +50,19 @@ def uneven(sums: DataFrame) -> DataFrame:
     """Return the buckets whose sums (`tailer.changelog.equal_rows.fingerprints.Fingerprints.sums`) are not all zero."""
     totals = sums.where("bucket IS NOT NULL").groupBy("bucket").agg(*(sql.sum(name).alias(name) for name in SUMS))
     return totals.where(" OR ".join(f"{name} <> 0" for name in SUMS)).select("bucket")
+
+
+def unpacked(packed: DataFrame) -> DataFrame:
+    """Return the rows of `tailer.spark.native.fingerprint_views.FingerprintSums`, which has many to a row."""
+    numbered = packed.where("address IS NOT NULL").selectExpr(
+        *_ROWS, "explode(sequence(0, size(address) - 1)) AS place"
+    )
+    return numbered.selectExpr(*(f"{name}[place] AS {name}" for name in _ROWS))
+
+
+def in_buckets(rows: DataFrame, buckets: DataFrame) -> DataFrame:
+    """Return the rows in some buckets, of which every executor gets all."""
+    return rows.join(sql.broadcast(buckets), sql.expr(f"CAST(low & {BUCKETS - 1} AS INT) = bucket"), "left_semi")
 
 
 def counted(rows: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import lit, timestamp_micros
+from pyspark.sql.functions import coalesce, col, concat, lit, raise_error, timestamp_micros, when
 from pyspark.sql.types import StructType
 
 from tailer.delta.partition_values import partition_scalar
@@ -40,6 +40,7 @@ _OWN: Final = 16  # scans with literals
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 # Of a row without facts the words are null. Were it left out for that, Spark would take the join for an inner one.
 _SELECTED: Final = f"words IS NULL OR getbit(words[int(position div {WORD_BITS})], int(position % {WORD_BITS})) = 1"
+_UNTYPED: Final = f"{CHANGE_TYPE} is null in some row of "
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _READ: Final = {
     "__globPaths__": "false",  # a bracket in a path is a bracket
@@ -156,64 +157,82 @@ def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: Str
     stored_types = spark_schema(pa.schema(fields))
     uris = sorted({f"file://{found.task.uri}" for found in fits})
     read = spark.read.schema(stored_types).options(**_READ).parquet(*uris)
-    names = [f"stored_{index}" for index in range(len(fields))]
+    names = [_quoted(name) for name in stored_types.names] if literal else list(_numbered(stored_types))
+    path = lit(fits[0].task.uri) if literal else col("path")
+    types = coalesce(col(names[-1]), raise_error(concat(lit(_UNTYPED), path))) if columns.types else None
     if literal:
-        facts = _literals(columns, fits[0].task)
-        found = read.select("*", *facts.values()).toDF(*names, *facts)
+        found, facts = read, _literals(columns, fits[0].task, types)
     else:
-        found = _joined(spark, read, names, columns, fits)
-    types = f"stored_{len(columns.stored)}" if columns.types else "type"
-    stored = iter(names)
-    sources = [_known(f"given_{index}") if index in columns.given else next(stored) for index in range(len(shown) - 3)]
-    sources += [_known(_not_null(types) if columns.types else types), _known("version"), _known("at")]
-    found = found.selectExpr(*(f"{source} AS shown_{index}" for index, source in enumerate(sources)))
-    known = dict(zip(names, stored_types, strict=True))
-    casts = {
-        index: found[f"shown_{index}"].cast(field.dataType)
-        for index, (source, field) in enumerate(zip(sources[:-3], shown, strict=False))
-        if source not in known or known[source].dataType != field.dataType
-    }
-    if casts:
-        found = found.select(*(casts.get(index, found[f"shown_{index}"]) for index in range(len(shown))))
-    return found.toDF(*shown.names)
+        found, facts = _joined(spark, read, columns, fits), _joined_facts(columns, types)
+    ends = dict(zip(shown.names[-3:], (facts["type"], facts["version"], facts["at"]), strict=True))
+    # Spark analyses a DataFrame whenever it is changed, so it is changed once.
+    if literal and _is_shown_as_it_is(columns, stored_types, shown):
+        return found.withColumns(ends)
+    stored = iter(zip(names, stored_types, strict=True))
+    chosen: list[Column | str] = []
+    for index, field in enumerate(shown.fields[:-3]):
+        if index in columns.given:
+            chosen.append(facts[f"given_{index}"].cast(field.dataType).alias(field.name))
+            continue
+        name, there = next(stored)
+        source = col(name) if there.dataType == field.dataType else col(name).cast(field.dataType)
+        chosen.append(source.alias(field.name))
+    return found.select(*chosen, *(fact.alias(name) for name, fact in ends.items()))
 
 
-def _joined(
-    spark: SparkSession, read: DataFrame, names: Sequence[str], columns: Columns, fits: Sequence[Fit]
-) -> DataFrame:
-    """Return the rows read, with the columns `names`, and the facts of their tasks beside them."""
+def _is_shown_as_it_is(columns: Columns, stored: StructType, shown: StructType) -> bool:
+    """Return whether the stored columns need no more than those of the feed beside them."""
+    own = stored.fields[: len(columns.stored)]
+    same = [(field.name, field.dataType) for field in own] == [
+        (field.name, field.dataType) for field in shown.fields[:-3]
+    ]
+    return same and len({name.lower() for name in shown.names}) == len(shown)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _numbered(stored: StructType) -> Iterator[str]:
+    """Yield names for stored columns that no fact has."""
+    return (f"stored_{index}" for index in range(len(stored)))
+
+
+def _joined(spark: SparkSession, read: DataFrame, columns: Columns, fits: Sequence[Fit]) -> DataFrame:
+    """Return the rows read, with their columns numbered, and the facts of their tasks beside them."""
     metadata = read.metadataColumn("_metadata")
     added = {"path": metadata["file_path"]}
     if columns.vector:
         added["position"] = metadata["row_index"]
-    rows = read.select("*", *added.values()).toDF(*names, *added)
+    rows = read.select("*", *added.values()).toDF(*_numbered(read.schema), *added)
     facts = spark.createDataFrame(_facts(columns, fits, _spelled(read)))
     found = rows.join(facts.hint("broadcast"), rows["path"] == facts["file"], "left")
     return found.where(_SELECTED) if columns.vector else found
 
 
-def _literals(columns: Columns, task: ChangeTask) -> dict[str, Column]:
-    """Return the path and the facts of a task, by the names that they have when joined."""
-    facts = {"path": lit(task.uri), "file": lit(task.uri), "version": lit(task.version).cast("long")}
-    facts["at"] = timestamp_micros(lit(task.timestamp_ms * 1000))
-    if not columns.types:
-        facts["type"] = lit(_change_type(task))
+def _joined_facts(columns: Columns, types: Column | None) -> dict[str, Column]:
+    """Return the facts of a row by their names. Where a file has none it is an error: a filter would leave out null."""
+    facts = {name: col(name) for name in ("version", "at", *(f"given_{index}" for index in columns.given))}
+    facts["type"] = col("type") if types is None else types
+    unknown = raise_error(concat(lit("no change of this batch is in "), col("path")))
+    return {name: when(col("file").isNull(), unknown).otherwise(fact) for name, fact in facts.items()}
+
+
+def _literals(columns: Columns, task: ChangeTask, types: Column | None) -> dict[str, Column]:
+    """Return the facts of a task by their names."""
+    facts = {
+        "type": lit(_change_type(task)) if types is None else types,
+        "version": lit(task.version).cast("long"),
+        "at": timestamp_micros(lit(task.timestamp_ms * 1000)),
+    }
     for index in columns.given:
         facts[f"given_{index}"] = lit(_given([task], index)[0].as_py())
-    return facts
+    # As those that are joined, they may be null as far as Spark knows before it optimizes the query.
+    return {name: when(lit(col=False), None).otherwise(fact) for name, fact in facts.items()}
 
 
 def _change_type(task: ChangeTask) -> str:
     return (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT).value
-
-
-def _known(fact: str) -> str:
-    """Return SQL for a fact. Where a file has none it is an error, not null: a filter would leave out what is null."""
-    return f"IF(file IS NULL, raise_error(concat('no change of this batch is in ', path)), {fact})"
-
-
-def _not_null(types: str) -> str:
-    return f"COALESCE({types}, raise_error(concat('{CHANGE_TYPE} is null in some row of ', path)))"
 
 
 def _facts(columns: Columns, fits: Sequence[Fit], spelled: Mapping[str, str]) -> pa.Table:

@@ -1,8 +1,8 @@
 """An index of rows that all executors share (`tailer.changelog.equal_rows.port.TaskIndex`).
 
 `add_tasks` has executors read the compared columns of parts of files, each its own, and add up the fingerprints of
-rows by bucket (`tailer.spark.native.fingerprint_views`). To find what did not cancel out, they read again and hand to
-Spark the fingerprints of rows in uneven buckets alone; other queries take those of all rows. Spark's exchange brings
+rows by bucket (`tailer.spark.native.fingerprint_views`), which they also keep on their disks. What did not cancel out
+is found among the rows in uneven buckets alone; other queries take all rows. Spark's exchange brings
 equal ones together (`tailer.spark.native.equal_rows`). The driver gets positions, as bits, and the addresses of pairs
 if it must put preimages beside their postimages. So `tailer.changelog.carryovers` decides here as it does in one
 process, by the same rules and in the same order.
@@ -14,7 +14,7 @@ process, which reads these rows alone: Spark takes longer to begin.
 import secrets
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from tailer.read.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes
 from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
 from tailer.spark.native.executed import executed
-from tailer.spark.native.fingerprint_views import FingerprintRows, FingerprintSums, NumberedSplit
+from tailer.spark.native.fingerprint_views import FingerprintSums, NumberedSplit
 from tailer.spark.splits import FileSlice, file_splits
 
 __all__ = ["SharedIndex", "bitmaps"]
@@ -56,7 +56,7 @@ class SharedIndex:
         self._files = files
         self._few_rows = few_rows
         self._fingerprints = Fingerprints(secrets.token_hex(16))
-        self._added: _Added | None = None  # None: the rows are those of `local`
+        self._added: DataFrame | None = None  # fingerprints and sums; None: the rows are those of `local`
         self._partners: DataFrame | None = None  # found by Spark
         self._paired_here = False  # whether partners are in `local`
         self._counts: dict[tuple[int, int], int] = {}
@@ -91,11 +91,10 @@ class SharedIndex:
         # Whoever has the pairs compares their rows.
         if self._paired_here or (self._partners is None and self._are_few(tasks)):
             return self._local.add_tasks(tasks, read, types, nulls_differ)
-        wanted, work = Wanted(types, nulls_differ), self._work(tasks)
-        sums = self._keep(executed(self._spark, FingerprintSums(self._fingerprints, wanted), work))
-        self._added = _Added(wanted, work, sums)
+        view = FingerprintSums(self._fingerprints, Wanted(types, nulls_differ))
+        self._added = self._keep(executed(self._spark, view, self._work(tasks)))
         positions: Bitmaps = {}
-        rows = sums.where("source IS NOT NULL").select("source", "positions").toArrow()
+        rows = self._added.where("source IS NOT NULL").select("source", "positions").toArrow()
         for source, data in zip(rows["source"].to_pylist(), rows["positions"], strict=True):
             found = from_bytes(data.as_py())
             positions[source] = positions[source] | found if source in positions else found
@@ -107,10 +106,10 @@ class SharedIndex:
         """See `TaskIndex.unmatched`."""
         if self._added is None:
             return self._local.unmatched()
-        uneven = equal_rows.uneven(self._added.sums).toArrow()["bucket"].combine_chunks()
+        uneven = equal_rows.uneven(self._added).toArrow()
         if len(uneven) == 0:
             return {}
-        rows = self._all_rows(uneven)
+        rows = self._keep(equal_rows.in_buckets(self._all_rows(), self._spark.createDataFrame(uneven)))
         counts = self._counted(rows, "all_deleted <> all_inserted")
         several, on_both_sides = equal_rows.tally(counts)
         one_sided = counts.where(f"NOT ({equal_rows.BOTH_SIDES})")
@@ -191,20 +190,10 @@ class SharedIndex:
     def _keep(self, rows: DataFrame) -> DataFrame:
         return _persisted(rows, self._kept)
 
-    def _all_rows(self, buckets: pa.Array | None = None) -> DataFrame:
-        """Return the added rows of some buckets; None: all. Executors read them again."""
+    def _all_rows(self) -> DataFrame:
+        """Return the added rows, out of what executors keep."""
         assert self._added is not None, "rows were added"
-        view = FingerprintRows(self._fingerprints, self._added.wanted, buckets)
-        return self._keep(executed(self._spark, view, self._added.work))
-
-
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """The rows that were added: which of what is read, and the sums of their fingerprints."""
-
-    wanted: Wanted
-    work: Sequence[NumberedSplit]
-    sums: DataFrame
+        return equal_rows.unpacked(self._added)
 
 
 def _key(task: ChangeTask) -> tuple[int, int]:

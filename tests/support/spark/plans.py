@@ -4,7 +4,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tailer.spark.native.frames import frame
-from tailer.spark.native.plans import PlanSource, work_of
+from tailer.spark.streaming.plans import PlanSource, work_of
 from tests.support.spark.queries import Checkpoint, Query
 
 __all__ = ["PlansQuery", "rows_of_plans"]

@@ -1,4 +1,4 @@
-"""The data source of plans: a stream whose rows say what to read, for `tailer.spark.native.follow`.
+"""The data source of plans: a stream whose rows say what to read, for `tailer.spark.streaming.follow`.
 
 It has the offsets, the admission control and the options of the data source `tailer`. Between two offsets it has a few
 rows in place of all changes, each with a part of the planned work: some 200 bytes for a file. `explain` shows it as

@@ -1,15 +1,17 @@
 """The changes of a table as a stream of DataFrames that Spark reads by itself wherever it can.
 
 A micro-batch of the data source `tailer` passes through Spark's conversion of Python's rows twice. Here Spark streams
-plans (`tailer.spark.native.plans`), and `foreachBatch` makes each micro-batch a DataFrame as `tailer.spark.changes`
-does. Offsets are those of the data source, so a query may go on from its checkpoint, with the same options.
+no rows (`tailer.spark.streaming.driver_stream`), or only plans where it cannot call this process
+(`tailer.spark.streaming.plans`), and `foreachBatch` makes each micro-batch a DataFrame as `tailer.spark.changes` does.
+Offsets are those of the data source, so a query may go on from its checkpoint, with the same options.
 
 The rows of two offsets are always the same (invariant 4): a batch that runs again after a failure has the rows and the
 number that it had before.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -17,8 +19,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tailer.errors import ConfigError
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
-from tailer.spark.native.plans import PlanSource, work_of
+from tailer.spark.source.data_source import TailerSource
 from tailer.spark.source.options import read_options
+from tailer.spark.streaming.driver_stream import DriverStreams, is_possible
+from tailer.spark.streaming.plans import PlanSource, work_of
 from tailer.start import Place, Start, StartKind
 
 __all__ = ["follow"]
@@ -52,6 +56,23 @@ def follow(
     given = source_options(table, start, "latest" if end is None else end, options)
     read_options(given).check_stream()
     name = os.fspath(table)
+    if not is_possible(spark):
+        return _of_plans(spark, name, given, deliver)
+    source = TailerSource(given)
+    # A notebook has an event loop of its own in this thread.
+    with ThreadPoolExecutor(1, "tailer-planning") as thread:
+        thread.submit(source.schema).result()
+    streams = DriverStreams(spark, source)
+
+    def on_batch(batch: DataFrame, number: int) -> None:
+        view, work = streams.planned()
+        deliver(frame(batch.sparkSession, name, view, work), number)
+
+    return streams.frame().writeStream.foreachBatch(on_batch)
+
+
+def _of_plans(spark: SparkSession, name: str, given: Mapping[str, str], deliver: Deliver) -> DataStreamWriter:
+    """Return the query where Spark cannot call this process, as with Spark Connect: plans come as rows."""
 
     def on_batch(batch: DataFrame, number: int) -> None:
         view, work = work_of(row["work"] for row in batch.collect())
