@@ -93,7 +93,8 @@ class KafkaSink:
         Entering takes the stream over, the first time: raises as `Stream.take_over` does.
         """
         stream = self._stream(app_id)
-        await to_thread.run_sync(stream.take_over)
+        if not stream.is_taken_over:
+            await to_thread.run_sync(stream.take_over)
         transaction = KafkaTransaction(stream, schema)
         try:
             yield transaction

@@ -61,6 +61,11 @@ class Stream:
         assert self._producer is not None, "taken over"
         return self._producer
 
+    @property
+    def is_taken_over(self) -> bool:
+        """Return whether `take_over` has nothing to do."""
+        return self._producer is not None and not self._has_moved
+
     def look(self) -> Position | None:
         """Read the position of the stream without taking it over.
 
@@ -229,21 +234,15 @@ class Stream:
         return min((each.position for each in there if each.position is not None), default=None)
 
     def _claim(self, producer: Producer, found: Entry | None) -> None:
-        entry = self.entry(None)
-        if found is not None:
-            entry = self.entry(found.position, found.key, found.count)
+        entry = self.entry(None) if found is None else self.entry(found.position, found.key, found.count)
         try:
-            self._record(producer, entry)
+            producer.begin()
+            self.link.record_progress(producer, self.app_id, entry)
+            producer.commit()
         except SinkFenced as error:
             # Another instance does the same now: the progress topic shows which one was last.
             raise self._gave_up(error) from error
         self._seen, self._asked, self._claimed = entry, True, True
-
-    def _record(self, producer: Producer, entry: Entry) -> None:
-        """Commit progress without rows."""
-        producer.begin()
-        self.link.record_progress(producer, self.app_id, entry)
-        producer.commit()
 
     def _check_claim(self, found: Entry | None) -> None:
         """Raise `SinkFenced` if another instance has claimed a stream of ours.

@@ -176,8 +176,9 @@ class KafkaTransaction:
         position = self._reached(position)
         self._end_versions(position)
         entry = self._stream.entry(position, self._key, self._counts.get(position.version))
-        self._stream.check_topics()
         self._stream.link.record_progress(self._opened(), self._stream.app_id, entry)
+        self._stream.producer.start_flush()
+        self._stream.check_topics()  # while messages are under way, and before waiting for them
         self._stream.producer.commit()
         self._stream.committed(entry)
         self.committed = True

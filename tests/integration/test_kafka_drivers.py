@@ -76,6 +76,33 @@ def test_committed_messages_are_seen_and_aborted_ones_are_not(driver: ProducerFa
 
 
 @every_driver
+@pytest.mark.parametrize("pause_s", [0.0, 1.2], ids=["at once", "after the flush gave up"])
+def test_a_flush_that_was_started_ends_with_its_transaction(
+    driver: ProducerFactory, kafka: KafkaCluster, pause_s: float
+) -> None:
+    """Nothing is lost or sent twice, whether it is committed, aborted or closed, and with nothing to send."""
+    topic, transactional_id = create_topic(kafka.bootstrap_servers), unique_name()
+    with producing(driver, kafka.bootstrap_servers, transactional_id) as producer:
+        for value, end in ((b"1", producer.commit), (b"2", producer.abort), (b"3", producer.commit)):
+            producer.begin()
+            producer.send(topic, messages_of([value] * 1000))
+            producer.start_flush()
+            time.sleep(pause_s)
+            end()
+            producer.begin()
+            producer.start_flush()
+            producer.commit()
+        producer.begin()
+        producer.send(topic, messages_of([b"4"] * 1000))
+        producer.start_flush()
+    with producing(driver, kafka.bootstrap_servers, transactional_id) as producer:
+        producer.begin()
+        producer.send(topic, messages_of([b"5"]))
+        producer.commit()
+    assert values_of(read_topic(kafka.bootstrap_servers, topic)) == [b"1"] * 1000 + [b"3"] * 1000 + [b"5"]
+
+
+@every_driver
 def test_a_closed_producer_leaves_nothing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
     """Closed during a transaction; the next producer with the same id aborts it."""
     topic, shard = create_topic(kafka.bootstrap_servers), unique_name()

@@ -305,6 +305,28 @@ def test_a_refusal_lets_readers_go_on(kafka: KafkaCluster) -> None:
     assert place.values() == []  # returns only when no transaction is open
 
 
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_partitions_added_during_a_transaction_stop_it_and_readers_go_on(kafka: KafkaCluster, client: str) -> None:
+    """The topics are looked at after the last row, while messages are under way; what was sent is aborted at once."""
+    place = Place(kafka, key=["id"], partitions=2, library=client, transaction_timeout_s=600)
+
+    async def grow_and_commit(sink: KafkaSink) -> None:
+        async with sink.begin(APP, SCHEMA) as transaction:
+            await transaction.write(numbered(2))
+            await to_thread.run_sync(grow)
+            with pytest.raises(SinkRejected, match="has 4 partitions and had 2"):
+                await transaction.commit(up_to(APP, 2))
+        found = await to_thread.run_sync(place.values)  # returns only when no transaction is open
+        assert {value["_commit_version"] for value in found} == {1}
+
+    def grow() -> None:
+        with admin(place.servers) as brokers:
+            brokers.create_partitions({place.topic: 4})
+            brokers.wait_for_topics([place.topic])
+
+    place.run(delivering(numbered(1)), grow_and_commit)
+
+
 @pytest.mark.parametrize("tombstones", [True, False])
 def test_a_key_that_changes(kafka: KafkaCluster, tombstones: bool) -> None:
     columns = {"id": pa.array([1, 1, 2, 3, 4]), "name": pa.array(["a", "b", "c", "d", "e"])}

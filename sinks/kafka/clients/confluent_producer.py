@@ -111,6 +111,11 @@ class ConfluentProducer:
                 client.poll(0)
                 self._raise_failure()
 
+    def start_flush(self) -> None:
+        """Send everything without waiting for more; `commit` or `abort` follows."""
+        with self._refusing_after_failure() as client:
+            client.start_flush(_SLICE_S)
+
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit."""
         with self._refusing_after_failure() as client:

@@ -113,6 +113,13 @@ class Producer(Protocol):
         """
         ...
 
+    def start_flush(self) -> None:
+        """Send everything without waiting for more, while the caller does something else; `commit` or `abort` follows.
+
+        Raises as `send` does. A client that sends by itself does nothing.
+        """
+        ...
+
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit.
 

@@ -140,10 +140,15 @@ class PythonProducer:
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         """Send messages in order; blocks while `in_flight_bytes` are in flight."""
         with self._refusing_after_failure(topic):
-            partitions = self._client.await_topic(topic, _TOPIC_MS) if partition is None else [partition]
+            partitions = self._client.await_topic(topic, _TOPIC_MS)  # the client's own `send` waits longer
+            if partition is not None:
+                partitions = [partition]
             step = _step(messages)
             for start in range(0, len(messages), step):
                 self._send_chunk(topic, messages.slice(start, step), partitions)
+
+    def start_flush(self) -> None:
+        """Do nothing: the client's thread sends within some milliseconds."""
 
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit."""

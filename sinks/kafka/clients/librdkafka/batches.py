@@ -13,6 +13,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_char_p, c_int
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any, Final
 
@@ -62,6 +63,7 @@ class BatchClient:
             int(config["queue.buffering.max.messages"]), int(config["queue.buffering.max.kbytes"]) * 1024
         )
         self._deliveries = Deliveries()
+        self._flush: _Call | None = None
         self._fatal: KafkaError | None = None
         self._topics: dict[str, int] = {}
         self._client: Final = _client(functions, config, log)
@@ -76,7 +78,7 @@ class BatchClient:
     def begin_transaction(self) -> Deliveries:
         """See `Client`."""
         self._check(self._functions.begin_transaction(self._client))
-        self._deliveries = Deliveries()
+        self._deliveries, self._flush = Deliveries(), None
         self._room.empty()
         return self._deliveries
 
@@ -86,7 +88,7 @@ class BatchClient:
 
     def abort_transaction(self, timeout_s: float) -> None:
         """See `Client`."""
-        self._check(self._serving(self._functions.abort_transaction, _ms(timeout_s)))
+        self._check(self._served(self._started(self._functions.abort_transaction, timeout_s)))
 
     def produce(self, topic: str, messages: Messages, partition: int | None) -> None:
         """See `Client`."""
@@ -112,9 +114,14 @@ class BatchClient:
         if self._fatal is not None:
             raise KafkaException(self._fatal)
 
+    def start_flush(self, timeout_s: float) -> None:
+        """See `Client`."""
+        self._flush = self._started(self._functions.flush, timeout_s)
+
     def flush(self, timeout_s: float) -> int:
         """See `Client`."""
-        self._serving(self._functions.flush, _ms(timeout_s))
+        begun, self._flush = self._flush, None
+        self._served(begun or self._started(self._functions.flush, timeout_s))
         self.poll(0)
         return self._deliveries.in_flight
 
@@ -149,29 +156,31 @@ class BatchClient:
             self._topics[name] = handle
         return self._topics[name]
 
-    def _serving(self, call: Callable[..., int | None], timeout_ms: int) -> int | None:
-        """Call a function that waits until reports are served; serve them meanwhile. Return its result."""
-        results: list[int | None] = []
-        ended = Event()
+    def _started(self, call: Callable[..., int | None], timeout_s: float) -> "_Call":
+        """Begin to call a function that waits until reports are served."""
 
         def run() -> None:
             try:
-                results.append(call(self._client, timeout_ms))
+                begun.results.append(call(self._client, _ms(timeout_s)))
             finally:
-                ended.set()
+                begun.ended.set()
                 self._functions.queue_yield(self._queue)
 
-        thread = Thread(target=run, name="librdkafka")
+        begun = _Call(Thread(target=run, name="librdkafka"), Event(), [])
         try:
-            thread.start()
+            begun.thread.start()
         except RuntimeError as error:  # the system has no more threads
             raise KafkaException(KafkaError(KafkaError._FAIL, str(error))) from error  # noqa: SLF001
+        return begun
+
+    def _served(self, call: "_Call") -> int | None:
+        """Serve reports until a call ends. Return its result."""
         try:
-            while not ended.is_set():
+            while not call.ended.is_set():
                 self._serve(_SERVED_S)
         finally:
-            thread.join()
-        return results[0]
+            call.thread.join()
+        return call.results[0]
 
     def _serve(self, timeout_s: float) -> None:
         functions, queue, wait_ms = self._functions, self._queue, _ms(timeout_s)
@@ -233,6 +242,15 @@ class BatchClient:
         )
         functions.error_destroy(error)
         raise KafkaException(raised)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of librdkafka in a thread of its own, and its result once it has `ended`."""
+
+    thread: Thread
+    ended: Event
+    results: list[int | None]
 
 
 class _Room:

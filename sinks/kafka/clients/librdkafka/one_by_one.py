@@ -68,6 +68,10 @@ class Client(Protocol):
         """Serve reports and errors: all that are there, or wait for one."""
         ...
 
+    def start_flush(self, timeout_s: float) -> None:
+        """Send what is queued at once, without waiting for the reports. `timeout_s`: until `flush`."""
+        ...
+
     def flush(self, timeout_s: float) -> int:
         """Send what is queued at once and wait for the reports. Return the number of messages without one."""
         ...
@@ -93,6 +97,9 @@ class OneByOneClient:
         self._client.begin_transaction()
         self._deliveries = Deliveries()
         return self._deliveries
+
+    def start_flush(self, timeout_s: float) -> None:
+        """Do nothing: reports would be counted by two threads."""
 
     def produce(self, topic: str, messages: Messages, partition: int | None) -> None:
         """See `Client`. A full queue refuses a message, and none is sent before it is accepted."""
