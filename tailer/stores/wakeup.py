@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ACTIVE_S", "LOOK_S", "LocalWake", "Pace", "TimerWake", "Wake"]
 
 LOOK_S: Final = 1.0
-STEP_MS: Final = 2
+STEP_MS: Final = 1
 QUIET_STEP_S: Final = 0.008
 ACTIVE_S: Final = 30.0
 _END_S: Final = 2.0
@@ -143,7 +143,7 @@ class _Watched:
 class Pace:
     """The `event` that ends a watch, which asks for it in each step. In a quiet time, the answer takes a while.
 
-    Steps are so short that nobody waits for them, and cost almost a hundredth of a processor. After `ACTIVE_S` without
+    Steps are so short that nobody waits for them, and cost two hundredths of a processor. After `ACTIVE_S` without
     a change, the event is waited for in each step: that costs little, and notices come some milliseconds later.
     """
 
@@ -211,8 +211,10 @@ class _FolderWatch:
             return bool(self._folders)
 
     def _listen(self) -> None:
-        while not self._over.is_set():
+        while True:
             self._changed.clear()
+            if self._over.is_set():  # looked at after `clear`, which may have taken the notice of `end`
+                return
             self._follow(self._watchable())
 
     def _watchable(self) -> list[str]:
