@@ -32,7 +32,7 @@ __all__ = ["compared", "is_worth", "shared"]
 _log = logging.getLogger(__name__)
 
 # Measured on 2 cores (`tests/bench/test_spark_comparing.py`): one executor compares 1 GB of files in 22 s. Shared, that
-# takes 72 s divided by the cores, because rows are read again, and 17 s more.
+# took 72 s divided by the cores, when files were read twice, and 17 s more.
 SHARED_BYTES: Final = 800_000_000  # of files, for any number of cores
 _TIMES: Final = 3.2  # as much work as in one process
 FEW_ROWS: Final = 200_000  # left of a comparison: this process reads and compares them in less time, too
