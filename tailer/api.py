@@ -10,6 +10,8 @@ import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -124,8 +126,8 @@ def _check(wanted: "Changes") -> None:
 class Changes:
     """The changes of one table between two places. Made by `changes`.
 
-    Iterate it, with `for` or `async for`, for `pyarrow.RecordBatch`es; a batch has the columns that its rows had when
-    they were committed. `to_arrow`, `to_pandas` and `to_polars` give all rows at once, in one schema.
+    Iterate it, with `for` or `async for`, for `pyarrow.RecordBatch`es. A batch has rows of one version, with the
+    columns of that time. `to_arrow`, `to_pandas` and `to_polars` give all rows at once, in one schema.
 
     Iterating raises `TailerError`: its text names what is wrong, its `hint` the next step.
     """
@@ -304,9 +306,11 @@ class _BatchTransaction:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        await self._send.send(joined_rows(batches))
-        last = batches[-1]
-        self._progress[self._app_id] = Progress(self._app_id, Position(last.version, last.task, last.last_row))
+        for _, group in groupby(batches, attrgetter("version")):
+            own = list(group)
+            await self._send.send(joined_rows(own))
+            last = own[-1]
+            self._progress[self._app_id] = Progress(self._app_id, Position(last.version, last.task, last.last_row))
 
     async def announce(self, event: ControlEvent) -> None:
         """Say nothing: the next batch has the new columns."""

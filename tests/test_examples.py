@@ -119,7 +119,8 @@ def test_delta_to_delta_with_metrics(folder: Path) -> None:
     target = folder / "orders_history"
 
     def history() -> list[Event]:
-        return events_of(DeltaTable(target).to_pyarrow_table()) if target.exists() else []
+        begun = (target / "_delta_log" / f"{0:020d}.json").exists()
+        return events_of(DeltaTable(target).to_pyarrow_table()) if begun else []
 
     with daemon(folder, config, TAILER_METRICS=address) as process:
         until(lambda: len(history()) == len(PAIRED))

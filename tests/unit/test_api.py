@@ -59,6 +59,14 @@ def test_all_changes_in_order(orders: str) -> None:
     assert rows(iter(tailer.changes(orders))) == CHANGES
 
 
+def test_a_batch_has_rows_of_one_version(tmp_path: Path) -> None:
+    """Also where small versions are read together."""
+    for number in range(30):
+        write_deltalake(tmp_path, pa.table({"id": [number, number + 100]}), mode="append")
+    versions = [batch["_commit_version"].to_pylist() for batch in tailer.changes(tmp_path)]
+    assert versions == [[number] * 2 for number in range(30)]
+
+
 def test_iterating_again_reads_again(orders: str) -> None:
     changes = tailer.changes(Path(orders), start=2, end=2)
     assert rows(iter(changes)) == CHANGES[5:7]
