@@ -66,6 +66,7 @@ class SinkWriter:
         self._transaction: SinkTransaction | None = None
         self._position: Position | None = None
         self._held = TransactionSize(limits, 0)
+        self._is_joint = False  # whether several versions are being written in one step
         self.schema: pa.Schema | None = None
 
     async def __aenter__(self) -> "SinkWriter":
@@ -150,8 +151,10 @@ class SinkWriter:
             return count
         self._position = None
         self._held.versions += count  # if one is refused, the others are aborted with it
+        self._is_joint = True
         if batches:
             await write_together(transaction, batches)
+        self._is_joint = False
         self._held.add(batches)
         self._held.count_kinds(batches)
         await self._reached(versions[count - 1][0].version)
@@ -224,7 +227,7 @@ class SinkWriter:
     @property
     def holds_versions(self) -> bool:
         """Return whether the open transaction holds whole versions, which would be aborted with it."""
-        given_up = not isinstance(self._sink, Recorded)
+        given_up = self._is_joint or not isinstance(self._sink, Recorded)
         return given_up and self._transaction is not None and self._held.versions > 0
 
     @property

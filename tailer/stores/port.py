@@ -151,7 +151,7 @@ class BlockingScans(Protocol):
 
 
 @runtime_checkable
-class MarkedFolders(BlockingScans, Protocol):
+class MarkedFolders(Protocol):
     """A store that can say whether a folder still has the same objects."""
 
     def folder_mark(self, prefix: str) -> Hashable | None:

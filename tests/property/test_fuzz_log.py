@@ -80,7 +80,7 @@ def memory_stays_bounded() -> Iterator[None]:
 def little_in_memory() -> Iterator[None]:
     """Sort live files on disk, two at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SpillingSort", partial(SpillingSort, run_bytes=1, block_rows=1))
+        patch.setattr(module, "SpillingSort", partial(SpillingSort, run_bytes=1, block_bytes=1))
         patch.setattr(module, "_BATCH_ROWS", 2)
         patch.setattr(checkpoint_module, "_BATCH_ROWS", 2)
         yield

@@ -196,7 +196,7 @@ async def _scan(
                 _scan_json(file, required, handle)
             else:
                 _scan_parquet(file, size, required, handle)
-        except (*MALFORMED, pa.ArrowException, KeyError, ValueError, OSError) as error:
+        except (*MALFORMED, pa.ArrowException, KeyError, ValueError, OverflowError, OSError) as error:
             # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
             if isinstance(error, OSError) and error.errno is not None:
                 raise

@@ -68,7 +68,10 @@ async def live_files(store: ObjectStore, segment: LogSegment, root: str) -> Live
         for age, path in enumerate(newest_first):
             with listed_before():
                 await store.scan(path.name, partial(actions.add_commit, path, 2 * age))
-        actions.flush()
+        try:
+            actions.flush()
+        except ValueError as error:
+            raise LogCorrupt(segment.table, newest_first[-1].name, str(error), segment.version) from error
         age = 2 * len(newest_first)
         await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, root, age)))
         live = opened.enter_context(SpillingSort(_ENTRIES, _BY_TIME))

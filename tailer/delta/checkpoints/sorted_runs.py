@@ -1,13 +1,14 @@
 """External merge sort of record batches: sorted runs on disk, merged while they are read.
 
 Runs are in one unnamed temporary file, which disappears when it is closed or the process ends. A run is a sequence of
-blocks: a length and a record batch in Arrow's IPC format. Merging holds a few blocks of every run in memory.
+blocks: a length and a record batch in Arrow's IPC format. Merging holds a few blocks of each of a few runs in memory.
+More runs are merged into fewer ones before.
 """
 
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
 from types import TracebackType
@@ -21,8 +22,9 @@ from tailer.errors import ScratchUnavailable
 __all__ = ["SpillingSort"]
 
 _RUN_BYTES: Final = 16 * 2**20
-_BLOCK_ROWS: Final = 512
-_MERGED_BLOCKS: Final = 128  # held by a merge of fewer runs
+_BLOCK_BYTES: Final = 64 * 2**10
+_MOST_RUNS: Final = 16
+_MERGED_BLOCKS: Final = 128  # held by a merge
 _LENGTH_BYTES: Final = 4
 
 
@@ -35,12 +37,12 @@ class SpillingSort:
     """
 
     def __init__(
-        self, schema: pa.Schema, keys: Sequence[str], run_bytes: int = _RUN_BYTES, block_rows: int = _BLOCK_ROWS
+        self, schema: pa.Schema, keys: Sequence[str], run_bytes: int = _RUN_BYTES, block_bytes: int = _BLOCK_BYTES
     ) -> None:
         self._schema = schema
         self._keys = tuple(keys)
         self._run_bytes = run_bytes
-        self._block_rows = block_rows
+        self._block_bytes = block_bytes
         self._run: list[pa.RecordBatch] = []
         self._size_bytes = 0
         self._ends: list[int] = [0]
@@ -73,9 +75,9 @@ class SpillingSort:
         last = self._sorted_run()
         if self._file is None:
             return last
-        handle, at_once = self._file.fileno(), max(_MERGED_BLOCKS // len(self._ends), 1)
-        runs = [self._read(handle, begin, end, at_once) for begin, end in pairwise(self._ends)]
-        return self._merge([*runs, last])
+        while len(self._ends) - 1 > _MOST_RUNS:
+            self._merge_runs(self._file)
+        return self._merge([*self._runs(self._ends, self._file), last])
 
     def _sorted_run(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in memory in order, a block at a time."""
@@ -85,21 +87,47 @@ class SpillingSort:
 
     def _sort(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         indices = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys])
-        for begin in range(0, len(indices), self._block_rows):
-            yield rows.take(indices.slice(begin, self._block_rows))
+        step = self._block_rows(rows)
+        for begin in range(0, len(indices), step):
+            yield rows.take(indices.slice(begin, step))
+
+    def _block_rows(self, rows: pa.RecordBatch) -> int:
+        return max(self._block_bytes * len(rows) // max(int(rows.nbytes), 1), 1)
 
     def _spill(self) -> None:
         with _disk():
             if self._file is None:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-            for block in self._sorted_run():
-                data = block.serialize()
-                self._file.write(data.size.to_bytes(_LENGTH_BYTES, "big"))
-                self._file.write(data)
-            self._file.flush()
-            self._ends.append(self._file.tell())
+            self._ends.append(self._write(self._file, self._sorted_run()))
         self._run, self._size_bytes = [], 0
         pa.default_memory_pool().release_unused()  # or the memory of every run stays resident
+
+    def _merge_runs(self, file: IO[bytes]) -> None:
+        """Merge runs that follow each other, `_MOST_RUNS` at a time, into another file."""
+        ends = [0]
+        with _disk():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            with file:
+                for begin in range(0, len(self._ends) - 1, _MOST_RUNS):
+                    runs = self._runs(self._ends[begin : begin + _MOST_RUNS + 1], file)
+                    ends.append(self._write(self._file, self._merge(runs)))
+        self._ends = ends
+
+    def _write(self, file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:
+        """Write a run; return where it ends."""
+        for batch in batches:
+            step = self._block_rows(batch)
+            for begin in range(0, len(batch), step):
+                data = batch.slice(begin, step).serialize()
+                file.write(data.size.to_bytes(_LENGTH_BYTES, "big"))
+                file.write(data)
+        file.flush()
+        return file.tell()
+
+    def _runs(self, ends: Sequence[int], file: IO[bytes]) -> list[Iterator[pa.RecordBatch]]:
+        """Read runs, each from one end to the next."""
+        handle, at_once = file.fileno(), max(_MERGED_BLOCKS // len(ends), 1)
+        return [self._read(handle, begin, end, at_once) for begin, end in pairwise(ends)]
 
     def _read(self, handle: int, begin: int, end: int, at_once: int) -> Iterator[pa.RecordBatch]:
         blocks = self._read_blocks(handle, begin, end)

@@ -24,7 +24,7 @@ from itertools import groupby, pairwise
 from typing import Final, NamedTuple, Self
 
 from tailer.delta.checkpoints.hint import read_last_checkpoint
-from tailer.errors import NotATable, ObjectNotFound, VersionAhead, VersionGone
+from tailer.errors import NotATable, VersionAhead, VersionGone
 from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, in_thread
 
 __all__ = [
@@ -234,14 +234,16 @@ class LastListing:
 
     async def list_since(self, store: ObjectStore, since: int) -> LogListing:
         """List the log from version `since` on. Raises `NotATable`, `StorageUnavailable`."""
-        at_s, mark, made = self._clock(), None, self._made
+        at_s, mark = self._clock(), None
         if isinstance(store, MarkedFolders):
             mark = await in_thread(store.folder_mark, LOG)
-            is_recent = made is not None and made.since == since and at_s - made.at_s < REUSE_S
-            if made is not None and is_recent and mark is not None and mark == made.mark:
-                is_same = await in_thread(_are_there, store, made.objects[-_LAST_FILES:])
-                if is_same:
-                    return made.listing
+        made = self._made
+        if made is not None and made.since == since and mark is not None and mark == made.mark:
+            # Some file systems do not change a folder's time when a file appears, so its last files are listed.
+            number = max(len(made.objects) - _LAST_FILES, 0)
+            after = made.objects[number - 1].name if number else _name_before(since)
+            if at_s - made.at_s < REUSE_S and made.objects[number:] == await store.list(LOG, after):
+                return made.listing
         objects = await store.list(LOG, _name_before(since))
         listing = await in_thread(self._listing, store.uri, objects, since)
         self._made = _Made(since, objects, listing, mark, at_s)
@@ -253,13 +255,6 @@ class LastListing:
             return made.listing
         self._made = made = None  # not held while the next one is made
         return LogListing.of(table, objects, since)
-
-
-def _are_there(store: MarkedFolders, objects: Sequence[ObjectMeta]) -> bool:
-    """Return whether the objects are as they were listed. Raises `StorageUnavailable`."""
-    with suppress(ObjectNotFound):
-        return all(store.stat_now(each.name) == each for each in objects)
-    return False
 
 
 def _name_before(version: int) -> str:

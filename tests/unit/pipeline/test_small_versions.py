@@ -406,3 +406,24 @@ class StoppingLines(streams.Lines):
         await super().write(batch)
         if batch.version == self.stop_at:
             self.stop()
+
+
+class Strict(streams.Lines):
+    """A destination that takes all batches of a step or none."""
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        if any(batch.version == 15 for batch in batches):
+            raise SinkRejected("lines", "it does not fit")
+        for batch in batches:
+            await super().write(batch)
+
+
+async def test_also_a_destination_without_transactions_gets_those_before_a_refused_one(tmp_path: Path) -> None:
+    table, lines, store = small(tmp_path / "table"), Strict(), MemoryProgressStore("memory")
+    with pytest.raises(SinkRejected):
+        await deliver(table, Recorded(lines, store))
+    assert lines.rows == table.rows(0, 14)
+    assert await store.progress(APP) == Progress(APP, Position.end(14))

@@ -117,8 +117,8 @@ async def test_a_commit_that_goes_while_it_is_read(tmp_path: Path) -> None:
 
 def sort_in_runs_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every batch that is added to a sort a run of its own, of so many rows and several blocks."""
-    block_rows = max(rows // 4, 1)
-    monkeypatch.setattr(module, "SpillingSort", lambda schema, keys: SpillingSort(schema, keys, 1, block_rows))
+    block_bytes = 200 * max(rows // 4, 1)
+    monkeypatch.setattr(module, "SpillingSort", lambda schema, keys: SpillingSort(schema, keys, 1, block_bytes))
     monkeypatch.setattr(module, "_BATCH_ROWS", rows)
     monkeypatch.setattr(checkpoint_module, "_BATCH_ROWS", rows)
 

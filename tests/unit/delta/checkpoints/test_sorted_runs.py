@@ -16,12 +16,14 @@ TEXTS = st.sampled_from(["", "a", "a\0", "aa", "b", "é", "\uffff", "\U00010000"
 ROWS = st.lists(st.tuples(st.integers(-1, 2), TEXTS), max_size=60)
 
 
-@given(ROWS, st.integers(1, 7), st.integers(1, 7), st.integers(1, 400), st.integers(1, 9))
+@given(ROWS, st.integers(1, 7), st.integers(1, 300), st.integers(1, 400), st.integers(1, 9), st.integers(2, 17))
 def test_rows_come_in_order_and_equal_ones_as_they_were_added(
-    rows: list[tuple[int, str]], batch_rows: int, block_rows: int, run_bytes: int, blocks: int
+    rows: list[tuple[int, str]], batch_rows: int, block_bytes: int, run_bytes: int, blocks: int, runs: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch, SpillingSort(SCHEMA, ("number", "text"), run_bytes, block_rows) as some:
+    keys = ("number", "text")
+    with pytest.MonkeyPatch.context() as patch, SpillingSort(SCHEMA, keys, run_bytes, block_bytes) as some:
         patch.setattr(module, "_MERGED_BLOCKS", blocks)
+        patch.setattr(module, "_MOST_RUNS", runs)
         for begin in range(0, len(rows), batch_rows):
             part = [
                 {"number": number, "text": text, "order": begin + each, "rest": {"x": each} if each % 2 else None}
