@@ -274,12 +274,12 @@ class _Planning:
     """The driver's side of a stream: its admission, in an event loop of its own."""
 
     def __init__(self, chosen: SourceOptions, view: SparkView) -> None:
-        self._stack = ExitStack()
-        self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._chosen = chosen
         self._table = chosen.open_table()
         files = chosen.open_files()
         self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes, files=files)
+        self._stack = ExitStack()
+        self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._first: Place | None = None
         self._last: int | None = None
         self._final = chosen.end is None  # whether that is the final last version

@@ -28,13 +28,17 @@ from tailer.spark.source.views import TypedView
 __all__ = ["DriverStreams", "is_possible"]
 
 _NAME: Final = "tailer_plans"  # in `explain`
+_SPARK: Final = "4.2."  # the release whose classes are named here
+_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"  # needs names of sources
 _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECTOR: Final = "org.apache.spark.sql.connector"
 
 
 def is_possible(spark: SparkSession) -> bool:
     """Return whether Spark can call this process, each of its threads one of ours (`PYSPARK_PIN_THREAD`)."""
-    return not is_remote(spark) and isinstance(spark.sparkContext._gateway, ClientServer)
+    if is_remote(spark) or not isinstance(spark.sparkContext._gateway, ClientServer):
+        return False
+    return spark.version.startswith(_SPARK) and spark.conf.get(_EVOLUTION, "false") != "true"
 
 
 class DriverStreams:
@@ -111,7 +115,11 @@ class _Java:
 
 
 class _Called:
-    """An object that Java calls; Spark compares such objects and shows them."""
+    """An object that Java calls; Spark compares such objects and shows them.
+
+    An object of Java that is returned to it must live here until Java has looked it up: py4j forgets it when it is
+    collected, and Java would get null.
+    """
 
     def __init__(self, streams: DriverStreams) -> None:
         self._streams = streams
@@ -130,12 +138,21 @@ class _Called:
 class _Table(_Called):
     """A table that can be streamed, and its only scan."""
 
+    def __init__(self, streams: DriverStreams) -> None:
+        super().__init__(streams)
+        java = self._java
+        streamed = java.of_connector("catalog.TableCapability").MICRO_BATCH_READ
+        self._capabilities = java.named("java.util.Collections").singleton(streamed)
+        self._columns = java.columns()
+        self._support = java.of_connector("read.Scan$ColumnarSupportMode").UNSUPPORTED
+        self._metrics = java.no("metric.CustomMetric")
+        self._task_metrics = java.no("metric.CustomTaskMetric")
+
     def name(self) -> str:
         return _NAME
 
     def capabilities(self) -> Any:
-        streamed = self._java.of_connector("catalog.TableCapability").MICRO_BATCH_READ
-        return self._java.named("java.util.Collections").singleton(streamed)
+        return self._capabilities
 
     def newScanBuilder(self, _options: Any) -> "_Table":
         return self
@@ -144,19 +161,19 @@ class _Table(_Called):
         return self
 
     def readSchema(self) -> Any:
-        return self._java.columns()
+        return self._columns
 
     def description(self) -> str:
         return _NAME
 
     def columnarSupportMode(self) -> Any:
-        return self._java.of_connector("read.Scan$ColumnarSupportMode").UNSUPPORTED
+        return self._support
 
     def supportedCustomMetrics(self) -> Any:
-        return self._java.no("metric.CustomMetric")
+        return self._metrics
 
     def reportDriverMetrics(self) -> Any:
-        return self._java.no("metric.CustomTaskMetric")
+        return self._task_metrics
 
     def toMicroBatchStream(self, _checkpoint: str) -> "_Stream":
         return _Stream(self._streams)
@@ -176,36 +193,38 @@ class _Stream(_Called):
         assert isinstance(view, TypedView), "the envelope is no option"
         self._view = view
         self._reader = StreamReader(chosen, view)
+        self._returned: Any = None  # Java calls a stream from one thread
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._reader.prepareForTriggerAvailableNow()
+        try:
+            self._reader.prepareForTriggerAvailableNow()
+        except BaseException:
+            self._reader.stop()  # Spark stops only streams that have begun
+            raise
 
     def initialOffset(self) -> Any:
-        return self._java.offset(json.dumps(self._reader.initialOffset()))
+        return self._offset(self._reader.initialOffset())
 
     def getDefaultReadLimit(self) -> Any:
         limits = self._java.of_connector("read.streaming.ReadLimit")
+        is_all = isinstance(self._reader.getDefaultReadLimit(), ReadAllAvailable)
         # The limits themselves are options: Spark has no form for several at once.
-        return (
-            limits.allAvailable()
-            if isinstance(self._reader.getDefaultReadLimit(), ReadAllAvailable)
-            else limits.maxFiles(1)
-        )
+        return self._keep(limits.allAvailable() if is_all else limits.maxFiles(1))
 
     def latestOffset(self, start: Any, limit: Any) -> Any:
         everything = limit.getClass().getSimpleName() == ReadAllAvailable.__name__
         own: ReadLimit = ReadAllAvailable() if everything else self._reader.getDefaultReadLimit()
-        return self._java.offset(json.dumps(self._reader.latestOffset(json.loads(start.json()), own)))
+        return self._offset(self._reader.latestOffset(json.loads(start.json()), own))
 
     def reportLatestOffset(self) -> Any:
-        return self._java.offset(json.dumps(self._reader.reportLatestOffset()))
+        return self._offset(self._reader.reportLatestOffset())
 
     def deserializeOffset(self, text: str) -> Any:
-        return self._java.offset(text)
+        return self._keep(self._java.offset(text))
 
     def planInputPartitions(self, start: Any, end: Any) -> Any:
         self._streams.plan(self._view, self._reader.work(json.loads(start.json()), json.loads(end.json())))
-        return self._java.no("read.InputPartition")
+        return self._keep(self._java.no("read.InputPartition"))
 
     def createReaderFactory(self) -> None:
         """Return nothing: without partitions there is nothing to read."""
@@ -215,6 +234,13 @@ class _Stream(_Called):
 
     def stop(self) -> None:
         self._reader.stop()
+
+    def _offset(self, place: object) -> Any:
+        return self._keep(self._java.offset(json.dumps(place)))
+
+    def _keep(self, found: Any) -> Any:
+        self._returned = found
+        return found
 
     class Java:
         """The interfaces of Java."""

@@ -58,6 +58,7 @@ _LASTING: Final = frozenset(
     {"405", "501", "EntityTooLarge", "InvalidArgument", "InvalidBucketName", "InvalidRequest", "InvalidURI"}
     | {"KeyTooLongError", "MethodNotAllowed", "NotImplemented", "ObjectParentIsFile"}
 )
+_WRITES: Final = frozenset({"PutObject", "CompleteMultipartUpload"})
 _SIGN_IN: Final = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "AssumeRoleWithSAML", "GetRoleCredentials"})
 _SIGN_IN_LATER: Final = frozenset({"InternalFailure", "ServiceUnavailable", "Throttling", "ThrottlingException"})
 
@@ -138,6 +139,8 @@ def _answer(error: ClientError, uri: str, place: Place) -> StorageError:
         remedy = "Check the role, its trust policy and external_id, and the credentials that assume it."
         return StorageAccessRefused(uri, f"{error.operation_name} was refused {place.credentials}: {code}", remedy)
     if code in NOT_FOUND:
+        if error.operation_name in _WRITES:  # some servers answer so while another write of the object is under way
+            return StorageUnavailable(uri, f"{code} for a write")
         return ObjectNotFound(uri)
     if code in PRECONDITION:
         return ObjectAlreadyExists(uri)

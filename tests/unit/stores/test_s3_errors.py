@@ -36,6 +36,7 @@ def answer(code: str, status: int, message: str = "as told", operation: str = "G
     [
         (answer("NoSuchKey", 404), ObjectNotFound, "not found", ""),
         (answer("404", 404, operation="HeadObject"), ObjectNotFound, "not found", ""),
+        (answer("NoSuchKey", 404, operation="PutObject"), StorageUnavailable, "NoSuchKey for a write", ""),
         (answer("PreconditionFailed", 412), ObjectAlreadyExists, "exists", ""),
         (answer("NoSuchBucket", 404), StorageAccessRefused, "the bucket shop does not exist", "endpoint"),
         (
