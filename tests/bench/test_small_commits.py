@@ -15,9 +15,10 @@ from typing import Final
 
 import pytest
 
+import tailer
 from tests.bench.conftest import PutLine
 from tests.bench.small_commits import ROWS, write_adds, write_checkpoint, write_commits
-from tests.bench.test_first_stream import delta_rs, ours
+from tests.bench.test_first_stream import delta_rs
 
 RUNS: Final = 5
 VERSIONS: Final = 5000
@@ -91,11 +92,11 @@ def program(text: str, *words: object, runs: int = RUNS) -> Figures:
 
 
 def test_following(tmp_path: Path, put_line: PutLine) -> None:
-    """5,000 commits of 10 rows, from log to batches and through `tailer tail --format jsonl`."""
+    """5,000 commits of 10 rows, by `tailer.changes` and by `tailer tail --format jsonl`, which also starts."""
     path, rows = write_commits(tmp_path / "table", VERSIONS), VERSIONS * ROWS
     words = ("tail", str(path), "--from", "earliest", "--to", "latest", "--format", "jsonl")
     contenders: dict[str, Callable[[], int]] = {
-        "from log to batch": lambda: ours(path),
+        "by `tailer.changes`": lambda: sum(batch.num_rows for batch in tailer.changes(path, end="latest")),
         "by `tailer tail --format jsonl`": lambda: command(*words).count(b"\n"),
         "delta-rs, the whole range at once": lambda: delta_rs(path),
     }
