@@ -13,13 +13,13 @@ checked by their checksums, as `execute` does.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import coalesce, col, concat, lit, raise_error, timestamp_micros, when
 from pyspark.sql.types import StructType
 
 from tailer.delta.partition_values import partition_scalar
@@ -28,6 +28,7 @@ from tailer.plan import ChangeTask, TaskKind, output_schema
 from tailer.read.row_bitmaps import WORD_BITS
 from tailer.schema.columns import physical_name
 from tailer.spark.native.fits import Fit
+from tailer.spark.session import is_remote
 from tailer.spark.source.spark_types import spark_schema
 
 __all__ = ["VECTOR_BYTES", "Columns", "columns_of", "scans", "vector_bytes"]
@@ -157,13 +158,18 @@ def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: Str
     stored_types = spark_schema(pa.schema(fields))
     uris = sorted({f"file://{found.task.uri}" for found in fits})
     read = spark.read.schema(stored_types).options(**_READ).parquet(*uris)
+    sql = _functions(spark)
     names = [_quoted(name) for name in stored_types.names] if literal else list(_numbered(stored_types))
-    path = lit(fits[0].task.uri) if literal else col("path")
-    types = coalesce(col(names[-1]), raise_error(concat(lit(_UNTYPED), path))) if columns.types else None
+    path = sql.lit(fits[0].task.uri) if literal else sql.col("path")
+    types = (
+        sql.coalesce(sql.col(names[-1]), sql.raise_error(sql.concat(sql.lit(_UNTYPED), path)))
+        if columns.types
+        else None
+    )
     if literal:
-        found, facts = read, _literals(columns, fits[0].task, types)
+        found, facts = read, _literals(sql, columns, fits[0].task, types)
     else:
-        found, facts = _joined(spark, read, columns, fits), _joined_facts(columns, types)
+        found, facts = _joined(spark, read, columns, fits), _joined_facts(sql, columns, types)
     ends = dict(zip(shown.names[-3:], (facts["type"], facts["version"], facts["at"]), strict=True))
     # Spark analyses a DataFrame whenever it is changed, so it is changed once.
     if literal and _is_shown_as_it_is(columns, stored_types, shown):
@@ -175,7 +181,7 @@ def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: Str
             chosen.append(facts[f"given_{index}"].cast(field.dataType).alias(field.name))
             continue
         name, there = next(stored)
-        source = col(name) if there.dataType == field.dataType else col(name).cast(field.dataType)
+        source = sql.col(name) if there.dataType == field.dataType else sql.col(name).cast(field.dataType)
         chosen.append(source.alias(field.name))
     return found.select(*chosen, *(fact.alias(name) for name, fact in ends.items()))
 
@@ -187,6 +193,11 @@ def _is_shown_as_it_is(columns: Columns, stored: StructType, shown: StructType) 
         (field.name, field.dataType) for field in shown.fields[:-3]
     ]
     return same and len({name.lower() for name in shown.names}) == len(shown)
+
+
+def _functions(spark: SparkSession) -> Any:
+    """Return Spark's functions: those of a session of Spark Connect are other ones, in whatever mode the process is."""
+    return import_module("pyspark.sql.connect.functions" if is_remote(spark) else "pyspark.sql.functions")
 
 
 def _quoted(name: str) -> str:
@@ -210,25 +221,25 @@ def _joined(spark: SparkSession, read: DataFrame, columns: Columns, fits: Sequen
     return found.where(_SELECTED) if columns.vector else found
 
 
-def _joined_facts(columns: Columns, types: Column | None) -> dict[str, Column]:
+def _joined_facts(sql: Any, columns: Columns, types: Column | None) -> dict[str, Column]:
     """Return the facts of a row by their names. Where a file has none it is an error: a filter would leave out null."""
-    facts = {name: col(name) for name in ("version", "at", *(f"given_{index}" for index in columns.given))}
-    facts["type"] = col("type") if types is None else types
-    unknown = raise_error(concat(lit("no change of this batch is in "), col("path")))
-    return {name: when(col("file").isNull(), unknown).otherwise(fact) for name, fact in facts.items()}
+    facts = {name: sql.col(name) for name in ("version", "at", *(f"given_{index}" for index in columns.given))}
+    facts["type"] = sql.col("type") if types is None else types
+    unknown = sql.raise_error(sql.concat(sql.lit("no change of this batch is in "), sql.col("path")))
+    return {name: sql.when(sql.col("file").isNull(), unknown).otherwise(fact) for name, fact in facts.items()}
 
 
-def _literals(columns: Columns, task: ChangeTask, types: Column | None) -> dict[str, Column]:
+def _literals(sql: Any, columns: Columns, task: ChangeTask, types: Column | None) -> dict[str, Column]:
     """Return the facts of a task by their names."""
     facts = {
-        "type": lit(_change_type(task)) if types is None else types,
-        "version": lit(task.version).cast("long"),
-        "at": timestamp_micros(lit(task.timestamp_ms * 1000)),
+        "type": sql.lit(_change_type(task)) if types is None else types,
+        "version": sql.lit(task.version).cast("long"),
+        "at": sql.timestamp_micros(sql.lit(task.timestamp_ms * 1000)),
     }
     for index in columns.given:
-        facts[f"given_{index}"] = lit(_given([task], index)[0].as_py())
+        facts[f"given_{index}"] = sql.lit(_given([task], index)[0].as_py())
     # As those that are joined, they may be null as far as Spark knows before it optimizes the query.
-    return {name: when(lit(col=False), None).otherwise(fact) for name, fact in facts.items()}
+    return {name: sql.when(sql.lit(col=False), None).otherwise(fact) for name, fact in facts.items()}
 
 
 def _change_type(task: ChangeTask) -> str:
