@@ -62,6 +62,7 @@ class StdoutSink:
         self._stream = sys.stdout if stream is None else stream
         self._encoder: FlatEncoder | None = None
         self._view: TerminalView | None = None
+        self._failed: SinkRejected | None = None
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
@@ -109,9 +110,15 @@ class StdoutSink:
             self._send(self._encoded(self._view.counts()))
 
     def _texts(self, batches: Sequence[ChangeBatch]) -> Iterator[memoryview]:
-        """Yield the texts of the batches, encoded together. If a row has none, yield those of the batches before it."""
-        view = self._table()
+        """Yield the texts of the batches, encoded together.
+
+        If a row has none, yield those of the batches before it. If they have several versions, yield none: the pipeline
+        hands them over again, one at a time.
+        """
+        view, has_several = self._table(), batches[0].version != batches[-1].version
         if view is not None:
+            if has_several:
+                view.check(joined_rows(batches))
             for version, own in groupby(batches, attrgetter("version")):
                 yield from map(self._encoded, view.rows(version, joined_rows(list(own))))
         elif len(batches) == 1:
@@ -120,6 +127,8 @@ class StdoutSink:
             try:
                 yield from list(self._lines(batches))
             except SinkRejected:
+                if has_several:
+                    raise
                 for batch in batches:
                     yield from self._lines([batch])
 
@@ -170,17 +179,23 @@ class StdoutSink:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate errors of the output."""
+        """Translate errors of the output. After one, refuse everything: the last line may be incomplete."""
+        if self._failed is not None:
+            raise self._failed
         try:
             yield
         except (io.UnsupportedOperation, BlockingIOError):
             raise
-        except BrokenPipeError as error:
-            raise SinkRejected(self.name, "standard output was closed") from error
         except OSError as error:
-            remedy = "Run it again with a writable output; what was printed may be incomplete."
-            reason = "is closed" if error.errno == errno.EBADF else error.strerror
-            raise SinkRejected(self.name, f"standard output: {reason}", remedy) from error
+            self._failed = self._refusal(error)
+            raise self._failed from error
+
+    def _refusal(self, error: OSError) -> SinkRejected:
+        if isinstance(error, BrokenPipeError):
+            return SinkRejected(self.name, "standard output was closed")
+        remedy = "Run it again with a writable output; what was printed may be incomplete."
+        reason = "is closed" if error.errno == errno.EBADF else error.strerror
+        return SinkRejected(self.name, f"standard output: {reason}", remedy)
 
 
 def _is_ready(handle: int) -> bool:

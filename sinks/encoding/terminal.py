@@ -76,7 +76,7 @@ class TerminalView:
     def rows(self, version: int, rows: pa.RecordBatch) -> Iterator[str]:
         """Render change rows of a version as text, some hundred rows at a time.
 
-        Raises `SinkRejected` for a type without a text.
+        Raises `SinkRejected` for a value without a text.
         """
         if len(rows) and version != self._version:
             yield self._heading(version, rows)
@@ -86,6 +86,11 @@ class TerminalView:
             self._counts.update(changes)
             self._counts_shown = False
             yield self._render(self._table(some.drop_columns(list(METADATA)), changes))
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Raise `SinkRejected` for a value without a text."""
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            self._cells(name, column)
 
     def event(self, event: ControlEvent) -> str:
         """Render an event as a line. The heading with the columns' names is repeated after it."""

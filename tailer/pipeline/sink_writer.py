@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailer.engine.port import Engine
 from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, patiently, prefetched
-from tailer.errors import CommitUnknown, SinkFenced
+from tailer.errors import CommitUnknown, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.pipeline.limits import Limits, TransactionSize
 from tailer.pipeline.status import Committed
@@ -66,7 +66,6 @@ class SinkWriter:
         self._transaction: SinkTransaction | None = None
         self._position: Position | None = None
         self._held = TransactionSize(limits, 0)
-        self._is_joint = False  # whether several versions are being written in one step
         self.schema: pa.Schema | None = None
 
     async def __aenter__(self) -> "SinkWriter":
@@ -149,12 +148,22 @@ class SinkWriter:
             await self.write(batches, plan)
             await self.close_version(plan)
             return count
-        self._position = None
+        before, self._position = self._position, None
         self._held.versions += count  # if one is refused, the others are aborted with it
-        self._is_joint = True
-        if batches:
-            await write_together(transaction, batches)
-        self._is_joint = False
+        try:
+            if batches:
+                await write_together(transaction, batches)
+        except SinkRejected:
+            if not isinstance(self._sink, Recorded):
+                raise
+            # Nothing is aborted there: deliver and record what comes before the refused version.
+            self._held.versions -= count
+            self._position = before
+            for version, own in versions[:count]:
+                await self.write(own, version)
+                await self.close_version(version)
+                await self.commit()
+            return count
         self._held.add(batches)
         self._held.count_kinds(batches)
         await self._reached(versions[count - 1][0].version)
@@ -227,8 +236,8 @@ class SinkWriter:
     @property
     def holds_versions(self) -> bool:
         """Return whether the open transaction holds whole versions, which would be aborted with it."""
-        given_up = self._is_joint or not isinstance(self._sink, Recorded)
-        return given_up and self._transaction is not None and self._held.versions > 0
+        aborts = not isinstance(self._sink, Recorded)
+        return aborts and self._transaction is not None and self._held.versions > 0
 
     @property
     def may_commit(self) -> bool:

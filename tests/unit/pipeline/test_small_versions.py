@@ -421,9 +421,13 @@ class Strict(streams.Lines):
             await super().write(batch)
 
 
-async def test_also_a_destination_without_transactions_gets_those_before_a_refused_one(tmp_path: Path) -> None:
+async def test_also_a_destination_without_transactions_gets_those_before_a_refused_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the same session: nothing that it has is handed over again."""
     table, lines, store = small(tmp_path / "table"), Strict(), MemoryProgressStore("memory")
     with pytest.raises(SinkRejected):
         await deliver(table, Recorded(lines, store))
     assert lines.rows == table.rows(0, 14)
     assert await store.progress(APP) == Progress(APP, Position.end(14))
+    assert "one version at a time" not in caplog.text

@@ -1,5 +1,6 @@
 """The `stdout` sink on real pipes and terminals: whole lines, and a reader that is gone, slow, or a terminal."""
 
+import errno
 import fcntl
 import io
 import json
@@ -113,6 +114,37 @@ async def test_a_full_disk_is_no_reader_that_is_gone() -> None:
             await StdoutSink("stdout", "jsonl", full).write(numbered(1))
         assert not isinstance(raised.value.__cause__, BrokenPipeError)
         assert "may be incomplete" in raised.value.hint
+
+
+async def test_an_output_that_failed_gets_nothing_more() -> None:
+    """Its last line may be incomplete."""
+    pipe = Pipe()
+    sink = StdoutSink("stdout", "jsonl", pipe.writer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sinks.stdout.os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+        with pytest.raises(SinkRejected, match="standard output: broken"):
+            await sink.write(numbered(1))
+    with pytest.raises(SinkRejected, match="standard output: broken"):
+        await sink.write(numbered(1))
+    assert pipe.finish() == b""
+
+
+@pytest.mark.parametrize("form", ["jsonl", "table"])
+async def test_several_versions_with_a_row_without_a_text_are_not_printed(form: Literal["jsonl", "table"]) -> None:
+    """The pipeline hands them over again, one at a time."""
+    pipe = Pipe()
+    pipe.read()
+    sink = StdoutSink("stdout", form, pipe.writer)
+    good, bad = (
+        change_batch(version, {"text": pa.array([text]).view(pa.string())})
+        for version, text in enumerate((b"fine", b"\xff"))
+    )
+    with pytest.raises(SinkRejected):
+        await sink.write_all([good, bad])
+    await sink.write(good)
+    with pytest.raises(SinkRejected):
+        await sink.write(bad)
+    assert pipe.finish().count(b"fine") == 1
 
 
 async def test_a_reader_that_does_not_read_does_not_hold_up_cancellation() -> None:
