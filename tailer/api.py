@@ -1,8 +1,9 @@
 """The Python API: a table's changes as Arrow record batches, over the pipeline that `tailer tail` runs.
 
 The pipeline runs in an event loop on a thread of its own, so the same object serves synchronous and asynchronous code
-and works where another event loop already runs. It is at most one batch ahead of its reader (invariant 7), and it stops
-when the reader stops iterating. Nothing is remembered: each iteration reads the range again.
+and works where another event loop already runs. It is ahead of its reader by what a sink gets in one step: one batch,
+or small ones together (invariant 7). It stops when the reader stops iterating. Nothing is remembered: each iteration
+reads the range again.
 """
 
 import atexit
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Changes", "Place", "changes"]
 
 _NAME: Final = "changes"
-_Send = MemoryObjectSendStream[pa.RecordBatch]
+_Send = MemoryObjectSendStream[Sequence[pa.RecordBatch]]
 
 
 def changes(
@@ -189,11 +190,11 @@ class Changes:
     def _read(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches; `schemas` gets the columns of each transaction, which need not have a row."""
         with start_blocking_portal() as portal:
-            send, receive = create_memory_object_stream[pa.RecordBatch](0)
+            send, receive = create_memory_object_stream[Sequence[pa.RecordBatch]](0)
             delivery = portal.start_task_soon(self._deliver, send, schemas)
             try:
-                while (batch := portal.call(_next, receive)) is not None:
-                    yield batch
+                while batches := portal.call(_next, receive):
+                    yield from batches
                 delivery.result()
             finally:
                 delivery.cancel()
@@ -241,11 +242,11 @@ def _close_all() -> None:
             batches.close()
 
 
-async def _next(receive: MemoryObjectReceiveStream[pa.RecordBatch]) -> pa.RecordBatch | None:
+async def _next(receive: MemoryObjectReceiveStream[Sequence[pa.RecordBatch]]) -> Sequence[pa.RecordBatch]:
     try:
         return await receive.receive()
     except EndOfStream:
-        return None
+        return ()
 
 
 def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
@@ -306,11 +307,10 @@ class _BatchTransaction:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        for _, group in groupby(batches, attrgetter("version")):
-            own = list(group)
-            await self._send.send(joined_rows(own))
-            last = own[-1]
-            self._progress[self._app_id] = Progress(self._app_id, Position(last.version, last.task, last.last_row))
+        versions = [list(group) for _, group in groupby(batches, attrgetter("version"))]
+        await self._send.send([joined_rows(own) for own in versions])
+        last = batches[-1]
+        self._progress[self._app_id] = Progress(self._app_id, Position(last.version, last.task, last.last_row))
 
     async def announce(self, event: ControlEvent) -> None:
         """Say nothing: the next batch has the new columns."""
