@@ -12,9 +12,10 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from ctypes import c_char_p, c_int
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Final
 
 import pyarrow as pa
@@ -66,6 +67,8 @@ class BatchClient:
         self._flush: _Call | None = None
         self._fatal: KafkaError | None = None
         self._topics: dict[str, int] = {}
+        # Kept, as to start a thread takes half a millisecond. An abort does not wait for a flush.
+        self._threads: Final = ThreadPoolExecutor(2, thread_name_prefix="librdkafka")
         self._client: Final = _client(functions, config, log)
         self._queue: Final = functions.queue_get_main(self._client)
         end = weakref.finalize(self, _end, functions, self._client, self._queue, self._topics)
@@ -159,19 +162,19 @@ class BatchClient:
     def _started(self, call: Callable[..., int | None], timeout_s: float) -> "_Call":
         """Begin to call a function that waits until reports are served."""
 
-        def run() -> None:
+        ended = Event()
+
+        def run() -> int | None:
             try:
-                begun.results.append(call(self._client, _ms(timeout_s)))
+                return call(self._client, _ms(timeout_s))
             finally:
-                begun.ended.set()
+                ended.set()
                 self._functions.queue_yield(self._queue)
 
-        begun = _Call(Thread(target=run, name="librdkafka"), Event(), [])
         try:
-            begun.thread.start()
+            return _Call(self._threads.submit(run), ended)
         except RuntimeError as error:  # the system has no more threads
             raise KafkaException(KafkaError(KafkaError._FAIL, str(error))) from error  # noqa: SLF001
-        return begun
 
     def _served(self, call: "_Call") -> int | None:
         """Serve reports until a call ends. Return its result."""
@@ -179,8 +182,8 @@ class BatchClient:
             while not call.ended.is_set():
                 self._serve(_SERVED_S)
         finally:
-            call.thread.join()
-        return call.results[0]
+            wait([call.result])
+        return call.result.result()
 
     def _serve(self, timeout_s: float) -> None:
         functions, queue, wait_ms = self._functions, self._queue, _ms(timeout_s)
@@ -246,11 +249,10 @@ class BatchClient:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of librdkafka in a thread of its own, and its result once it has `ended`."""
+    """A call of librdkafka in another thread, and its result, which comes just after it has `ended`."""
 
-    thread: Thread
+    result: Future[int | None]
     ended: Event
-    results: list[int | None]
 
 
 class _Room:
