@@ -40,6 +40,7 @@ from sinks.kafka.clients.librdkafka.one_by_one import Deliveries
 
 __all__ = ["BatchClient"]
 
+_CONNECTED_S: Final = 0.5
 _ROOM_S: Final = 0.05
 _SERVED_S: Final = 1.0
 _CALL_MESSAGES: Final = 8192
@@ -76,6 +77,8 @@ class BatchClient:
 
     def init_transactions(self, timeout_s: float) -> None:
         """See `Client`."""
+        # Without a connection librdkafka looks again after half a second. If none comes, the call says what is wrong.
+        self._await_broker(min(timeout_s, _CONNECTED_S))
         self._check(self._functions.init_transactions(self._client, _ms(timeout_s)))
 
     def begin_transaction(self) -> Deliveries:
@@ -158,6 +161,13 @@ class BatchClient:
                 raise self._refused(self._functions.last_error())
             self._topics[name] = handle
         return self._topics[name]
+
+    def _await_broker(self, timeout_s: float) -> None:
+        """Wait until a broker has answered, or for so long."""
+        answer = ctypes.c_void_p()
+        self._functions.metadata(self._client, 0, None, ctypes.byref(answer), _ms(timeout_s))
+        if answer.value:
+            self._functions.metadata_destroy(answer)
 
     def _started(self, call: Callable[..., int | None], timeout_s: float) -> "_Call":
         """Begin to call a function that waits until reports are served."""
