@@ -236,8 +236,7 @@ class SinkWriter:
     @property
     def holds_versions(self) -> bool:
         """Return whether the open transaction holds whole versions, which would be aborted with it."""
-        aborts = not isinstance(self._sink, Recorded)
-        return aborts and self._transaction is not None and self._held.versions > 0
+        return self._transaction is not None and self._held.versions > 0 and not isinstance(self._sink, Recorded)
 
     @property
     def may_commit(self) -> bool:
@@ -245,8 +244,7 @@ class SinkWriter:
         return self._position is not None and self._stores(self._position)
 
     def _stores(self, at: Position) -> bool:
-        sink = self._sink
-        return at.closes_version or (sink.splits_snapshots if at.in_snapshot else sink.splits_versions)
+        return at.closes_version or (self._sink.splits_snapshots if at.in_snapshot else self._sink.splits_versions)
 
     async def _turn_to(self, schema: pa.Schema, plan: ChangePlan) -> SinkTransaction:
         """Return the transaction for rows of `schema`, which is announced to the sink if it is new."""

@@ -1,8 +1,8 @@
 """Memory, CPU, threads and descriptors of an idle daemon: `python -m tests.bench.idle_daemon 1 10 100`.
 
-Each pipeline follows a small local table of two versions into files. The daemon is measured for half a minute, after it
-has delivered everything and three minutes have passed, after which looks are rarest. `deploy/runbook.md` quotes the
-figures.
+Each pipeline follows a small local table of two versions into files. The second version is an append, or a delete
+without a change feed, whose rows are compared. The daemon is measured for half a minute, after it has delivered
+everything and three minutes have passed, after which looks are rarest. `deploy/runbook.md` quotes the figures.
 """
 
 import os
@@ -25,10 +25,13 @@ SETTLE_S: Final = 180
 MEASURE_S: Final = 30
 
 
-def make_tables(folder: Path, count: int) -> Path:
-    """Write the tables, and a configuration with a pipeline for each."""
+def make_tables(folder: Path, count: int, compared: bool) -> Path:
+    """Write the tables, and a configuration with a pipeline for each. `compared`: delete a row, not append one."""
     write_deltalake(folder / "0", pa.table({"id": pa.array(range(ROWS), pa.int64())}))
-    DeltaTable(folder / "0").delete("id = 3")
+    if compared:
+        DeltaTable(folder / "0").delete("id = 3")
+    else:
+        write_deltalake(folder / "0", pa.table({"id": pa.array([ROWS], pa.int64())}), mode="append")
     lines = []
     for number in range(count):
         if number:
@@ -51,11 +54,11 @@ def cpu_s(process: int) -> float:
     return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(count: int) -> str:
+def measure(count: int, compared: bool) -> str:
     """Run a daemon with so many pipelines; return what it needs when idle."""
     with TemporaryDirectory() as place:
         folder = Path(place)
-        config = make_tables(folder, count)
+        config = make_tables(folder, count, compared)
         with background("run", config, TAILER_METRICS="127.0.0.1:0") as daemon:
             until(lambda: delivered(folder) == (ROWS + 1) * count)
             time.sleep(SETTLE_S)
@@ -68,11 +71,11 @@ def measure(count: int) -> str:
             daemon.communicate()
     resident, peak = (int(status[name]) // 1024 for name in ("VmRSS", "VmHWM"))
     return (
-        f"{count} pipelines: {resident} MB (peak {peak} MB), {share:.1%} of a core, {status['Threads']} threads, "
-        f"{descriptors} descriptors"
+        f"{resident} MB (peak {peak} MB), {share:.1%} of a core, {status['Threads']} threads, {descriptors} descriptors"
     )
 
 
 if __name__ == "__main__":
     for each in map(int, sys.argv[1:]):
-        print(measure(each), flush=True)
+        for work in (False, True):
+            print(f"{each} pipelines, {'rows compared' if work else 'appends'}: {measure(each, work)}", flush=True)
