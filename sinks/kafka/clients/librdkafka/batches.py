@@ -12,10 +12,9 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from ctypes import c_char_p, c_int
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,7 +39,6 @@ from sinks.kafka.clients.librdkafka.one_by_one import Deliveries
 
 __all__ = ["BatchClient"]
 
-_CONNECTED_S: Final = 0.5
 _ROOM_S: Final = 0.05
 _SERVED_S: Final = 1.0
 _CALL_MESSAGES: Final = 8192
@@ -68,8 +66,6 @@ class BatchClient:
         self._flush: _Call | None = None
         self._fatal: KafkaError | None = None
         self._topics: dict[str, int] = {}
-        # Kept, as to start a thread takes half a millisecond. An abort does not wait for a flush.
-        self._threads: Final = ThreadPoolExecutor(2, thread_name_prefix="librdkafka")
         self._client: Final = _client(functions, config, log)
         self._queue: Final = functions.queue_get_main(self._client)
         end = weakref.finalize(self, _end, functions, self._client, self._queue, self._topics)
@@ -77,8 +73,6 @@ class BatchClient:
 
     def init_transactions(self, timeout_s: float) -> None:
         """See `Client`."""
-        # Without a connection librdkafka looks again after half a second. If none comes, the call says what is wrong.
-        self._await_broker(min(timeout_s, _CONNECTED_S))
         self._check(self._functions.init_transactions(self._client, _ms(timeout_s)))
 
     def begin_transaction(self) -> Deliveries:
@@ -162,29 +156,22 @@ class BatchClient:
             self._topics[name] = handle
         return self._topics[name]
 
-    def _await_broker(self, timeout_s: float) -> None:
-        """Wait until a broker has answered, or for so long."""
-        answer = ctypes.c_void_p()
-        self._functions.metadata(self._client, 0, None, ctypes.byref(answer), _ms(timeout_s))
-        if answer.value:
-            self._functions.metadata_destroy(answer)
-
     def _started(self, call: Callable[..., int | None], timeout_s: float) -> "_Call":
         """Begin to call a function that waits until reports are served."""
 
-        ended = Event()
-
-        def run() -> int | None:
+        def run() -> None:
             try:
-                return call(self._client, _ms(timeout_s))
+                begun.results.append(call(self._client, _ms(timeout_s)))
             finally:
-                ended.set()
+                begun.ended.set()
                 self._functions.queue_yield(self._queue)
 
+        begun = _Call(Thread(target=run, name="librdkafka"), Event(), [])
         try:
-            return _Call(self._threads.submit(run), ended)
+            begun.thread.start()
         except RuntimeError as error:  # the system has no more threads
             raise KafkaException(KafkaError(KafkaError._FAIL, str(error))) from error  # noqa: SLF001
+        return begun
 
     def _served(self, call: "_Call") -> int | None:
         """Serve reports until a call ends. Return its result."""
@@ -192,8 +179,8 @@ class BatchClient:
             while not call.ended.is_set():
                 self._serve(_SERVED_S)
         finally:
-            wait([call.result])
-        return call.result.result()
+            call.thread.join()
+        return call.results[0]
 
     def _serve(self, timeout_s: float) -> None:
         functions, queue, wait_ms = self._functions, self._queue, _ms(timeout_s)
@@ -259,10 +246,11 @@ class BatchClient:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of librdkafka in another thread, and its result, which comes just after it has `ended`."""
+    """A call of librdkafka in a thread of its own, and its result once it has `ended`."""
 
-    result: Future[int | None]
+    thread: Thread
     ended: Event
+    results: list[int | None]
 
 
 class _Room:

@@ -103,8 +103,6 @@ class Library:
         self.produceva = self._function("produceva", c_void_p, c_void_p, c_void_p, c_size_t)
         self.flush = self._function("flush", c_int, c_void_p, c_int)
         self.purge = self._function("purge", c_int, c_void_p, c_int)
-        self.metadata = self._function("metadata", c_int, c_void_p, c_int, c_void_p, c_void_p, c_int)
-        self.metadata_destroy = self._function("metadata_destroy", None, c_void_p)
         self.init_transactions = self._function("init_transactions", c_void_p, c_void_p, c_int)
         self.begin_transaction = self._function("begin_transaction", c_void_p, c_void_p)
         self.commit_transaction = self._function("commit_transaction", c_void_p, c_void_p, c_int)
