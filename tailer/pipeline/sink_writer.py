@@ -66,6 +66,7 @@ class SinkWriter:
         self._transaction: SinkTransaction | None = None
         self._position: Position | None = None
         self._held = TransactionSize(limits, 0)
+        self._refused_up_to = -1  # the last version of a step that a sink without transactions refused
         self.schema: pa.Schema | None = None
 
     async def __aenter__(self) -> "SinkWriter":
@@ -142,7 +143,8 @@ class SinkWriter:
         """
         plan = versions[0][0]
         transaction = await self._turn_to(plan.schema, plan)
-        count = self._held.leading(versions) if isinstance(transaction, WritesTogether) else 1
+        one_by_one = plan.version <= self._refused_up_to or not isinstance(transaction, WritesTogether)
+        count = 1 if one_by_one else self._held.leading(versions)
         batches = [batch for _, own in versions[:count] for batch in own]
         if count == 1:
             await self.write(batches, plan)
@@ -153,17 +155,15 @@ class SinkWriter:
         try:
             if batches:
                 await write_together(transaction, batches)
-        except SinkRejected:
+        except SinkRejected as error:
             if not isinstance(self._sink, Recorded):
                 raise
-            # Nothing is aborted there: deliver and record what comes before the refused version.
+            # Nothing is aborted there: record what was delivered, and deliver what comes before the refused version.
             self._held.versions -= count
-            self._position = before
-            for version, own in versions[:count]:
-                await self.write(own, version)
-                await self.close_version(version)
-                await self.commit()
-            return count
+            self._position, self._refused_up_to = before, versions[count - 1][0].version
+            _log.debug("%s: %s; going on one version at a time up to that one", self._name, error)
+            await self.commit()
+            return await self.write_versions(versions[:1])
         self._held.add(batches)
         self._held.count_kinds(batches)
         await self._reached(versions[count - 1][0].version)
@@ -191,7 +191,7 @@ class SinkWriter:
     async def _reached(self, version: int) -> None:
         """Note that all versions up to `version` are complete. Commit if the transaction is due."""
         self._position = Position.end(version)
-        if self._held.is_due:
+        if self._held.is_due or version <= self._refused_up_to:
             await self.commit()
 
     async def skip(self, gap: Gap, schema: pa.Schema, *, at_once: bool) -> None:

@@ -23,7 +23,9 @@ class WritesTogether(Protocol):
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
         """Take batches as `write` takes one after the other. Raises and is cancelled as `write`.
 
-        There are at least two. They follow each other and have one schema. Their versions and tasks may differ.
+        There are at least two. They follow each other and have one schema. Their versions and tasks may differ. After
+        `SinkRejected`, an `AtLeastOnceSink` gets those of several versions again, one version at a time: take none of
+        them, or rows come twice.
         """
         ...
 

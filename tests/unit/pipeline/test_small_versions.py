@@ -411,23 +411,45 @@ class StoppingLines(streams.Lines):
 class Strict(streams.Lines):
     """A destination that takes all batches of a step or none."""
 
+    def __init__(self, refused: int) -> None:
+        super().__init__()
+        self._refused = refused
+
     async def write(self, batch: ChangeBatch) -> None:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        if any(batch.version == 15 for batch in batches):
+        if any(batch.version == self._refused for batch in batches):
             raise SinkRejected("lines", "it does not fit")
         for batch in batches:
             await super().write(batch)
 
 
+@pytest.mark.parametrize("refused", [1, 15, 129, 140])
 async def test_also_a_destination_without_transactions_gets_those_before_a_refused_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: int
 ) -> None:
-    """In the same session: nothing that it has is handed over again."""
-    table, lines, store = small(tmp_path / "table"), Strict(), MemoryProgressStore("memory")
+    """In the same session: nothing that it has is handed over again, now or after a restart.
+
+    The refused version is in the middle of a step, or its first one.
+    """
+    table, lines, store = small(tmp_path / "table", 140), Strict(refused), MemoryProgressStore("memory")
     with pytest.raises(SinkRejected):
         await deliver(table, Recorded(lines, store))
-    assert lines.rows == table.rows(0, 14)
-    assert await store.progress(APP) == Progress(APP, Position.end(14))
+    assert lines.rows == table.rows(0, refused - 1)
+    assert await store.progress(APP) == Progress(APP, Position.end(refused - 1))
     assert "one version at a time" not in caplog.text
+
+
+class StrictAndStopping(Strict, StoppingLines):
+    """A destination that refuses a version, and stops its pipeline with an earlier one."""
+
+
+async def test_a_stop_counts_between_versions_of_a_refused_step(tmp_path: Path) -> None:
+    table, lines, store = small(tmp_path / "table", 140), StrictAndStopping(100), MemoryProgressStore("memory")
+    following = pipeline(table, Recorded(lines, store), until="latest")
+    lines.stop_at, lines.stop = 5, following.stop
+    with anyio.fail_after(60):
+        await following.run()
+    assert lines.rows == table.rows(0, 5)
+    assert await store.progress(APP) == Progress(APP, Position.end(5))
