@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 import tailer.spark
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows.fingerprints import BUCKETS, MAX_ROWS, Fingerprints, Wanted
+from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS, Wanted
+from tailer.changelog.equal_rows.fingerprints import BUCKETS, Fingerprints
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered

@@ -13,39 +13,20 @@ The first `Fingerprints` of a process imports DuckDB, which takes 0.1 s.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.comparable_values import comparable
-from tailer.errors import DataCorrupt
-from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, Wanted
+from tailer.events import ChangeBatch
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
-from tailer.variant import InvalidVariant
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = [
-    "BUCKETS",
-    "DELETED_TYPES",
-    "LEADING_COLUMNS",
-    "MAX_ROWS",
-    "SUMS",
-    "Fingerprints",
-    "Wanted",
-    "fingerprint_sql",
-]
+__all__ = ["BUCKETS", "SUMS", "Fingerprints", "fingerprint_sql"]
 
-DELETED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
-LEADING_COLUMNS: Final = ("address", "deleted")
-MAX_ROWS: Final = 2**40
-"""An address is the number of a source times this, plus the position of a row."""
-
-_DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])
 BUCKETS: Final = 2**16
 _CHUNK_ROWS: Final = 2**16
 _MOST_SUMS: Final = 2**20
@@ -71,46 +52,6 @@ SELECT bucket, {", ".join(f"sum({name})::BIGINT AS {name}" for name in SUMS)} FR
 HAVING {" OR ".join(f"sum({name}) <> 0" for name in SUMS)}
 """
 _NO_SUMS: Final = f"CREATE OR REPLACE TABLE sums (bucket INTEGER, {', '.join(f'{name} BIGINT' for name in SUMS)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The rows that are compared: those of some change types.
-
-    `nulls_differ`: without rows that have a null in one of the compared columns.
-    """
-
-    types: tuple[ChangeType, ...]
-    nulls_differ: bool = False
-
-    def of(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
-        """Return the positions of the wanted rows, and these rows as DuckDB takes them.
-
-        Their columns are the address, whether the row is deleted, and the compared columns as c0, c1 and so on.
-
-        Raises `DataCorrupt` for a Variant that is not sound.
-        """
-        values = pa.array([kind.value for kind in self.types])
-        wanted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=values)
-        if self.nulls_differ:
-            for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
-                wanted = pc.and_(wanted, column.is_valid())
-        rows = _addressed(source, batch)
-        if wanted.true_count == len(batch):
-            return batch.row_index, rows
-        return batch.row_index.filter(wanted), rows.filter(wanted)
-
-
-def _addressed(source: int, batch: ChangeBatch) -> pa.RecordBatch:
-    columns = batch.rows.columns[: -len(METADATA_FIELDS)]
-    deleted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=_DELETED_VALUES)
-    try:
-        address = pc.add(batch.row_index, pa.scalar(source * MAX_ROWS, pa.int64()))
-        arrays = [address, deleted, *map(comparable, columns)]
-    except InvalidVariant as error:
-        file = f"the file of task {batch.task}"
-        raise DataCorrupt(batch.table_id, batch.version, file, f"a Variant is not sound: {error}") from error
-    return pa.RecordBatch.from_arrays(arrays, [*LEADING_COLUMNS, *(f"c{index}" for index in range(len(columns)))])
 
 
 def fingerprint_sql(columns: Sequence[str], salt: str) -> str:

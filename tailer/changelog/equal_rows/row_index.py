@@ -1,158 +1,44 @@
-"""Index of row fingerprints in a DuckDB database, to compare the rows of many files in bounded memory.
+"""Index of rows of one process: few rows are compared in memory, more in a database on disk.
 
-`tailer.changelog.equal_rows.fingerprints` says what a fingerprint is; here the salt is secret to the process. One or
-two int64 values are their own fingerprint.
-
-The index stores only the address and the fingerprint of each row. DuckDB spills what does not fit into memory to disk,
-below the folder that `TMPDIR` names, and deletes it afterwards. Results do not depend on the salt, the memory or the
-number of threads.
-
-The first `RowIndex` imports DuckDB, which takes 0.1 s; most Spark processes compare nothing.
+A comparison begins in memory (`memory_index`). When its rows become too many, they move to a database
+(`database_index`), where the comparison then stays. Results do not depend on where rows are compared. So most
+processes never import DuckDB.
 """
 
-import os
-import secrets
-import shutil
-import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import groupby
-from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.fingerprints import LEADING_COLUMNS, MAX_ROWS, Wanted, fingerprint_sql
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.errors import ScratchUnavailable
+from tailer.changelog.equal_rows.addressed_rows import Wanted
+from tailer.changelog.equal_rows.database_index import MEMORY_BYTES, DatabaseIndex
+from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
+from tailer.changelog.equal_rows.port import Stopped
 from tailer.events import ChangeBatch, ChangeType
 from tailer.plan import ChangeTask
 from tailer.read.kept_rows import ReadTask
-from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tailer.read.row_bitmaps import Bitmaps
 
-if TYPE_CHECKING:
-    import duckdb
-
-__all__ = ["MEMORY_BYTES", "RowIndex", "Stopped"]
-
-MEMORY_BYTES: Final = 96 * 2**20
-_THREADS: Final = 2
-_RESULT_ROWS: Final = 65536
-_MANY_ROWS: Final = 200_000
-_TABLES: Final = {
-    "rows": "address BIGINT, deleted BOOLEAN, fingerprint UHUGEINT",
-    "partners": "deleted BIGINT, inserted BIGINT",  # addresses
-}
-# Most rows cancel out within their bucket: if both sides have equally many rows with equal sums of both halves of their
-# fingerprints, no row of the bucket is left. Only rows of other buckets need counting.
-_UNEVEN: Final = """
-CREATE OR REPLACE TABLE uneven AS
-WITH sides AS (
-    SELECT (fingerprint & 65535)::USMALLINT AS bucket, CASE WHEN deleted THEN 1 ELSE -1 END AS side,
-        (fingerprint >> 64)::UBIGINT::HUGEINT AS high, (fingerprint & 18446744073709551615)::UBIGINT::HUGEINT AS low
-    FROM rows
-), buckets AS (
-    SELECT bucket FROM sides GROUP BY bucket HAVING sum(side) <> 0 OR sum(side * high) <> 0 OR sum(side * low) <> 0
-)
-SELECT * FROM rows WHERE (fingerprint & 65535)::USMALLINT IN (SELECT bucket FROM buckets)
-"""
-# Counts of the deleted and the inserted rows of each fingerprint.
-_COUNTED: Final = """
-SELECT fingerprint, count(*) FILTER (deleted) AS deleted_rows, count(*) FILTER (NOT deleted) AS inserted_rows
-FROM {rows} GROUP BY fingerprint HAVING {having}
-"""
-# Rows with a counted fingerprint: all where `{whole}` holds, else the n-th of each side for which `{nth}` holds.
-_FOUND: Final = """
-SELECT address FROM {rows} JOIN counted USING (fingerprint) WHERE {whole}
-UNION ALL
-SELECT address FROM (
-    SELECT *, row_number() OVER (PARTITION BY fingerprint, deleted ORDER BY address) AS nth
-    FROM {rows} JOIN counted USING (fingerprint) WHERE NOT ({whole})
-) WHERE {nth}
-"""
-# Partners: the only row of each side, or the n-th of both.
-_PAIRED: Final = """
-CREATE OR REPLACE TABLE paired AS
-SELECT one.address AS deleted, other.address AS inserted
-FROM counted JOIN rows AS one USING (fingerprint) JOIN rows AS other USING (fingerprint)
-WHERE {single} AND one.deleted AND NOT other.deleted
-UNION ALL
-SELECT max(address) FILTER (deleted), max(address) FILTER (NOT deleted) FROM (
-    SELECT *, row_number() OVER (PARTITION BY fingerprint, deleted ORDER BY address) AS nth
-    FROM rows JOIN counted USING (fingerprint) WHERE NOT ({single})
-) WHERE nth <= least(deleted_rows, inserted_rows) GROUP BY fingerprint, nth
-"""
-# Partners across versions: a deleted row and the next row of its fingerprint, if that is inserted.
-_PAIRED_IN_TURN: Final = """
-CREATE OR REPLACE TABLE paired AS
-SELECT address AS deleted, next AS inserted FROM (
-    SELECT address, deleted, lead(address) OVER turns AS next, lead(deleted) OVER turns AS deleted_again
-    FROM rows JOIN counted USING (fingerprint) WINDOW turns AS (PARTITION BY fingerprint ORDER BY address)
-) WHERE deleted AND NOT deleted_again
-"""
-_EQUALS: Final = """
-CREATE OR REPLACE TABLE equals AS
-SELECT partners.deleted, partners.inserted FROM partners
-JOIN rows AS one ON one.address = partners.deleted AND one.deleted
-JOIN rows AS other ON other.address = partners.inserted AND NOT other.deleted
-WHERE one.fingerprint = other.fingerprint
-"""
-_RANKS: Final = """
-SELECT rank - 1 AS rank
-FROM (SELECT deleted, row_number() OVER (ORDER BY inserted) AS rank FROM partners) ORDER BY deleted
-"""
-
-
-class Stopped(Exception):
-    """Raised in a comparison after `RowIndex.stop`."""
+__all__ = ["RowIndex"]
 
 
 class RowIndex:
-    """Compares rows, one query at a time: `clear`, `add` every source, then query. Not thread-safe, except `stop`.
+    """A `tailer.changelog.equal_rows.port.TaskIndex`. Not thread-safe, except `stop`.
 
-    It is a `tailer.changelog.equal_rows.port.TaskIndex`. Call `begin` before every new comparison.
-
-    Deleted rows are deletes and preimages. Inserted rows are all others. Where a query returns only some of several
-    equal rows, it returns the first deleted ones and the last inserted ones, by address: source, then position.
-
-    Methods raise `ScratchUnavailable` where spilling to disk fails, `Stopped`, and what source_rows the rows raises.
+    Methods raise `ScratchUnavailable` where spilling to disk fails, `Stopped`, and what the source of rows raises.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        import duckdb  # noqa: PLC0415 - see the module's docstring
-
-        self._folder = str(scratch_folder())
-        self._salt = secrets.token_hex(16)
-        self._stopped = False
-        self._rows = self._rows_so_far = 0
-        self._hashed = True  # whether all fingerprints are hashes
-        self._used = set(_TABLES)
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": f"{memory_bytes}B",
-            "threads": _THREADS,
-            "async_threads": 0,  # eight by default, for remote files
-            "temp_directory": self._folder,
-            "preserve_insertion_order": False,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        }
-        # A connection that outlives the interpreter's other objects, as in a traceback, causes a warning at exit.
-        self._connections = [duckdb.connect(":memory:", config=settings)]
-        # Otherwise queries over two seconds write to standard output, which may be used for rows.
-        self._connections[0].execute("SET enable_progress_bar = false").fetchall()
-        self._release = weakref.finalize(self, _release, self._connections, self._folder, os.getpid())
-
-    @property
-    def _database(self) -> "duckdb.DuckDBPyConnection":
-        return self._connections[0]
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, few_rows: int = FEW_ROWS) -> None:
+        self._memory_bytes = memory_bytes  # of the database
+        self._memory = MemoryIndex(few_rows)
+        self._database: DatabaseIndex | None = None
+        self._in_database = False
+        self._stopped = self._closed = False
 
     @property
     def has_grown(self) -> bool:
         """Return whether freeing the memory is worth the cost of creating another index."""
-        return self._rows_so_far > _MANY_ROWS
+        return self._database is not None and self._database.has_grown
 
     @property
     def stopped(self) -> bool:
@@ -162,30 +48,30 @@ class RowIndex:
     @property
     def closed(self) -> bool:
         """Return whether the index can no longer be used."""
-        return self._stopped or not self._release.alive or not Path(self._folder).is_dir()
+        return self._stopped or self._closed or (self._database is not None and self._database.closed)
 
     def close(self) -> None:
         """Free memory and disk space."""
-        self._release()
+        self._closed = True
+        self._memory.begin()
+        if self._database is not None:
+            self._database.close()
 
     def stop(self) -> None:
         """Interrupt the running query and refuse later ones. May be called from another thread."""
-        import duckdb  # noqa: PLC0415 - see the module's docstring
-
         self._stopped = True
-        for connection in self._connections:
-            with suppress(duckdb.Error):  # it was closed meanwhile
-                connection.interrupt()
+        if self._database is not None:
+            self._database.stop()
 
     def begin(self) -> None:
-        """Remove all rows and partners."""
-        self.clear()
-        self._recreate("partners")
+        """See `TaskIndex.begin`."""
+        self._here().begin()
+        self._memory.begin()
+        self._in_database = False
 
     def clear(self) -> None:
-        """Remove all rows, but keep the partners."""
-        self._recreate("rows")
-        self._rows, self._hashed = 0, True
+        """See `TaskIndex.clear`."""
+        self._here().clear()
 
     def add(
         self,
@@ -197,23 +83,13 @@ class RowIndex:
 
         Columns are compared by position. `nulls_differ`: leave out rows with a null in one of them.
         """
-        source_rows = _SourceRows(sources, Wanted(types, nulls_differ))
-        # A statement takes longer than a few rows, so there is one for all rows of the same types.
-        for schema, alike in groupby(source_rows.prepared(), attrgetter("schema")):
-            self._used.add("rows")
-            with self._translated(source_rows):
-                self._database.register(
-                    "batches", pa.RecordBatchReader.from_batches(schema, self._until_stopped(alike))
-                )
-                try:
-                    fingerprint = self._fingerprint_sql(list(schema)[len(LEADING_COLUMNS) :], nulls_differ)
-                    self._database.execute(f"INSERT INTO rows SELECT address, deleted, {fingerprint} FROM batches")
-                finally:
-                    self._database.unregister("batches")
-        count = sum(map(len, source_rows.positions.values()))
-        self._rows += count
-        self._rows_so_far += count
-        return source_rows.positions
+        positions: Bitmaps = {}
+        batches = Wanted(types, nulls_differ).of_sources(sources, positions)
+        if not self._in_database:
+            batches = self._beyond_memory(batches)
+        for batch in batches:
+            self._move_to_database(nulls_differ).add(chain([batch], batches), nulls_differ)
+        return positions
 
     def add_tasks(
         self,
@@ -225,156 +101,61 @@ class RowIndex:
         """See `TaskIndex.add_tasks`."""
         return self.add(((number, read(task)) for number, task in tasks), types, nulls_differ)
 
-    def unmatched(self) -> Bitmaps:
-        """Return the rows left after equal deleted and inserted rows cancel out, one for one."""
-        rows = "rows"
-        left = "CASE WHEN deleted THEN nth <= deleted_rows - inserted_rows ELSE nth > deleted_rows END"
-        with self._translated():
-            if self._rows > _MANY_ROWS and self._hashed:
-                self._database.execute(_UNEVEN)
-                rows = "uneven"
-            counted = _COUNTED.format(rows=rows, having="deleted_rows <> inserted_rows")
-            found = _FOUND.format(rows=rows, whole="least(deleted_rows, inserted_rows) = 0", nth=left)
-            return self._collected(f"WITH counted AS MATERIALIZED ({counted}) {found}")
-
-    def unmatched_singles(self) -> Bitmaps:
-        """Return the rows left after a deleted and an inserted row that equal only each other cancel out."""
-        counted = _COUNTED.format(rows="rows", having="NOT (deleted_rows = 1 AND inserted_rows = 1)")
-        with self._translated():
-            return self._collected(f"SELECT address FROM rows JOIN ({counted}) USING (fingerprint)")
-
-    def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
-        """Pair equal deleted and inserted rows as partners: the n-th deleted with the n-th inserted row.
-
-        `in_turn`: instead pair each deleted row with the next equal row by address, if that is inserted.
-
-        Returns the deleted and the inserted rows that now have a partner, and the number of ambiguous rows: those with
-        several possible partners, and those whose possible partners are all paired.
-        """
-        single = "deleted_rows = 1 AND inserted_rows = 1"
-        counted = _COUNTED.format(rows="rows", having="deleted_rows > 0 AND inserted_rows > 0")
-        self._used.add("partners")
-        with self._translated():
-            self._database.execute(f"CREATE OR REPLACE TABLE counted AS {counted}")
-            self._database.execute(_PAIRED_IN_TURN if in_turn else _PAIRED.format(single=single))
-            query = f"SELECT coalesce(sum(deleted_rows + inserted_rows), 0)::BIGINT FROM counted WHERE NOT ({single})"
-            ambiguous = int(self._database.sql(query).fetchall()[0][0])
-            self._database.execute("INSERT INTO partners SELECT * FROM paired")
-            sides = ("deleted", "inserted")
-            deleted, inserted = (self._collected(f"SELECT {side} AS address FROM paired") for side in sides)
-            return deleted, inserted, ambiguous
-
-    def unpair_equal(self) -> Bitmaps:
-        """Unpair the added rows that are equal to their partner, and return them."""
-        with self._translated():
-            self._database.execute(_EQUALS)
-            self._database.execute("DELETE FROM partners USING equals WHERE partners.inserted = equals.inserted")
-            return self._collected("SELECT unnest([deleted, inserted]) AS address FROM equals")
-
     def add_partners(self, partners: pa.Table) -> None:
         """Add partners that were found elsewhere: their addresses, in the int64 columns `deleted` and `inserted`."""
-        self._used.add("partners")
-        with self._translated():
-            self._database.register("found", partners)
-            try:
-                self._database.execute("INSERT INTO partners SELECT deleted, inserted FROM found")
-            finally:
-                self._database.unregister("found")
+        if self._in_database or not self._memory.add_partners(partners):
+            self._move_to_database().add_partners(partners)
+
+    def unmatched(self) -> Bitmaps:
+        """See `TaskIndex.unmatched`."""
+        return self._here().unmatched()
+
+    def unmatched_singles(self) -> Bitmaps:
+        """See `TaskIndex.unmatched_singles`."""
+        return self._here().unmatched_singles()
+
+    def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
+        """See `TaskIndex.pair`."""
+        return self._here().pair(in_turn)
+
+    def unpair_equal(self) -> Bitmaps:
+        """See `TaskIndex.unpair_equal`."""
+        return self._here().unpair_equal()
 
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the rank of its partner for each deleted row that has one, by address.
+        """See `TaskIndex.partner_ranks`."""
+        yield from self._here().partner_ranks()
 
-        Ranks number all inserted partners by address.
-        """
-        with self._translated():
-            yield from self._database.sql(_RANKS).to_arrow_reader(_RESULT_ROWS)
-
-    def _until_stopped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _beyond_memory(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take batches into memory while they fit; yield the others."""
         for batch in batches:
-            if self._stopped:
-                raise Stopped
-            yield batch
+            self._check()
+            if not self._memory.add(batch):
+                yield batch
+                yield from batches
 
-    def _fingerprint_sql(self, columns: Sequence[pa.Field], no_nulls: bool) -> str:
-        """Return SQL for the fingerprint of a row. One or two int64 values are their own fingerprint."""
-        if no_nulls and len(columns) <= 2 and all(field.type.equals(pa.int64()) for field in columns):
-            self._hashed = False
-            return " | ".join(
-                f"(({field.name}::HUGEINT + {2**63})::UHUGEINT << {64 * number})"
-                for number, field in enumerate(columns)
-            )
-        return fingerprint_sql([field.name for field in columns], self._salt)
+    def _here(self) -> MemoryIndex | DatabaseIndex:
+        """Return where the comparison is now. Raises `Stopped`."""
+        self._check()
+        if not self._in_database:
+            return self._memory
+        assert self._database is not None, "a comparison is in it"
+        return self._database
 
-    def _recreate(self, table: str) -> None:
-        with self._translated():
-            if table in self._used:
-                self._database.execute(f"CREATE OR REPLACE TABLE {table} ({_TABLES[table]})")
-                self._used.discard(table)
+    def _move_to_database(self, nulls_differ: bool = False) -> DatabaseIndex:
+        """Have the comparison continue in the database, and return that."""
+        if self._database is None:
+            self._database = DatabaseIndex(self._memory_bytes)
+        self._check()  # after it is known to `stop`
+        if not self._in_database:
+            self._in_database = True
+            batches, partners = self._memory.contents()
+            self._database.begin()
+            self._database.add(batches, nulls_differ)
+            self._database.add_partners(partners)
+            self._memory.begin()
+        return self._database
 
-    def _collected(self, query: str) -> Bitmaps:
-        found: Bitmaps = {}
-        for batch in self._database.sql(query).to_arrow_reader(_RESULT_ROWS):
-            if self._stopped:
-                raise Stopped
-            sources = pc.shift_right(batch["address"], MAX_ROWS.bit_length() - 1)
-            rows = pc.bit_wise_and(batch["address"], MAX_ROWS - 1)
-            for source in pc.unique(sources):
-                found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
-        return found
-
-    @contextmanager
-    def _translated(self, source_rows: "_SourceRows | None" = None) -> Iterator[None]:
-        import duckdb  # noqa: PLC0415 - see the module's docstring
-
-        try:
-            if self._stopped:
-                raise Stopped
-            yield
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            if self._stopped:
-                raise Stopped from None
-            # DuckDB turns our error into text, so raise the original.
-            if source_rows is not None and source_rows.failure is not None:
-                raise source_rows.failure from None
-            # Arrow reports every error while fetching results as OSError.
-            if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException | OSError):
-                raise ScratchUnavailable(self._folder, f"comparing rows: {error}") from error
-            raise
-
-
-def _release(connections: "list[duckdb.DuckDBPyConnection]", folder: str, owner: int) -> None:
-    if os.getpid() != owner:  # a forked child has neither the database's threads nor its folder
-        return
-    connections.pop().close()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-class _SourceRows:
-    """Stream of the rows of some sources for the database.
-
-    `positions`: positions of the rows so far, by source. `failure`: the error that ended the stream, if any.
-    """
-
-    def __init__(
-        self,
-        sources: Iterable[tuple[int, Iterator[ChangeBatch]]],
-        wanted: Wanted,
-    ) -> None:
-        self.positions: Bitmaps = {}
-        self.failure: Exception | None = None
-        self._sources = sources
-        self._wanted = wanted
-
-    def prepared(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of: address, whether the row is deleted, and the compared columns as c0, c1 and so on."""
-        try:
-            for source, batches in self._sources:
-                positions = self.positions.setdefault(source, BitMap64())
-                for batch in batches:
-                    row_index, rows = self._wanted.of(source, batch)
-                    if rows.num_rows > 0:
-                        positions |= bitmap_of(row_index)
-                        yield rows
-        except Exception as error:
-            self.failure = error
-            raise
+    def _check(self) -> None:
+        if self._stopped:
+            raise Stopped

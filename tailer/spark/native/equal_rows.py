@@ -14,7 +14,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from tailer.changelog.equal_rows.fingerprints import BUCKETS, MAX_ROWS, SUMS
+from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS
+from tailer.changelog.equal_rows.fingerprints import BUCKETS, SUMS
 from tailer.read.row_bitmaps import WORD_BITS
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 
-from tailer.changelog.equal_rows.fingerprints import SUMS, Fingerprints, Wanted
+from tailer.changelog.equal_rows.addressed_rows import Wanted
+from tailer.changelog.equal_rows.fingerprints import SUMS, Fingerprints
 from tailer.events import ChangeBatch
 from tailer.read.row_bitmaps import Bitmaps, to_bytes
 from tailer.spark.splits import FilesSplit, read_split

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.changelog.equal_rows.fingerprints import Fingerprints, Wanted
+from tailer.changelog.equal_rows.addressed_rows import Wanted
+from tailer.changelog.equal_rows.fingerprints import Fingerprints
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.delta.deletion_vector import inline, load
 from tailer.events import ChangeType

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -26,28 +27,34 @@ from tests.support.tables.change_rows import changes
 TYPES = (ChangeType.DELETE, ChangeType.INSERT)
 
 PROGRAM = """
-import os, sys, tempfile
+import os, sys
 from tailer.changelog.equal_rows.row_index_pool import borrowed_index
 
-with borrowed_index():
-    pass
+def in_database(matches):
+    matches._move_to_database()
+
+with borrowed_index() as matches:
+    in_database(matches)
 if sys.argv[1] == "forks":
     child = os.fork()
     if child == 0:
         with borrowed_index() as matches:
             matches.begin()
+            in_database(matches)
         sys.exit()
-    os.waitpid(child, 0)
+    assert os.waitpid(child, 0)[1] == 0
     with borrowed_index() as matches:
         matches.begin()
-        assert os.listdir(os.path.dirname(matches._folder))
+        in_database(matches)
+        assert os.listdir(os.path.dirname(matches._database._folder))
 """
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files; the pool is empty before and after the test."""
+    """The folder for temporary files; the pool is empty before and after the test, and all rows go into databases."""
     close_idle()
+    monkeypatch.setattr(matches_pool, "RowIndex", partial(RowIndex, few_rows=0))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
     close_idle()
@@ -87,6 +94,7 @@ def test_only_a_few_are_kept(folder: Path) -> None:
     with ExitStack() as stack:
         lent = [stack.enter_context(borrowed_index()) for _ in range(MAX_IDLE + 3)]
         assert len(set(lent)) == MAX_IDLE + 3
+        assert list(map(use, lent)) == [1] * (MAX_IDLE + 3)
         assert spill_folders(folder) == MAX_IDLE + 3
     assert (kept(), spill_folders(folder)) == (MAX_IDLE, MAX_IDLE)
     close_idle()
@@ -119,7 +127,8 @@ def test_a_comparison_that_fails_takes_its_comparer_with_it(folder: Path) -> Non
 def test_an_index_with_a_removed_folder_is_not_reused() -> None:
     with borrowed_index() as first:
         use(first)
-    Path(first._folder).rmdir()
+    assert first._database is not None
+    Path(first._database._folder).rmdir()
     with borrowed_index() as second:
         assert second is not first
         assert use(second) == 1
@@ -147,6 +156,7 @@ class Busy:
         with self._turn:
             self.now += 1
             self.most = max(self.most, self.now)
+        use(matches)
         self.go.wait(30)
         found = use(matches)
         with self._turn:
@@ -220,7 +230,7 @@ async def test_one_that_fails_leaves_the_others_alone() -> None:
 
     def failing(matches: RowIndex) -> int:
         matches.begin()
-        matches._database.execute("SELECT * FROM nowhere")
+        matches._move_to_database()._database.execute("SELECT * FROM nowhere")
         return 0
 
     async with anyio.create_task_group() as group:

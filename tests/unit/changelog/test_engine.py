@@ -15,7 +15,8 @@ import pytest
 
 from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows.row_index import RowIndex, Stopped
+from tailer.changelog.equal_rows.port import Stopped
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.row_index_pool import close_idle
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine

@@ -18,7 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.row_index import RowIndex, Stopped
+from tailer.changelog.equal_rows.database_index import DatabaseIndex
+from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
+from tailer.changelog.equal_rows.port import Stopped
+from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
@@ -62,10 +65,21 @@ def lists(found: Bitmaps) -> dict[int, list[int]]:
     return {source: list(rows) for source, rows in sorted(found.items())}
 
 
-@pytest.fixture(scope="module")
-def shared() -> RowIndex:
+def in_database(memory_bytes: int = 8 * SPILLING_BYTES) -> RowIndex:
+    """Make an index that compares all rows in its database."""
+    return RowIndex(memory_bytes, few_rows=0)
+
+
+def moving() -> RowIndex:
+    """Make an index whose rows move to a database when there are a few."""
+    return RowIndex(few_rows=4)
+
+
+@pytest.fixture(scope="module", params=[RowIndex, in_database, moving])
+def shared(request: pytest.FixtureRequest) -> RowIndex:
     """One index for many small questions: each begins with `begin`."""
-    return RowIndex()
+    made: RowIndex = request.param()
+    return made
 
 
 # Values of Delta's types, as Python has them; dates and timestamps are numbers, because Python's calendar is smaller.
@@ -208,6 +222,38 @@ def grouped(rows: Iterable[tuple[Any, bool, Place]]) -> list[Sides]:
 EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+MOVES = RowIndex()
+KEEPS = st.tuples(st.sampled_from(["delete", "insert"]), st.integers(0, 3), st.integers(0, 2))
+
+
+@settings(EXAMPLES, max_examples=60)
+@given(steps=st.lists(st.lists(KEEPS, max_size=6), min_size=1, max_size=4), few_rows=st.integers(0, 12))
+def test_wherever_rows_are_compared_the_answers_are_the_same(
+    steps: list[list[tuple[str, int, int]]], few_rows: int
+) -> None:
+    """Also when rows and partners move in the middle of a comparison."""
+    answers = []
+    for most in (few_rows, FEW_ROWS, 0):
+        index = MOVES
+        index.begin()
+        index._memory = MemoryIndex(most)
+        found: list[Any] = []
+        for number, rows in enumerate(steps):
+            index.clear()
+            for column in (1, 2):
+                for source, (kind, *values) in enumerate(rows):
+                    one = batch([pa.array([values[column - 1]])], kind, number)
+                    index.add([(source, iter([one]))], ALL)
+                found += [lists(index.unmatched()), lists(index.unmatched_singles())]
+                if column == 1:
+                    taken = index.pair(in_turn=number % 2 == 1)
+                    found += [lists(taken[0]), lists(taken[1]), taken[2]]
+                    index.clear()
+            found += [lists(index.unpair_equal()), ranks(index)]
+        answers.append(found)
+    assert answers[0] == answers[1] == answers[2]
+
+
 @EXAMPLES
 @given(data=st.data())
 def test_rows_of_any_types_against_counting(shared: RowIndex, data: st.DataObject) -> None:
@@ -304,6 +350,14 @@ DIFFERENT: dict[str, list[pa.Array]] = {
 def test_different_rows_are_different(shared: RowIndex, name: str) -> None:
     columns = DIFFERENT[name]
     assert different(shared, columns)
+
+
+@pytest.mark.parametrize("name", DIFFERENT.keys() - {"lists of nulls", "structs of nulls", "maps of nulls"})
+def test_few_rows_are_compared_in_memory(name: str) -> None:
+    """Of every type that a table may have: voids are never inside other types."""
+    index = RowIndex()
+    assert different(index, DIFFERENT[name])
+    assert index._database is None
 
 
 MASKED = pa.array([True, False])
@@ -564,7 +618,7 @@ def test_errors_of_the_source_pass_unchanged(shared: RowIndex, good: int) -> Non
 
 
 def test_slow_answers_show_no_progress_on_standard_output() -> None:
-    matches = RowIndex()
+    matches = DatabaseIndex()
     assert matches._database.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
     matches.close()
 
@@ -582,12 +636,12 @@ def test_stopped_for_good() -> None:
 
 def test_stopped_when_it_is_closed_or_about_to_be() -> None:
     """Both calls come from different threads, in any order."""
-    matches = RowIndex()
+    matches = DatabaseIndex()
     connections = list(matches._connections)
     matches.close()
     matches.stop()
     assert matches.closed
-    other = RowIndex()
+    other = DatabaseIndex()
     other._connections.extend(connections)
     other.stop()
     assert other.closed
@@ -628,7 +682,7 @@ def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
         matches.stop()
         return bitmap_of(rows)
 
-    monkeypatch.setattr("tailer.changelog.equal_rows.row_index.bitmap_of", stopping)
+    monkeypatch.setattr("tailer.changelog.equal_rows.addressed_rows.bitmap_of", stopping)
     with pytest.raises(Stopped):
         matches.unmatched()
     assert len(calls) < 6
@@ -691,4 +745,4 @@ def test_nowhere_to_put_temporary_files(folder: Path, monkeypatch: pytest.Monkey
     (folder / "file").write_bytes(b"")
     monkeypatch.setattr(tempfile, "tempdir", str(folder / place))
     with pytest.raises(StorageUnavailable, match=place):
-        RowIndex()
+        DatabaseIndex()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.preimages import SpilledPreimages
@@ -124,7 +124,7 @@ def keep_preimages() -> None:
         preimages.keep([batch], ranks, {0: BitMap64([0])})
 
 
-@pytest.mark.parametrize("spill", [sort_much, select_rows, keep_preimages, scratch_folder, RowIndex])
+@pytest.mark.parametrize("spill", [sort_much, select_rows, keep_preimages, scratch_folder, DatabaseIndex])
 def test_a_full_disk_is_named_at_every_write(
     parent: Path, monkeypatch: pytest.MonkeyPatch, spill: Callable[[], object]
 ) -> None:

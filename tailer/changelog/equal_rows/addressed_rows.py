@@ -1,0 +1,87 @@
+"""Rows as they are compared: each with an address, whether it is deleted, and the values of the compared columns.
+
+Addresses order rows as their versions deliver them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.changelog.equal_rows.comparable_values import comparable
+from tailer.errors import DataCorrupt
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tailer.variant import InvalidVariant
+
+__all__ = ["DELETED_TYPES", "LEADING_COLUMNS", "MAX_ROWS", "Wanted", "add_addresses"]
+
+DELETED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
+LEADING_COLUMNS: Final = ("address", "deleted")
+MAX_ROWS: Final = 2**40
+"""An address is the number of a source times this, plus the position of a row."""
+
+_DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The rows that are compared: those of some change types.
+
+    `nulls_differ`: without rows that have a null in one of the compared columns.
+    """
+
+    types: tuple[ChangeType, ...]
+    nulls_differ: bool = False
+
+    def of(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
+        """Return the positions of the wanted rows, and these rows in the types of `comparable_values`.
+
+        Their columns are the address, whether the row is deleted, and the compared columns as c0, c1 and so on.
+
+        Raises `DataCorrupt` for a Variant that is not sound.
+        """
+        values = pa.array([kind.value for kind in self.types])
+        wanted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=values)
+        if self.nulls_differ:
+            for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
+                wanted = pc.and_(wanted, column.is_valid())
+        rows = _addressed(source, batch)
+        if wanted.true_count == len(batch):
+            return batch.row_index, rows
+        return batch.row_index.filter(wanted), rows.filter(wanted)
+
+    def of_sources(
+        self, sources: Iterable[tuple[int, Iterator[ChangeBatch]]], positions: Bitmaps
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of some sources as `of` does; add their positions to `positions`, by source."""
+        for source, batches in sources:
+            own = positions.setdefault(source, BitMap64())
+            for batch in batches:
+                row_index, rows = self.of(source, batch)
+                if rows.num_rows > 0:
+                    own |= bitmap_of(row_index)
+                    yield rows
+
+
+def add_addresses(found: Bitmaps, addresses: pa.Array) -> None:
+    """Add the positions of addresses to `found`, by source."""
+    sources = pc.shift_right(addresses, MAX_ROWS.bit_length() - 1)
+    rows = pc.bit_wise_and(addresses, MAX_ROWS - 1)
+    for source in pc.unique(sources):
+        found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
+
+
+def _addressed(source: int, batch: ChangeBatch) -> pa.RecordBatch:
+    columns = batch.rows.columns[: -len(METADATA_FIELDS)]
+    deleted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=_DELETED_VALUES)
+    try:
+        address = pc.add(batch.row_index, pa.scalar(source * MAX_ROWS, pa.int64()))
+        arrays = [address, deleted, *map(comparable, columns)]
+    except InvalidVariant as error:
+        file = f"the file of task {batch.task}"
+        raise DataCorrupt(batch.table_id, batch.version, file, f"a Variant is not sound: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, [*LEADING_COLUMNS, *(f"c{index}" for index in range(len(columns)))])
