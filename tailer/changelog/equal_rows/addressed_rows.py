@@ -17,14 +17,13 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
 from tailer.variant import InvalidVariant
 
-__all__ = ["DELETED_TYPES", "LEADING_COLUMNS", "MAX_ROWS", "Wanted", "add_addresses"]
+__all__ = ["LEADING_COLUMNS", "MAX_ROWS", "Wanted", "add_addresses"]
 
-DELETED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 LEADING_COLUMNS: Final = ("address", "deleted")
 MAX_ROWS: Final = 2**40
 """An address is the number of a source times this, plus the position of a row."""
 
-_DELETED_VALUES: Final = pa.array([kind.value for kind in DELETED_TYPES])
+_DELETED_VALUES: Final = pa.array([ChangeType.DELETE.value, ChangeType.UPDATE_PREIMAGE.value])
 
 
 @dataclass(frozen=True, slots=True)

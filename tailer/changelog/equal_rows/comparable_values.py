@@ -1,4 +1,4 @@
-"""Values in the types in which DuckDB compares them: equal there if, and only if, no reader can distinguish them."""
+"""Values in the types in which they are compared: equal there if, and only if, no reader can distinguish them."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _NAN: Final = {pa.float16(): 0x7E00, pa.float32(): 0x7FC00000, pa.float64(): 0x7
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Convert `values` to types that DuckDB accepts and whose sort keys are equal only for equal values.
+    """Convert `values` to types that DuckDB accepts and whose sort keys and bytes are equal only for equal values.
 
     Floating point numbers become their bits, Variants the texts that compare their values. Times become numbers, but
     for the types that Delta has: DuckDB rounds durations, and dates of milliseconds. Maps become lists of their

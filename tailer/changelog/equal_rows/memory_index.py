@@ -1,7 +1,9 @@
 """Index of few rows in memory: a small comparison takes less time than opening a database.
 
-Rows are grouped by their bytes (`row_bytes`), which is exact. Then Arrow counts and sorts the numbers of groups. A
-group has two sides: its deleted and its inserted rows.
+Rows with equal bytes (`row_bytes`) are a group, and each group has a number. Arrow sorts rows by group, and counts
+them. A group has two sides: its deleted and its inserted rows.
+
+Up to `FEW_ROWS` take no more time here than in a database. Of memory, a comparison takes about three times `FEW_BYTES`.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -11,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
-from tailer.changelog.equal_rows.row_bytes import has_bytes, row_bytes
+from tailer.changelog.equal_rows.row_bytes import has_bytes, most_bytes, row_bytes
 from tailer.read.row_bitmaps import Bitmaps, positions_of, span
 
-__all__ = ["FEW_BYTES", "FEW_ROWS", "MemoryIndex"]
+__all__ = ["FEW_ROWS", "MemoryIndex"]
 
-FEW_ROWS: Final = 2**17
-FEW_BYTES: Final = 2**23
+FEW_ROWS: Final = 2**16
+FEW_BYTES: Final = 2**24  # of the rows as Arrow has them, and of `row_bytes`, together
+_COLUMN_BYTES: Final = 512  # of a batch, whatever it holds: Arrow's and Python's objects
 _PARTNERS: Final = pa.schema([("deleted", pa.int64()), ("inserted", pa.int64())])
 _NO_PARTNERS: Final = pa.RecordBatch.from_pylist([], _PARTNERS)
 
@@ -55,11 +58,15 @@ class MemoryIndex:
     def add(self, batch: pa.RecordBatch) -> bool:
         """Add rows as `Wanted.of` returns them; return False where they must go into a database.
 
-        These are more than `few_rows` or `FEW_BYTES` together, rows of several schemas, or of types without bytes.
+        They must if there are more than `few_rows` or `FEW_BYTES` then, if their schema is not that of the rows before
+        them, or if they have a type without bytes.
         """
-        count, size_bytes = self._count + batch.num_rows, self._size_bytes + batch.get_total_buffer_size()
+        count = self._count + batch.num_rows
         alike = batch.schema.equals(self._batches[0].schema) if self._batches else _have_bytes(batch.schema)
-        if count > self._few_rows or size_bytes > FEW_BYTES or not alike:
+        if count > self._few_rows or not alike:
+            return False
+        size_bytes = self._size_bytes + _size_bytes(batch)
+        if size_bytes > FEW_BYTES:
             return False
         self._batches.append(batch)
         self._count, self._size_bytes, self._found = count, size_bytes, None
@@ -69,7 +76,8 @@ class MemoryIndex:
         """See `RowIndex.add_partners`; return False where there are more than `few_rows`."""
         if self._partners.num_rows + partners.num_rows > self._few_rows:
             return False
-        self._partners = pa.concat_batches([self._partners, *partners.cast(_PARTNERS).to_batches()])
+        more = partners.select(_PARTNERS.names).cast(_PARTNERS).to_batches()
+        self._partners = pa.concat_batches([self._partners, *more])
         return True
 
     def contents(self) -> tuple[Iterator[pa.RecordBatch], pa.RecordBatch]:
@@ -122,8 +130,13 @@ class MemoryIndex:
 
 
 def _have_bytes(schema: pa.Schema) -> bool:
-    types = [field.type for field in list(schema)[len(LEADING_COLUMNS) :]]
-    return all(pa.types.is_null(kind) or has_bytes(kind) for kind in types)
+    return all(has_bytes(field.type) for field in list(schema)[len(LEADING_COLUMNS) :])
+
+
+def _size_bytes(batch: pa.RecordBatch) -> int:
+    """Return what a batch takes, however many of its columns share a buffer."""
+    held = max(batch.nbytes, batch.get_total_buffer_size()) + _COLUMN_BYTES * batch.num_columns
+    return int(held) + sum(map(most_bytes, batch.columns))
 
 
 def _grouped(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,10 +1,10 @@
 """Rows as bytes: equal if, and only if, the rows are. For few rows, in memory.
 
-A row is the concatenation of its columns. Of columns with equal bytes before them, no value's bytes are the beginning
-of another value's bytes, so the concatenation is unique, too:
+A row is the concatenation of its values. Whoever reads it from the left knows where each value ends, so different rows
+have different bytes:
 
-- A column with nulls begins with a byte, which says whether there is a value; nulls have nothing else.
-- A value of fixed width is its bytes, a text or binary its length and its bytes.
+- In a column with nulls, each value begins with a byte that says whether it is null.
+- A value of fixed width is its bytes, a text or binary its length and its bytes. A null has neither.
 - A struct is the concatenation of its fields, a list its length and the concatenation of its elements.
 
 Only bytes that were made by the same call can be compared.
@@ -16,28 +16,38 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["has_bytes", "row_bytes"]
+__all__ = ["has_bytes", "most_bytes", "row_bytes"]
 
 _FIXED_WIDTH: Final = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_decimal)
 _LISTS: Final = (pa.types.is_list, pa.types.is_large_list)
 _TEXTS: Final = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 _BYTE_BITS: Final = 8
+_LENGTH_BYTES: Final = 4
 
 
 def has_bytes(kind: pa.DataType) -> bool:
-    """Return whether `row_bytes` takes columns of a type that `comparable_values` returns.
-
-    A void is taken only outside other types: a list of them may be long without having any bytes.
-    """
+    """Return whether `row_bytes` takes columns of a type that `comparable_values` returns."""
     if pa.types.is_struct(kind):
         return all(has_bytes(field.type) for field in kind)
     if _is_one_of(kind, _LISTS):
         return has_bytes(kind.value_type)
-    return _is_one_of(kind, _TEXTS + _FIXED_WIDTH)
+    return pa.types.is_null(kind) or _is_one_of(kind, _TEXTS + _FIXED_WIDTH)
+
+
+def most_bytes(column: pa.Array) -> int:
+    """Return how many bytes the values of a column have at most, also where many share a buffer or need none."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return len(column) + sum(most_bytes(column.field(index)) for index in range(kind.num_fields))
+    if _is_one_of(kind, _LISTS):
+        return len(column) * (1 + _LENGTH_BYTES) + most_bytes(column.values)
+    if _is_one_of(kind, _TEXTS):
+        return len(column) * (1 + _LENGTH_BYTES) + int(column.nbytes)
+    return len(column) * (1 + (0 if pa.types.is_null(kind) else max(kind.bit_width // _BYTE_BITS, 1)))
 
 
 def row_bytes(columns: Sequence[pa.Array], rows: int) -> pa.Array:
-    """Return a binary for each of `rows` rows. Together they must have less than 2 GB.
+    """Return a binary for each of `rows` rows. By `most_bytes` they must have less than 2 GB together.
 
     `columns` are as `comparable_values` returns them, so that equal values of fixed width have equal bytes.
     """
@@ -48,7 +58,7 @@ def row_bytes(columns: Sequence[pa.Array], rows: int) -> pa.Array:
 
 
 def _parts(column: pa.Array) -> list[pa.Array]:
-    """Return binaries whose concatenation stands for a value; null is nothing."""
+    """Return binaries whose concatenation stands for a value. A null in them is left out."""
     kind = column.type
     if pa.types.is_null(kind):
         return []

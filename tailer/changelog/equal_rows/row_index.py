@@ -1,12 +1,13 @@
-"""Index of rows of one process: few rows are compared in memory, more in a database on disk.
+"""Index of rows of one process: few rows are compared in memory, more in a database that spills to disk.
 
 A comparison begins in memory (`memory_index`). When its rows become too many, they move to a database
-(`database_index`), where the comparison then stays. Results do not depend on where rows are compared. So most
-processes never import DuckDB.
+(`database_index`), where the comparison then stays. Results do not depend on where rows are compared. A process that
+only compares few rows never imports DuckDB.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +22,8 @@ from tailer.read.row_bitmaps import Bitmaps
 
 __all__ = ["RowIndex"]
 
+T = TypeVar("T")
+
 
 class RowIndex:
     """A `tailer.changelog.equal_rows.port.TaskIndex`. Not thread-safe, except `stop`.
@@ -30,15 +33,16 @@ class RowIndex:
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, few_rows: int = FEW_ROWS) -> None:
         self._memory_bytes = memory_bytes  # of the database
+        self._nulls_differ = False  # for the rows added last
         self._memory = MemoryIndex(few_rows)
         self._database: DatabaseIndex | None = None
         self._in_database = False
         self._stopped = self._closed = False
 
     @property
-    def has_grown(self) -> bool:
-        """Return whether freeing the memory is worth the cost of creating another index."""
-        return self._database is not None and self._database.has_grown
+    def is_worth_keeping(self) -> bool:
+        """Return whether it has a database, so that creating another index takes longer, and takes little memory."""
+        return self._database is not None and not self._database.has_grown
 
     @property
     def stopped(self) -> bool:
@@ -58,7 +62,7 @@ class RowIndex:
             self._database.close()
 
     def stop(self) -> None:
-        """Interrupt the running query and refuse later ones. May be called from another thread."""
+        """Have the running query raise `Stopped`, soon, and all later ones. May be called from another thread."""
         self._stopped = True
         if self._database is not None:
             self._database.stop()
@@ -81,14 +85,19 @@ class RowIndex:
     ) -> Bitmaps:
         """Add the rows of `sources` whose change type is one of `types`; return their positions by source.
 
-        Columns are compared by position. `nulls_differ`: leave out rows with a null in one of them.
+        Columns are compared by position. `nulls_differ`: leave out rows with a null in one of them; the same until
+        `clear`.
         """
         positions: Bitmaps = {}
+        self._nulls_differ = nulls_differ
         batches = Wanted(types, nulls_differ).of_sources(sources, positions)
-        if not self._in_database:
-            batches = self._beyond_memory(batches)
-        for batch in batches:
-            self._move_to_database(nulls_differ).add(chain([batch], batches), nulls_differ)
+        try:
+            for batch in batches if self._in_database else self._beyond_memory(batches):
+                self._move_to_database().add(chain([batch], batches), nulls_differ)
+        except Exception:
+            if self._stopped:
+                raise Stopped from None
+            raise
         return positions
 
     def add_tasks(
@@ -108,31 +117,31 @@ class RowIndex:
 
     def unmatched(self) -> Bitmaps:
         """See `TaskIndex.unmatched`."""
-        return self._here().unmatched()
+        return self._answered(self._here().unmatched())
 
     def unmatched_singles(self) -> Bitmaps:
         """See `TaskIndex.unmatched_singles`."""
-        return self._here().unmatched_singles()
+        return self._answered(self._here().unmatched_singles())
 
     def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
         """See `TaskIndex.pair`."""
-        return self._here().pair(in_turn)
+        return self._answered(self._here().pair(in_turn))
 
     def unpair_equal(self) -> Bitmaps:
         """See `TaskIndex.unpair_equal`."""
-        return self._here().unpair_equal()
+        return self._answered(self._here().unpair_equal())
 
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
         """See `TaskIndex.partner_ranks`."""
         yield from self._here().partner_ranks()
 
     def _beyond_memory(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take batches into memory while they fit; yield the others."""
+        """Take batches into memory while they fit; yield the first that does not."""
         for batch in batches:
             self._check()
             if not self._memory.add(batch):
                 yield batch
-                yield from batches
+                return
 
     def _here(self) -> MemoryIndex | DatabaseIndex:
         """Return where the comparison is now. Raises `Stopped`."""
@@ -142,7 +151,7 @@ class RowIndex:
         assert self._database is not None, "a comparison is in it"
         return self._database
 
-    def _move_to_database(self, nulls_differ: bool = False) -> DatabaseIndex:
+    def _move_to_database(self) -> DatabaseIndex:
         """Have the comparison continue in the database, and return that."""
         if self._database is None:
             self._database = DatabaseIndex(self._memory_bytes)
@@ -151,10 +160,14 @@ class RowIndex:
             self._in_database = True
             batches, partners = self._memory.contents()
             self._database.begin()
-            self._database.add(batches, nulls_differ)
+            self._database.add(batches, self._nulls_differ)
             self._database.add_partners(partners)
             self._memory.begin()
         return self._database
+
+    def _answered(self, answer: T) -> T:
+        self._check()
+        return answer
 
     def _check(self) -> None:
         if self._stopped:

@@ -1,7 +1,7 @@
 """The pool of row indexes of a process; each is used by one comparison at a time.
 
-A `RowIndex` is a database with its own threads, memory and spill directory. So an error, a full disk or a
-cancellation in one comparison does not affect the others. Creating an index takes longer than comparing a few rows. So
+A `RowIndex` may have a database, with its own threads, memory and spill directory. So an error, a full disk or a
+cancellation in one comparison does not affect the others. Opening a database takes longer than comparing a few rows. So
 up to `MAX_IDLE` unused ones stay open for the next comparison, for `IDLE_S` seconds.
 """
 
@@ -25,17 +25,14 @@ _idle: Final[dict[int, dict[RowIndex, Timer]]] = {}  # by process: a forked chil
 
 @contextmanager
 def borrowed_index() -> Iterator[RowIndex]:
-    """Borrow a row index for the block, on any thread. Raises `StorageUnavailable` where it cannot have a folder.
-
-    It is closed if the block fails or the index has grown.
-    """
+    """Borrow a row index for the block, on any thread. It is closed if the block fails or it is not worth keeping."""
     row_index = _take_idle() or RowIndex()
     try:
         yield row_index
     except BaseException:
         row_index.close()
         raise
-    if row_index.closed or row_index.has_grown or not _keep_idle(row_index):
+    if row_index.closed or not row_index.is_worth_keeping or not _keep_idle(row_index):
         row_index.close()
 
 

@@ -1,8 +1,8 @@
 """Queries of a row index as DataFrames: Spark's exchange brings equal rows together.
 
 `rows` always has the columns of `tailer.changelog.equal_rows.fingerprints.Fingerprints.rows`: a fingerprint in two
-halves, an address, and whether the row is deleted. Results are those of `tailer.changelog.equal_rows.row_index`, which
-has the same queries in DuckDB's SQL.
+halves, an address, and whether the row is deleted. Results are those of
+`tailer.changelog.equal_rows.database_index`, which has the same queries in DuckDB's SQL.
 
 Spark combines counts before the exchange, so equal rows are few counts however many they are. Where rows themselves
 meet, they do so file by file: the numbers of equal rows go on from file to file, so one executor gets at most the equal
