@@ -1,6 +1,7 @@
 """Changes on Spark: lake-tailer's data source and Delta's own readers in the same session, and the cost of tasks.
 
-Appends of wide rows, updates with a change feed, and deletion vectors without a feed, for which Delta needs row
+Appends of wide rows, updates with a change feed, many versions (W1 and W2 of `tests.bench.change_tables`), and
+deletion vectors without a feed, for which Delta needs row
 tracking (CHANGES, with the setting `changelogV2`). Every contender passes all rows to a sink that keeps none. Processor
 time is measured besides time: that of Java and of the executors' Python together.
 
@@ -22,6 +23,7 @@ from typing import IO, Any, Final
 
 import pytest
 
+from tests.bench.change_tables import TABLES
 from tests.bench.conftest import PutLine
 from tests.bench.spark_tables import CLAIMED_BYTES, claim_files, claim_size, grow_by_links
 
@@ -46,6 +48,10 @@ GOALS: Final[Mapping[tuple[str, str], str]] = {
     ("vectors", "tailer, native"): "20",
     ("appends", "tailer, follow"): "1.0",
     ("updates", "tailer, follow"): "1.0",
+    ("W1", "tailer, native"): "2.0",
+    ("W2", "tailer, native"): "2.0",
+    ("W1", "tailer, follow"): "1.0",
+    ("W2", "tailer, follow"): "1.0",
 }
 
 Show = Callable[[str], None]
@@ -135,6 +141,8 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
         found.write("vectors", "delete_by_vector", rows=ROWS, deletes=CHANGES, share=DELETED, tracked=True)
         found.write("untracked", "delete_by_vector", rows=ROWS, deletes=CHANGES, share=DELETED, tracked=False)
         found.write("linked", "append_wide", versions=1, rows=LINKED)
+        for table in ("W1", "W2"):
+            TABLES[table](folder / table)
         grow_by_links(folder / "linked", LINKS)
         yield found
 
@@ -157,6 +165,8 @@ def contenders() -> list[Contender]:
         for table, first, last, rows in (
             ("appends", 0, VERSIONS - 1, VERSIONS * APPENDED),
             ("updates", 1, CHANGES, CHANGES * 2 * ROWS // UPDATED),
+            ("W1", 0, 99, 5_000_000),
+            ("W2", 0, 49, 1_800_000),
         )
         for master in ("local[1]", "local[2]")
         for reader, peer in (

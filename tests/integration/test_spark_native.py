@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.errors import ConfigError, TailerError
-from tailer.spark.native import comparing, scans
+from tailer.spark.native import comparing, facts, scans
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.all_types import write_all_types
@@ -151,6 +151,41 @@ def test_facts_of_large_files_are_literals(native: Native, tmp_path: Path, monke
     assert [joins(1, 2), joins(1, 3)] == [1, 2]
     monkeypatch.setattr(scans, "_OWN", 0)
     assert joins(1, 1) == 1
+
+
+def test_facts_of_few_files_are_looked_up(native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several versions, in one scan without a join; of more files, or of other types, with one."""
+    table = Table(native.spark, tmp_path / "t é%")
+    columns = "id BIGINT, p STRING, i INT, b BOOLEAN"
+    table.create(columns, "SELECT id, concat('it''s \\\\ \"50%\" ', id), 1, true FROM range(3)", partition="p, i, b")
+    table.sql("INSERT INTO {t} SELECT id, NULL, -2147483648, NULL FROM range(9)")
+    table.sql("UPDATE {t} SET id = id + 100 WHERE id % 4 = 0")
+    listed = native.spark.conf.get(scans._LISTED_BY_JOBS)
+
+    def plan(first: int, last: int) -> str:
+        assert native.check(table.path, first, last) > 0
+        return str(native.rows(table.path, start=first, end=last)._jdf.queryExecution().optimizedPlan())
+
+    assert [plan(first, 3).count("Join") for first in (0, 1, 2)] == [0, 0, 0]
+    assert plan(1, 2).count("Relation") == 1
+    assert native.spark.conf.get(scans._LISTED_BY_JOBS) == listed
+    monkeypatch.setattr(facts, "_LOOKED_UP_LENGTH", 0)
+    assert plan(1, 2).count("Join") == 1
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_file_without_facts_ends_the_query(
+    native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    """Spark spells its path otherwise than was expected; or another path has the same number, and is not taken."""
+    by_hand(tmp_path, ROWS.slice(0, 5), ROWS.slice(5, 5))
+    monkeypatch.setattr(facts, "_LOOKED_UP_LENGTH", 2**14 if few else 0)
+    spelled, key = facts._spelled, facts._key
+    monkeypatch.setattr(facts, "_spelled", lambda read: {uri: f"{path}/" for uri, path in spelled(read).items()})
+    for number in (key, lambda path: key(path.removesuffix("/"))):
+        monkeypatch.setattr(facts, "_key", number)
+        with pytest.raises(Exception, match="no change of this batch is in file:"):
+            native.rows(tmp_path, start=1).toArrow()
 
 
 def test_every_type(native: Native, tmp_path: Path) -> None:
