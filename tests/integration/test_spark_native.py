@@ -153,6 +153,16 @@ def test_facts_of_large_files_are_literals(native: Native, tmp_path: Path, monke
     assert joins(1, 1) == 1
 
 
+def test_odd_names_of_columns(native: Native, tmp_path: Path) -> None:
+    """Spark would put the value of a setting in place of the first two; none is taken for a column of our own."""
+    names = ["${env:HOME}", "${spark.master}", "a`b", "c\"d'e", "facts", "Path", "stored_0", "x.y", "é\\u0041", "`"]
+    rows = pa.table({name: pa.array([at, None], pa.int64()) for at, name in enumerate(names)})
+    by_hand(tmp_path, rows, rows, columns=dict.fromkeys(names, "long"))
+    for first, last in ((1, 1), (1, 2)):
+        assert native.check(tmp_path, first, last) == last - first + 1
+    assert native.rows(tmp_path).columns[: len(names)] == names
+
+
 def test_facts_of_few_files_are_looked_up(native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several versions, in one scan without a join; of more files, or of other types, with one."""
     table = Table(native.spark, tmp_path / "t é%")

@@ -148,9 +148,15 @@ def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: Str
         else:
             name, there = next(stored)
             same = there.dataType == field.dataType
-            chosen.append(sql.expr(f"{name} AS {_quoted(field.name)}") if same else _cast(sql, name, field))
+            chosen.append(_named(sql, name, field.name) if same else _cast(sql, name, field))
     ends = zip(("type", "version", "at"), shown.names[-3:], strict=True)
-    return rows.select(*chosen, *(sql.expr(f"{facts[fact]} AS {_quoted(name)}") for fact, name in ends))
+    return rows.select(*chosen, *(_named(sql, facts[fact], name) for fact, name in ends))
+
+
+def _named(sql: Any, source: str, name: str) -> Column:
+    """Return SQL under a name. Spark puts settings in place of `${}`, also in quotes."""
+    named: Column = sql.expr(source).alias(name) if "$" in name else sql.expr(f"{source} AS {_quoted(name)}")
+    return named
 
 
 def _cast(sql: Any, source: str, field: StructField) -> Column:
