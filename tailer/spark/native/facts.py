@@ -1,4 +1,4 @@
-"""What a plan knows of a file and its rows do not say: the *facts* of a scan's rows.
+"""Facts of a scan's rows: what the plan knows of their file, and the file does not say.
 
 These are change type, version, timestamp, partition values, and the rows that a deletion vector leaves. They get to the
 rows in one of three ways:
