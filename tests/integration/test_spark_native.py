@@ -179,8 +179,10 @@ def test_facts_of_few_files_are_looked_up(native: Native, tmp_path: Path, monkey
     assert [plan(first, 3).count("Join") for first in (0, 1, 2)] == [0, 0, 0]
     assert plan(1, 2).count("Relation") == 1
     assert native.spark.conf.get(scans._LISTED_BY_JOBS) == listed
-    monkeypatch.setattr(facts, "_LOOKED_UP_LENGTH", 0)
-    assert plan(1, 2).count("Join") == 1
+    for limit in ("_LOOKED_UP_LENGTH", "_LOOKED_UP_FILES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(facts, limit, 0)
+            assert plan(1, 2).count("Join") == 1
 
 
 @pytest.mark.parametrize("few", [True, False])
@@ -189,13 +191,28 @@ def test_a_file_without_facts_ends_the_query(
 ) -> None:
     """Spark spells its path otherwise than was expected; or another path has the same number, and is not taken."""
     by_hand(tmp_path, ROWS.slice(0, 5), ROWS.slice(5, 5))
-    monkeypatch.setattr(facts, "_LOOKED_UP_LENGTH", 2**14 if few else 0)
+    monkeypatch.setattr(facts, "_LOOKED_UP_FILES", 128 if few else 0)
     spelled, key = facts._spelled, facts._key
     monkeypatch.setattr(facts, "_spelled", lambda read: {uri: f"{path}/" for uri, path in spelled(read).items()})
     for number in (key, lambda path: key(path.removesuffix("/"))):
         monkeypatch.setattr(facts, "_key", number)
         with pytest.raises(Exception, match="no change of this batch is in file:"):
             native.rows(tmp_path, start=1).toArrow()
+
+
+def test_a_deletion_vector_that_is_not_found_ends_the_query(
+    native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the query asks for: the vector is what selects its rows."""
+    (written,) = by_hand(tmp_path, ROWS)
+    write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
+    assert native.rows(tmp_path, start=2).count() == 999
+    spelled = facts._spelled
+    monkeypatch.setattr(facts, "_spelled", lambda read: {uri: f"{path}/" for uri, path in spelled(read).items()})
+    with pytest.raises(Exception, match="no change of this batch is in file:"):
+        native.rows(tmp_path, start=2).count()
+    with pytest.raises(Exception, match="no change of this batch is in file:"):
+        native.rows(tmp_path, start=2).select("a").toArrow()
 
 
 def test_every_type(native: Native, tmp_path: Path) -> None:
@@ -337,6 +354,10 @@ def test_a_file_that_seems_hidden(native: Native, tmp_path: Path) -> None:
         {"files_maxPartitionBytes": "1000"},
         {"ansi_enabled": "false"},
         {"parquet_enableVectorizedReader": "false"},
+        {"mapKeyDedupPolicy": "LAST_WIN"},
+        {"ansi_enforceReservedKeywords": "true"},
+        {"optimizer_excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"},
+        {"optimizer_mapLookupHashThreshold": "1"},
     ],
     ids=lambda values: next(iter(values)),
 )
@@ -344,11 +365,12 @@ def test_settings_of_the_session_change_nothing(native: Native, tmp_path: Path, 
     file = pa.table(
         {"a": [1, 2, 3], "d": [date(1500, 1, 1), None, date(2026, 1, 1)], "t": [datetime(1850, 1, 1, tzinfo=UTC)] * 3}
     )
-    (written,) = by_hand(tmp_path, file, columns={"a": "long", "d": "date", "t": "timestamp"})
-    write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
+    written, _ = by_hand(tmp_path, file, file, columns={"a": "long", "d": "date", "t": "timestamp"})
+    write_commit(tmp_path, 3, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
     with settings(native.spark, **values):
-        assert native.check(tmp_path) > 0
-        assert native.why == ""
+        for first, last in ((1, 1), (1, 2), (0, 3)):
+            assert native.check(tmp_path, first, last) > 0
+            assert native.why == ""
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
@@ -441,9 +463,11 @@ def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monke
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)
     for first, last in _ranges(range(recorded.first, recorded.last + 1)):
-        # As if the files were small, and as if they were large: facts are literals, and comparisons are shared.
-        for large, options in ((2**60, {}), (0, {}), (0, {"carryovers": "keep"})):
+        # As if the files were small and few, small and many, and large: facts are looked up, joined and literals. The
+        # comparisons of large ones are shared.
+        for large, few, options in ((2**60, 128, {}), (2**60, 0, {}), (0, 0, {}), (0, 0, {"carryovers": "keep"})):
             monkeypatch.setattr(scans, "_LARGE", large)
+            monkeypatch.setattr(facts, "_LOOKED_UP_FILES", few)
             monkeypatch.setattr(comparing, "SHARED_BYTES", large)
             try:
                 read_batch(path=recorded.path, startingVersion=first, endingVersion=last, **options)

@@ -1,17 +1,17 @@
 """Facts of a scan's rows: what the plan knows of their file, and the file does not say.
 
-These are change type, version, timestamp, partition values, and the rows that a deletion vector leaves. They get to the
-rows in one of three ways:
+These are change type, version, timestamp and partition values. They get to the rows in one of three ways:
 
 - as literals, where all files of a scan have the same facts;
-- looked up by the path that Spark gives with each row, in a map that is part of the query. Spark takes no measurable
-  time for it, but shows the map wherever it shows the query, so it is small;
-- joined by that path with a table that is broadcast. The bits of a deletion vector are words of 64 rows, looked up by
-  the row's position.
+- looked up by the path that Spark gives with each row, in a map that is part of the query. Spark shows the map wherever
+  it shows the query, so this is for few files;
+- joined by that path with a table that is broadcast. Deletion vectors are joined, too, as 64-bit numbers with a bit for
+  each row, and select rows by their position.
 
-A row whose path has no facts ends the query: nothing is left out or made up.
+If a query asks for facts, a row whose path has none ends it: none are made up.
 
-Facts are SQL: PySpark takes a millisecond for each of its functions. Texts of the log are in it as hexadecimal bytes.
+Facts are SQL texts: PySpark takes a millisecond for each call that makes an expression. Texts from the log are in them
+as hexadecimal bytes.
 """
 
 import json
@@ -33,11 +33,16 @@ from tailer.spark.native.fits import Fit
 
 __all__ = ["Columns", "Facts", "can_be_literals", "can_be_looked_up", "joined", "literals", "looked_up", "numbered"]
 
-# Of paths and partition values together: Spark keeps the plans of a thousand queries, each with the map several times.
-_LOOKED_UP_LENGTH: Final = 2**14
+# Spark keeps the plans of a thousand queries, each with the map several times.
+_LOOKED_UP_FILES: Final = 128
+_LOOKED_UP_LENGTH: Final = 2**14  # of the paths and partition values together, in characters
 
-# Of a row without facts the words are null. Were it left out for that, Spark would take the join for an inner one.
-_SELECTED: Final = f"words IS NULL OR getbit(words[int(position div {WORD_BITS})], int(position % {WORD_BITS})) = 1"
+_UNKNOWN: Final = "raise_error(concat('no change of this batch is in ', path))"
+# A row without facts has no words. It must end the query: were it left out, Spark would take the join for an inner one.
+_SELECTED: Final = (
+    f"CASE WHEN file IS NULL THEN {_UNKNOWN} "
+    f"ELSE getbit(words[int(position div {WORD_BITS})], int(position % {WORD_BITS})) = 1 END"
+)
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 Facts = dict[str, str]
@@ -58,12 +63,12 @@ class Columns:
 
 
 def numbered(count: int) -> list[str]:
-    """Return names for stored columns that no fact has."""
+    """Return names for stored columns. No fact has one of them."""
     return [f"stored_{index}" for index in range(count)]
 
 
 def can_be_literals(columns: Columns, group: Sequence[Fit]) -> bool:
-    """Return whether tasks with the same facts need neither a map nor a join."""
+    """Return whether the facts of tasks that have the same ones can be literals."""
     if columns.vector or _share_files(group):
         return False
     values = (_given([group[0].task], index) for index in columns.given)
@@ -80,7 +85,7 @@ def literals(read: DataFrame, columns: Columns, task: ChangeTask) -> tuple[DataF
     }
     for index in columns.given:
         facts[f"given_{index}"] = _literal(_given([task], index)[0].as_py())
-    # As those that are joined, they may be null as far as Spark knows before it optimizes the query.
+    # Columns have the same schema whichever way their facts come: those that are joined may be null.
     known = {name: f"CASE WHEN false THEN NULL ELSE {fact} END" for name, fact in facts.items()}
     return read.toDF(*numbered(len(read.columns))), known
 
@@ -88,7 +93,9 @@ def literals(read: DataFrame, columns: Columns, task: ChangeTask) -> tuple[DataF
 def can_be_looked_up(columns: Columns, fits: Sequence[Fit]) -> bool:
     """Return whether the facts of tasks are few, are of types that JSON has, and are of one task for each file."""
     schema = output_schema(fits[0].task.schema)
-    if columns.vector or _share_files(fits) or not all(_is_plain(schema.field(index).type) for index in columns.given):
+    if columns.vector or len(fits) > _LOOKED_UP_FILES or _share_files(fits):
+        return False
+    if not all(_is_plain(schema.field(index).type) for index in columns.given):
         return False
     texts = (text for found in fits for text in (found.task.uri, *dict(found.task.partition_values).values()))
     return sum(len(text) for text in texts if text is not None) <= _LOOKED_UP_LENGTH
@@ -126,9 +133,8 @@ def joined(spark: SparkSession, read: DataFrame, columns: Columns, fits: Sequenc
 
 
 def _or_error(is_known: str, facts: Facts) -> Facts:
-    """Return the facts, or an error where they are not known: a filter would leave out null."""
-    unknown = "raise_error(concat('no change of this batch is in ', path))"
-    known = {name: f"CASE WHEN {is_known} THEN {fact} ELSE {unknown} END" for name, fact in facts.items()}
+    """Return the facts, or an error where they are not known: a filter would not show that they are null."""
+    known = {name: f"CASE WHEN {is_known} THEN {fact} ELSE {_UNKNOWN} END" for name, fact in facts.items()}
     return {"path": "path", **known}
 
 
@@ -150,7 +156,7 @@ def _share_files(fits: Sequence[Fit]) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether SQL or JSON, and a cast, make values of `kind` again, whatever the settings of the session."""
+    """Return whether values of `kind` stay the same through SQL or JSON and a cast, whatever the session's settings."""
     return bool(pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 

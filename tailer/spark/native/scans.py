@@ -1,8 +1,8 @@
 """Scans: change rows read by Spark's own Parquet reader.
 
-Files of one physical schema are one scan, however many versions they are of: Spark plans a scan in 20 to 30 ms. What
-the plan knows of a file are its facts (`tailer.spark.native.facts`). Where facts must be joined, large files with the
-same ones are a scan of their own.
+What the plan knows of a file are its facts (`tailer.spark.native.facts`). Large files with the same facts are a scan of
+their own, with the facts as literals: a query that wants only some versions does not read the others. All other files
+of one physical schema are one scan, however many versions they are of, because Spark plans a scan in 20 to 30 ms.
 
 Settings of the session that would turn a missing or a broken file into missing rows are set aside for these scans, and
 pages are checked by their checksums, as `execute` does.
@@ -30,12 +30,12 @@ __all__ = ["VECTOR_BYTES", "columns_of", "scans", "vector_bytes"]
 
 VECTOR_BYTES: Final = 2**26  # of deletion vectors in one query: every executor has a copy
 
-_LARGE: Final = 2**25  # bytes of files: joining their rows takes longer than planning a scan
-_OWN: Final = 16  # scans with literals
+_LARGE: Final = 2**25  # bytes of files: finding the facts of their rows takes longer than planning a scan
+_OWN: Final = 16  # most scans with literals in a query
 
 _LISTED_BY_JOBS: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _LISTED: Final = 4096
-_listing: Final = Lock()  # of the setting
+_listing: Final = Lock()  # while the setting is another one
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _UNTYPED: Final = f"{CHANGE_TYPE} is null in some row of "
@@ -101,9 +101,6 @@ def _groups(columns: Columns, fits: Sequence[Fit]) -> Iterator[tuple[list[Fit], 
     by_facts: dict[object, list[Fit]] = {}
     for found in fits:
         by_facts.setdefault(_shared_facts(found, columns), []).append(found)
-    if len(by_facts) > 1 and can_be_looked_up(columns, fits):
-        yield list(fits), False
-        return
     others: list[Fit] = []
     left = _OWN
     for group in by_facts.values():
@@ -124,7 +121,7 @@ def _shared_facts(found: Fit, columns: Columns) -> object:
 
 
 def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType, *, literal: bool) -> DataFrame:
-    """Return the rows of tasks with the same columns; `literal`: and with the same facts."""
+    """Return the rows of tasks with the same columns; `literal`: whether they have the same facts, too."""
     fields = [*columns.stored, *([pa.field(CHANGE_TYPE, pa.string())] if columns.types else [])]
     stored_types = spark_schema(pa.schema(fields))
     uris = sorted({f"file://{found.task.uri}" for found in fits})
@@ -154,7 +151,7 @@ def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: Str
 
 
 def _named(sql: Any, source: str, name: str) -> Column:
-    """Return SQL under a name. Spark puts settings in place of `${}`, also in quotes."""
+    """Return SQL under a name. In SQL, also in quotes, Spark would replace `${}` in a name by a setting."""
     named: Column = sql.expr(source).alias(name) if "$" in name else sql.expr(f"{source} AS {_quoted(name)}")
     return named
 
@@ -166,7 +163,14 @@ def _cast(sql: Any, source: str, field: StructField) -> Column:
 
 @contextmanager
 def _listed_by_the_driver(spark: SparkSession) -> Iterator[None]:
-    """Have the driver look for up to `_LISTED` files, which are local. A job of Spark, its default, takes longer."""
+    """Have the driver look for up to `_LISTED` files, which are local.
+
+    From 33 files on, Spark would start a job for that, which takes half a second. Through Spark Connect it does: there
+    the files are looked for later.
+    """
+    if is_remote(spark) or int(spark.conf.get(_LISTED_BY_JOBS) or 0) >= _LISTED:
+        yield
+        return
     with _listing:
         before = spark.conf.get(_LISTED_BY_JOBS) or ""
         spark.conf.set(_LISTED_BY_JOBS, _LISTED)
