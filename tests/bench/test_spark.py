@@ -1,9 +1,9 @@
 """Changes on Spark: lake-tailer's data source and Delta's own readers in the same session, and the cost of tasks.
 
-Appends of wide rows, updates with a change feed, many versions (W1 and W2 of `tests.bench.change_tables`), and
-deletion vectors without a feed, for which Delta needs row
-tracking (CHANGES, with the setting `changelogV2`). Every contender passes all rows to a sink that keeps none. Processor
-time is measured besides time: that of Java and of the executors' Python together.
+Appends of wide rows, updates with a change feed, many versions (W1 and W2 of `tests.bench.change_tables`), and deletion
+vectors without a feed, for which Delta needs row tracking (CHANGES, with the setting `changelogV2`). Every contender
+passes all rows to a sink that keeps none. Processor time is measured besides time: that of Java and of the executors'
+Python together.
 
 The engines are compared as the daemon uses them, to find the size of a version from which Spark is faster. The cost of
 a planned split and of an executed one gives an estimate for a thousand executors. Nothing is asserted about time.
