@@ -203,7 +203,7 @@ def test_a_file_without_facts_ends_the_query(
 def test_a_deletion_vector_that_is_not_found_ends_the_query(
     native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the query asks for: the vector is what selects its rows."""
+    """The vector selects the rows, whatever the query asks for."""
     (written,) = by_hand(tmp_path, ROWS)
     write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
     assert native.rows(tmp_path, start=2).count() == 999
