@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
 from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
-from tailer.changelog.equal_rows.port import Stopped
+from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.errors import ScratchUnavailable
 from tailer.read.row_bitmaps import Bitmaps

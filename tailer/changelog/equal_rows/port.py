@@ -18,11 +18,7 @@ from tailer.read.row_bitmaps import Bitmaps
 if TYPE_CHECKING:
     from tailer.changelog.equal_rows.row_index import RowIndex
 
-__all__ = ["SharedIndexes", "Stopped", "TaskIndex"]
-
-
-class Stopped(Exception):
-    """Raised in a comparison after its index was stopped."""
+__all__ = ["SharedIndexes", "TaskIndex"]
 
 
 class TaskIndex(Protocol):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailer.changelog.equal_rows.addressed_rows import Wanted
 from tailer.changelog.equal_rows.database_index import MEMORY_BYTES, DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
-from tailer.changelog.equal_rows.port import Stopped
+from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.events import ChangeBatch, ChangeType
 from tailer.plan import ChangeTask
 from tailer.read.kept_rows import ReadTask

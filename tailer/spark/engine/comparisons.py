@@ -11,8 +11,8 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import EngineUnavailable
 from tailer.plan import ChangePlan
 from tailer.read.data_files import LOCAL, DataFiles

@@ -15,9 +15,9 @@ import pytest
 
 from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.row_index_pool import close_idle
+from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable

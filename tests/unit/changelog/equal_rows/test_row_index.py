@@ -20,8 +20,8 @@ from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
-from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
