@@ -16,7 +16,7 @@ from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addr
 from tailer.changelog.equal_rows.row_bytes import has_bytes, most_bytes, row_bytes
 from tailer.read.row_bitmaps import Bitmaps, positions_of, span
 
-__all__ = ["FEW_ROWS", "MemoryIndex"]
+__all__ = ["FEW_BYTES", "FEW_ROWS", "MemoryIndex"]
 
 FEW_ROWS: Final = 2**16
 FEW_BYTES: Final = 2**24  # of the rows as Arrow has them, and of `row_bytes`, together

@@ -101,6 +101,13 @@ def test_only_a_few_are_kept(folder: Path) -> None:
     assert (kept(), spill_folders(folder)) == (0, 0)
 
 
+def test_one_without_a_database_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matches_pool, "RowIndex", RowIndex)
+    with borrowed_index() as matches:
+        assert use(matches) == 1
+    assert (matches.closed, kept()) == (True, 0)
+
+
 def test_idle_indexes_are_closed_after_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matches_pool, "IDLE_S", 0.05)
     before = threading.active_count()

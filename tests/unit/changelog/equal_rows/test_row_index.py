@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from tailer.changelog.equal_rows.comparable_values import comparable
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
-from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
+from tailer.changelog.equal_rows.memory_index import FEW_BYTES, FEW_ROWS, MemoryIndex
+from tailer.changelog.equal_rows.row_bytes import most_bytes, row_bytes
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
@@ -358,6 +360,44 @@ def test_few_rows_are_compared_in_memory(name: str) -> None:
     index = RowIndex()
     assert different(index, DIFFERENT[name])
     assert index._database is None
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_rows_have_no_more_bytes_than_are_counted(name: str) -> None:
+    columns = [comparable(column) for column in DIFFERENT[name]]
+    made = row_bytes(columns, len(columns[0]))
+    assert sum(map(len, made.to_pylist())) <= sum(map(most_bytes, columns))
+
+
+SHARED = pa.repeat(pa.scalar(None, pa.struct([(f"f{index}", pa.int64()) for index in range(300)])), 8192)
+HEAVY: dict[str, tuple[pa.Array, int]] = {
+    "fields that share a buffer": (SHARED, 1),
+    "many batches of a row": (pa.array([True]), 60_000),
+    "elements without bytes": (pa.ListArray.from_arrays([0, 2**25], pa.nulls(2**25)), 1),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_rows_that_take_more_than_they_seem_go_to_the_database(name: str) -> None:
+    column, batches = HEAVY[name]
+    index = MemoryIndex()
+    rows = pa.RecordBatch.from_arrays(
+        [pa.nulls(len(column), pa.int64()), pa.nulls(len(column), pa.bool_()), column], ["address", "deleted", "c0"]
+    )
+    assert rows.get_total_buffer_size() * batches < FEW_BYTES
+    assert not all(index.add(rows) for _ in range(batches))
+
+
+def test_a_source_that_fails_after_a_stop_was_stopped() -> None:
+    index = RowIndex()
+
+    def closed() -> Iterator[ChangeBatch]:
+        yield from many(10)
+        index.stop()
+        raise OSError("the file was closed")
+
+    with pytest.raises(Stopped):
+        add(index, 0, closed(), ALL)
 
 
 MASKED = pa.array([True, False])
