@@ -22,6 +22,8 @@ def describe_changes(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
     Columns are matched by physical name; where a table starts to map columns, that is the old column name. Where it
     stops mapping and changes nothing else, columns are matched by name. Empty where the schemas do not differ.
     """
+    if before is after:  # as in most versions
+        return ()
     old, new = (pa.struct(list(schema)) for schema in identified([before, after]))
     return tuple(_differences(old, new, ""))
 

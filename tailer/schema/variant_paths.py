@@ -58,9 +58,9 @@ def with_same_paths(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
 
     Raises `ConfigError` as `with_paths`.
     """
-    known = {physical_name(column): column for column in schema}
-    pairs = ((known.get(physical_name(source_of(field))), path_of(field)) for field in fields)
-    return with_paths(schema, [f"{column.name}:{path}" for column, path in pairs if column is not None and path])
+    paths = [(physical_name(source_of(field)), path) for field in fields if (path := path_of(field))]
+    known = {physical_name(column): column.name for column in schema} if paths else {}
+    return with_paths(schema, [f"{known[source]}:{path}" for source, path in paths if source in known])
 
 
 def path_of(field: pa.Field) -> str | None:

@@ -9,6 +9,7 @@
     session, shared_session   Spark sessions, classic or of Spark Connect
     recipes      functions for `foreachBatch`
     release      executors have the release of the driver
+    java         objects of Spark's Java
 
 `register` makes the data source known to a session::
 

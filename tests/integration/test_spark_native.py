@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.errors import ConfigError, TailerError
-from tailer.spark.native import comparing, facts, scans
+from tailer.spark.native import comparing, facts
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.all_types import write_all_types
@@ -131,31 +131,75 @@ def test_a_feed_is_read_by_sparks_own_reader(native: Native, tmp_path: Path) -> 
     assert_same(rows_of(found.toArrow()), rows_of(delta_feed(native.spark, table.path).toArrow()), "feed")
 
 
-def test_facts_of_large_files_are_literals(native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A join is planned for what no literal can be: a timestamp, and rows that a vector selects."""
-    table = Table(native.spark, tmp_path / "t")
-    columns = "id BIGINT, p STRING, i INT, b BOOLEAN, n DATE, m TIMESTAMP"
-    values = "'it''s \\\\ 50%', -2147483648, true, NULL"
-    table.create(columns, f"SELECT id, {values}, NULL FROM range(9)", vectors=True, partition="p, i, b, n, m")
-    table.sql("INSERT INTO {t} SELECT id, NULL, 1, false, NULL, TIMESTAMP'2024-01-02 03:04:05' FROM range(9)")
+@pytest.fixture
+def partitioned(native: Native, tmp_path: Path) -> Path:
+    """A table with partition values of many types, of which some are null; an update, and a deletion vector."""
+    table = Table(native.spark, tmp_path / "t é%")
+    columns = "id BIGINT, p STRING, i INT, b BOOLEAN, n DATE, m TIMESTAMP, d DECIMAL(20,3), x BINARY"
+    text = "concat('it''s \\\\ \"50%\" ', id), id, id > 1"
+    some = f"{text}, DATE'1500-01-02', TIMESTAMP'2024-01-02 03:04:05', id * -1.5, X'6162'"
+    table.create(columns, f"SELECT id, {some} FROM range(3)", vectors=True, partition="p, i, b, n, m, d, x")
+    table.sql("INSERT INTO {t} SELECT id, NULL, -2147483648, NULL, NULL, NULL, NULL, NULL FROM range(9)")
+    table.sql("UPDATE {t} SET id = id + 100 WHERE id % 4 = 0")
     table.sql("DELETE FROM {t} WHERE id = 3")
+    return table.path
 
-    def joins(first: int, last: int) -> int:
-        assert native.check(table.path, first, last) > 0
-        query = native.rows(table.path, start=first, end=last)._jdf.queryExecution()
-        return str(query.optimizedPlan()).count("Join")
 
-    assert [joins(at, at) for at in (1, 2, 3)] == [0, 1, 1]
-    assert joins(1, 2) == 1
-    monkeypatch.setattr(scans, "_LARGE", 0)
-    assert [joins(1, 2), joins(1, 3)] == [1, 2]
-    monkeypatch.setattr(scans, "_OWN", 0)
-    assert joins(1, 1) == 1
+@pytest.mark.parametrize("known", [True, False])
+def test_facts_are_those_of_the_plan(
+    native: Native, partitioned: Path, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the values of partition columns, of many versions in one scan; or joined, as through Spark Connect."""
+    monkeypatch.setattr(facts, "has_java", lambda _: known)
+    for first, last in ((0, 4), (1, 2), (2, 3), (4, 4)):
+        assert native.check(partitioned, first, last) > 0
+
+    def plan(first: int, last: int) -> str:
+        return str(native.rows(partitioned, start=first, end=last)._jdf.queryExecution().optimizedPlan())
+
+    assert plan(0, 1).count(" parquet") == 1
+    assert plan(0, 1).count("Join") == (0 if known else 1)
+
+
+# Conditions, and the versions whose files are opened.
+CONDITIONS: Final = {
+    "_commit_version = 2": {2},
+    "_commit_version in (1, 4) and a < 20": {1, 4},
+    "_commit_version = 2 or a = 1": {1, 2, 3, 4},
+    "_commit_timestamp < timestamp'1960-01-01'": set(),
+    "_change_type = 'insert'": {1, 2, 3, 4},
+    "_change_type = 'delete'": set(),
+    "p is null": {3},
+    "p like 'it%' and _commit_version % 2 = 0": {4},
+    "p = '50%' and n < date'1600-01-01'": {2},
+    "p <=> null and a % 2 = 0 and odd(_commit_version)": {3},
+    "_commit_version = (select max(id) - 5 from range(9))": {3},
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_conditions_on_facts_choose_files(native: Native, tmp_path: Path, condition: str) -> None:
+    """Spark does not look at such conditions again. `odd` is Python; the last is known only when the query runs."""
+    spark = native.spark
+    spark.udf.register("odd", lambda number: number % 2 == 1, "boolean")
+    write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="string", n="date"), ["p", "n"]))
+    for version, (p, n) in enumerate([("it's", None), ("50%", "1500-01-02"), (None, None), ("it's", "2024-01-02")], 1):
+        file = parquet(tmp_path / f"{version}.parquet", ROWS.select(["a"]).slice(10 * version, 10))
+        write_commit(tmp_path, version, add(file.name, size=file.stat().st_size, partitionValues={"p": p, "n": n}))
+    expected = spark.createDataFrame(read_batch(path=tmp_path, startingVersion=0)).where(condition).toArrow()
+    with settings(spark, adaptive_enabled="false"):
+        found = native.rows(tmp_path).where(condition)
+        assert_same(rows_of(found.toArrow()), rows_of(expected), condition)
+    leaves = found._jdf.queryExecution().executedPlan().collectLeaves()
+    parquets = [each for each in map(leaves.apply, range(leaves.length())) if "Scan parquet" in each.nodeName()]
+    opened = sum(each.metrics().apply("numFiles").value() for each in parquets)
+    assert opened == len(CONDITIONS[condition])
 
 
 def test_odd_names_of_columns(native: Native, tmp_path: Path) -> None:
     """Spark would put the value of a setting in place of the first two; none is taken for a column of our own."""
-    names = ["${env:HOME}", "${spark.master}", "a`b", "c\"d'e", "facts", "Path", "stored_0", "x.y", "é\\u0041", "`"]
+    names = ["${env:HOME}", "${spark.master}", "a`b", "c\"d'e", "Fact_version", "Path", "stored_0", "x.y", "é\\u0041"]
+    names += ["`", "fact__at", "number", "_metadata"]
     rows = pa.table({name: pa.array([at, None], pa.int64()) for at, name in enumerate(names)})
     by_hand(tmp_path, rows, rows, columns=dict.fromkeys(names, "long"))
     for first, last in ((1, 1), (1, 2)):
@@ -163,56 +207,48 @@ def test_odd_names_of_columns(native: Native, tmp_path: Path) -> None:
     assert native.rows(tmp_path).columns[: len(names)] == names
 
 
-def test_facts_of_few_files_are_looked_up(native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several versions, in one scan without a join; of more files, or of other types, with one."""
-    table = Table(native.spark, tmp_path / "t é%")
-    columns = "id BIGINT, p STRING, i INT, b BOOLEAN"
-    table.create(columns, "SELECT id, concat('it''s \\\\ \"50%\" ', id), 1, true FROM range(3)", partition="p, i, b")
-    table.sql("INSERT INTO {t} SELECT id, NULL, -2147483648, NULL FROM range(9)")
-    table.sql("UPDATE {t} SET id = id + 100 WHERE id % 4 = 0")
-    listed = native.spark.conf.get(scans._LISTED_BY_JOBS)
-
-    def plan(first: int, last: int) -> str:
-        assert native.check(table.path, first, last) > 0
-        return str(native.rows(table.path, start=first, end=last)._jdf.queryExecution().optimizedPlan())
-
-    assert [plan(first, 3).count("Join") for first in (0, 1, 2)] == [0, 0, 0]
-    assert plan(1, 2).count("Relation") == 1
-    assert native.spark.conf.get(scans._LISTED_BY_JOBS) == listed
-    for limit in ("_LOOKED_UP_LENGTH", "_LOOKED_UP_FILES"):
-        with monkeypatch.context() as patch:
-            patch.setattr(facts, limit, 0)
-            assert plan(1, 2).count("Join") == 1
-
-
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("vectors", [True, False])
 def test_a_file_without_facts_ends_the_query(
-    native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
+    native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
-    """Spark spells its path otherwise than was expected; or another path has the same number, and is not taken."""
-    by_hand(tmp_path, ROWS.slice(0, 5), ROWS.slice(5, 5))
-    monkeypatch.setattr(facts, "_LOOKED_UP_FILES", 128 if few else 0)
-    spelled, key = facts._spelled, facts._key
-    monkeypatch.setattr(facts, "_spelled", lambda read: {uri: f"{path}/" for uri, path in spelled(read).items()})
-    for number in (key, lambda path: key(path.removesuffix("/"))):
-        monkeypatch.setattr(facts, "_key", number)
-        with pytest.raises(Exception, match="no change of this batch is in file:"):
-            native.rows(tmp_path, start=1).toArrow()
-
-
-def test_a_deletion_vector_that_is_not_found_ends_the_query(
-    native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The vector selects the rows, whatever the query asks for."""
+    """Spark spells its path otherwise than was expected. A deletion vector selects rows whatever the query asks for."""
     (written,) = by_hand(tmp_path, ROWS)
-    write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
-    assert native.rows(tmp_path, start=2).count() == 999
+    if vectors:
+        write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
+    monkeypatch.setattr(facts, "has_java", lambda _: False)
+    assert native.rows(tmp_path, start=2 if vectors else 1).count() == 1000 - vectors
     spelled = facts._spelled
     monkeypatch.setattr(facts, "_spelled", lambda read: {uri: f"{path}/" for uri, path in spelled(read).items()})
-    with pytest.raises(Exception, match="no change of this batch is in file:"):
-        native.rows(tmp_path, start=2).count()
-    with pytest.raises(Exception, match="no change of this batch is in file:"):
-        native.rows(tmp_path, start=2).select("a").toArrow()
+    found = native.rows(tmp_path, start=2 if vectors else 1)
+    for query in (found, found.select("a"))[: 1 + vectors]:
+        with pytest.raises(Exception, match="no change of this batch is in file:"):
+            query.toArrow()
+
+
+def test_files_without_rows_have_no_version(native: Native, tmp_path: Path) -> None:
+    """With this setting, Spark takes the partition values of a file for those of a row."""
+    by_hand(tmp_path, ROWS, ROWS.slice(0, 0), ROWS.slice(5, 5))
+    with settings(native.spark, optimizer_metadataOnly="true"):
+        versions = native.rows(tmp_path).select("_commit_version").distinct()
+        assert {row[0] for row in versions.collect()} == {1, 3}
+        assert native.rows(tmp_path, start=2, end=2).count() == 0
+
+
+def test_a_scan_is_one_of_sparks(native: Native, tmp_path: Path) -> None:
+    """It can be shown, kept, and joined with itself."""
+    files = by_hand(tmp_path / "a b#%é", ROWS.slice(0, 5), ROWS.slice(5, 5))
+    found = native.rows(tmp_path / "a b#%é")
+    assert sorted(found.inputFiles()) == [f"file:{file}" for file in files]
+    assert "Location: Files" in str(found._jdf.queryExecution().executedPlan())
+    pairs = found.alias("one").join(found.alias("other"), "a").where("one._commit_version = other._commit_version")
+    assert pairs.where("one._commit_version = 2").count() == pairs.where("other._commit_version = 2").count() == 5
+    kept = found.persist()
+    try:
+        assert kept.where("_commit_version = 1").count() == 5
+        native.spark.catalog.refreshByPath(str(tmp_path))
+        assert kept.where("_commit_version = 2").count() == 5
+    finally:
+        kept.unpersist(blocking=True)
 
 
 def test_every_type(native: Native, tmp_path: Path) -> None:
@@ -357,7 +393,10 @@ def test_a_file_that_seems_hidden(native: Native, tmp_path: Path) -> None:
         {"mapKeyDedupPolicy": "LAST_WIN"},
         {"ansi_enforceReservedKeywords": "true"},
         {"optimizer_excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"},
-        {"optimizer_mapLookupHashThreshold": "1"},
+        {"optimizer_metadataOnly": "true"},
+        {"sources_parallelPartitionDiscovery_threshold": "0"},
+        {"codegen_wholeStage": "false"},
+        {"files_openCostInBytes": "0"},
     ],
     ids=lambda values: next(iter(values)),
 )
@@ -463,11 +502,9 @@ def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monke
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)
     for first, last in _ranges(range(recorded.first, recorded.last + 1)):
-        # As if the files were small and few, small and many, and large: facts are looked up, joined and literals. The
-        # comparisons of large ones are shared.
-        for large, few, options in ((2**60, 128, {}), (2**60, 0, {}), (0, 0, {}), (0, 0, {"carryovers": "keep"})):
-            monkeypatch.setattr(scans, "_LARGE", large)
-            monkeypatch.setattr(facts, "_LOOKED_UP_FILES", few)
+        # Facts are known or joined. As if files were small, or large: the comparisons of large ones are shared.
+        for large, known, options in ((2**60, True, {}), (0, False, {}), (0, True, {"carryovers": "keep"})):
+            monkeypatch.setattr(facts, "has_java", lambda _, known=known: known)
             monkeypatch.setattr(comparing, "SHARED_BYTES", large)
             try:
                 read_batch(path=recorded.path, startingVersion=first, endingVersion=last, **options)

@@ -14,7 +14,7 @@ misfit, too: `execute` then ends the query with the right error.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import pyarrow as pa
@@ -39,9 +39,14 @@ _CHANGE_TYPES: Final = pa.field(CHANGE_TYPE, pa.string())
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A task for Spark's reader. `words`: the rows that deletion vectors leave, a bit for each; None: all."""
+    """A task for Spark's reader, the size of its file in bytes, and how many rows that has.
+
+    `words`: the rows that deletion vectors leave, a bit for each; None: all.
+    """
 
     task: ChangeTask
+    size_bytes: int
+    num_rows: int
     words: pa.Array | None
 
 
@@ -61,8 +66,10 @@ def fit(task: ChangeTask, files: DataFiles) -> Fit | Misfit:
     try:
         with open_footer(task, files) as file:
             reason, num_rows = _by_footer(task, file), file.metadata.num_rows
-        return Fit(task, selected(task, num_rows, files)) if reason is None else Misfit(task, reason)
-    except TailerError as error:
+        if reason is not None:
+            return Misfit(task, reason)
+        return Fit(task, Path(task.uri).stat().st_size, num_rows, selected(task, num_rows, files))
+    except (TailerError, OSError) as error:
         return Misfit(task, str(error))
 
 

@@ -1,27 +1,28 @@
 """DataFrames of planned work: scans by Spark's own reader wherever it reads the exact rows, `execute` for the rest.
 
-Planning reads the footer of every local data file, on the driver: 0.3 ms each, some at a time. One line of the log says
-how many files are read how, and why.
+Planning reads the footer of every local data file, on the driver: 0.3 ms each, some at a time if they open slowly. One
+line of the log says how many files are read how, and why.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial, reduce
+from time import perf_counter
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.changelog.carryovers import concerns
 from tailer.events import SchemaChange
-from tailer.plan import TaskKind
+from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.spark.native.comparing import shared
 from tailer.spark.native.executed import ChangeRows, executed
 from tailer.spark.native.fits import Fit, Misfit, fit, selects_nothing
-from tailer.spark.native.scans import VECTOR_BYTES, columns_of, scans, vector_bytes
+from tailer.spark.native.scans import VECTOR_BYTES, scans, vector_bytes
 from tailer.spark.source.admission import Work
 from tailer.spark.source.views import TypedView
 from tailer.spark.splits import DiffSplit, FileSlice, Split, file_slices, file_splits
@@ -32,7 +33,11 @@ _log = logging.getLogger(__name__)
 
 _FOOTERS: Final = 8  # read at a time
 _AT_ONCE: Final = 256  # files whose deletion vectors are in memory before they are counted
+_MEASURED: Final = 16  # files that are opened first, to see how long that takes
+_SLOW_S: Final = 0.001
 _SHOWN: Final = 5  # reasons in a line of the log
+
+_CDC: Final = {TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS}
 
 Reasons = Counter[str]
 
@@ -41,9 +46,8 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataF
     """Return the rows of `work`, in the columns of `view`; `table`: its name in the log. Reads footers, not rows."""
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
         others, more = _settled(spark, work, threads)
-        slices = [*work.files, *more]
-        found = list(_all_fitted(slices, work.opener, threads))
-    fits, misfits, reasons = _divided(slices, found)
+        groups = _of_one_file([*work.files, *more])
+        fits, misfits, reasons = _divided(_all_fitted(groups, work.opener, threads))
     _say(table, len(fits), reasons)
     parts = scans(spark, fits, view.spark_schema)
     others += file_splits(misfits, files=work.opener)
@@ -75,66 +79,71 @@ def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[S
     return others, more
 
 
-def _all_fitted(slices: Sequence[FileSlice], files: DataFiles, threads: Executor) -> Iterator[Fit | Misfit]:
-    """Yield who reads each slice, in their order. Deletion vectors beyond what every executor may hold are misfits."""
+def _of_one_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+    """Group the tasks of each change file; all others are alone."""
+    groups: dict[object, list[FileSlice]] = {}
+    for part in slices:
+        task = part.task
+        own = task.uri if task.kind in _CDC else task.index
+        groups.setdefault((task.version, own), []).append(part)
+    return list(groups.values())
+
+
+def _all_fitted(
+    groups: Sequence[list[FileSlice]], files: DataFiles, threads: Executor
+) -> Iterator[tuple[list[FileSlice], Fit | Misfit]]:
+    """Yield each group, and who reads it. Deletion vectors beyond what every executor may hold are misfits.
+
+    Threads help where opening a file takes time; else they only wait for each other.
+    """
     left = VECTOR_BYTES
-    for first in range(0, len(slices), _AT_ONCE):
-        for found in threads.map(partial(_fitted, files=files), slices[first : first + _AT_ONCE]):
+    at, slow = 0, False
+    while at < len(groups):
+        some = groups[at : at + (_AT_ONCE if at else _MEASURED)]
+        began = perf_counter()
+        for group, found in zip(some, (threads.map if slow else map)(partial(_fitted, files=files), some), strict=True):
             size = vector_bytes(found) if isinstance(found, Fit) else 0
             if size > left:
-                yield Misfit(found.task, "the deletion vectors are too large together")
+                yield group, Misfit(found.task, "the deletion vectors are too large together")
             else:
                 left -= size
-                yield found
+                yield group, found
+        at += len(some)
+        slow = slow or perf_counter() - began > _SLOW_S * len(some)
 
 
-def _fitted(part: FileSlice, files: DataFiles) -> Fit | Misfit:
-    return fit(part.task, files) if part == FileSlice(part.task) else Misfit(part.task, "only a part of it is wanted")
+def _fitted(group: Sequence[FileSlice], files: DataFiles) -> Fit | Misfit:
+    """Find out who reads the tasks of a file. Those of a change file are one for Spark, which reads all its rows."""
+    first, *others = [part.task for part in group]
+    if any(part != FileSlice(part.task) for part in group):
+        return Misfit(first, "only a part of it is wanted")
+    kinds = {first.kind, *(other.kind for other in others)}
+    alone = not others and kinds <= {TaskKind.INSERT, TaskKind.DELETE}
+    if alone or (len(others) == 1 and kinds == _CDC and _same_rows(first, others[0])):
+        return fit(first, files)
+    return Misfit(first, "its deleted rows have other columns, or are read alone")
 
 
-def _divided(slices: Sequence[FileSlice], found: Sequence[Fit | Misfit]) -> tuple[list[Fit], list[FileSlice], Reasons]:
-    """Return what Spark's reader reads, and what `execute` does, with the number of files for each reason.
+def _same_rows(first: ChangeTask, second: ChangeTask) -> bool:
+    """Return whether tasks differ at most in which rows of the file they take."""
+    same = replace(second, kind=first.kind, index=first.index) == first
+    return same and second.schema.equals(first.schema, check_metadata=True)
 
-    The two tasks of a change file are one for Spark, which reads all its rows; so they have to fit together.
-    """
+
+def _divided(
+    fitted: Iterable[tuple[list[FileSlice], Fit | Misfit]],
+) -> tuple[list[Fit], list[FileSlice], Reasons]:
+    """Return what Spark's reader reads, and what `execute` does, with the number of files for each reason."""
     fits: list[Fit] = []
     others: list[FileSlice] = []
     reasons: Reasons = Counter()
-    for group in _of_one_file(slices, found).values():
-        whole = _whole([result for _, result in group])
-        if isinstance(whole, Fit):
-            fits.append(whole)
+    for group, found in fitted:
+        if isinstance(found, Fit):
+            fits.append(found)
         else:
-            others += [part for part, _ in group]
-            reasons[whole.reason] += 1
+            others += group
+            reasons[found.reason] += 1
     return fits, others, reasons
-
-
-def _of_one_file(
-    slices: Sequence[FileSlice], found: Sequence[Fit | Misfit]
-) -> dict[object, list[tuple[FileSlice, Fit | Misfit]]]:
-    """Group the tasks of each change file; all others are alone."""
-    groups: dict[object, list[tuple[FileSlice, Fit | Misfit]]] = {}
-    for part, result in zip(slices, found, strict=True):
-        task = part.task
-        own = task.uri if task.kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS) else task.index
-        groups.setdefault((task.version, own), []).append((part, result))
-    return groups
-
-
-def _whole(found: Sequence[Fit | Misfit]) -> Fit | Misfit:
-    """Return the one task that stands for all tasks of a file."""
-    for each in found:
-        if isinstance(each, Misfit):
-            return each
-    fits = [each for each in found if isinstance(each, Fit)]
-    kinds = [each.task.kind for each in fits]
-    if kinds in ([TaskKind.INSERT], [TaskKind.DELETE]):
-        return fits[0]
-    both = sorted(kinds) == [TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS]
-    if both and columns_of(fits[0]) == columns_of(fits[1]):
-        return fits[0]
-    return Misfit(fits[0].task, "its deleted rows have other columns, or are read alone")
 
 
 def _say(table: str, native: int, reasons: Reasons) -> None:

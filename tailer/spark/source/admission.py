@@ -119,8 +119,11 @@ class Admission:
                 step = await anext(steps, None)
                 if step is None:
                     raise VersionAhead(self._table.uri, through.version, reached.version)
-                # Finding the rows to compare takes long if a version has many files.
-                await in_thread(self._take, step, after.position, through, found, rows, ranged)
+                part = (step, after.position, through, found, rows, ranged)
+                if self._is_whole(step):  # finding the rows to compare takes long if a version has many files
+                    await in_thread(self._take, *part)
+                else:
+                    self._take(*part)
                 reached, found_id = step.end, step.plan.table_id
         if table_id not in (None, found_id) and after.position < through:
             raise TableReplaced(self._table.uri, through.version, str(table_id), found_id)

@@ -60,6 +60,7 @@ class TypedRows:
         self._chosen = chosen
         self._since = since
         self._schema = _spark_arrow(columns)
+        self._newest: _Restated | None = None
 
     def restate(self, plan: ChangePlan) -> ChangePlan:
         """Return the plan with the read schema as its schema.
@@ -70,10 +71,8 @@ class TypedRows:
         """
         schemas = {id(task.schema): task.schema for task in plan.tasks}
         made = {key: self._restated(plan, schema) for key, schema in schemas.items()}
-        compared = {key: schema if self._loses(schema) else None for key, schema in schemas.items()}
-        tasks = tuple(
-            replace(task, schema=made[id(task.schema)], compared=compared[id(task.schema)]) for task in plan.tasks
-        )
+        found = ((task, made[id(task.schema)]) for task in plan.tasks)
+        tasks = tuple(replace(task, schema=each.schema, compared=each.compared) for task, each in found)
         return replace(plan, schema=self.columns, tasks=tasks)
 
     def moves_away(self, before: pa.Schema | None, after: pa.Schema) -> tuple[str, ...]:
@@ -105,12 +104,17 @@ class TypedRows:
         if is_mapped(older) and not is_mapped(newer):
             raise ReadSchemaLeft(plan.table, plan.version, "column mapping was removed between it and these")
 
-    def _loses(self, then: pa.Schema) -> bool:
-        """Return whether rows have a column that would be lost although nobody chose to leave it out."""
-        return not self._chosen and dropped_column(then, self.columns) is not None
-
-    def _restated(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
+    def _restated(self, plan: ChangePlan, then: pa.Schema) -> "_Restated":
         self.check_names(plan, then)
+        newest = self._newest
+        # Most versions of a table share their schema objects.
+        if newest is None or newest.then is not then or newest.now is not plan.schema:
+            made = self._made(plan, then)
+            lost = not self._chosen and dropped_column(then, self.columns) is not None
+            self._newest = newest = _Restated(then, plan.schema, made, then if lost else None)
+        return newest
+
+    def _made(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
         # A column that this version drops cannot be missed: those it keeps are in its own schema.
         kept = then if dropped_column(then, plan.schema) is None else plan.schema
         missed = dropped_column(pa.schema(self._read_of(kept)), self.columns)
@@ -131,6 +135,19 @@ class TypedRows:
             return list(schema)
         chosen = {physical_name(field) for field in self.columns}
         return [field for field in schema if physical_name(field) in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class _Restated:
+    """The `schema` in which rows of `then` are read, in a version whose schema is `now`.
+
+    `compared`: the schema in which they are compared where a column would be lost that nobody chose to leave out.
+    """
+
+    then: pa.Schema
+    now: pa.Schema
+    schema: pa.Schema
+    compared: pa.Schema | None
 
 
 @lru_cache(maxsize=16)

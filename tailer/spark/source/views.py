@@ -78,6 +78,7 @@ class TypedView:
         self._extra = _extra(table, wanted, row_filter)
         self._read = select_columns(table, (*wanted, *self._extra))
         self._shown = _with_ids(select_columns(table, wanted), row_ids)
+        self._own = TypedRows(self._read, self._chosen, since)
         if row_filter is not None:
             row_filter.check(output_schema(_with_ids(self._read, row_ids)))
 
@@ -93,7 +94,7 @@ class TypedView:
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
-        own = TypedRows(self._read, self._chosen, self._since)
+        own = self._own
         self._check_removal(plan, before)
         plan, before = plan.with_schemas(self._with_paths), None if before is None else self._with_paths(before)
         later = self._follows and plan.version > self._since

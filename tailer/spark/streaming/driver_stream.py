@@ -1,26 +1,23 @@
 """The stream behind `tailer.spark.follow`, planned by the driver's own Python.
 
 For each stream of a Python data source Spark starts a Python process, which imports for a second before the first
-micro-batch. Here Spark calls this process, as it does for `foreachBatch`: objects of Python stand for a source of
-Spark's own interface, `MicroBatchStream`. There is no row between two offsets, and so no task: the function that Spark
-calls with a micro-batch asks for the work that was planned for it.
+micro-batch. Here Spark calls this process (`tailer.spark.java`): objects of Python stand for a source of Spark's own
+interface, `MicroBatchStream`. There is no row between two offsets, and so no task: the function that Spark calls with a
+micro-batch asks for the work that was planned for it. `tests/integration/test_spark_follow.py` runs such queries.
 
-The interface is public, but how a source gets into a query without a class of Java is not. So PySpark is pinned, and
-`tests/integration/test_spark_follow.py` runs such queries. Offsets have the text that Spark makes of those of
+Offsets have the text that Spark makes of those of
 `tailer.spark.source.data_source.StreamReader`, so checkpoints are the same.
 """
 
-# ruff: noqa: N802, SLF001 - methods that Java calls have its names, and PySpark's ways to Java are private
+# ruff: noqa: N802 - methods that Java calls have its names
 
 import json
 from typing import Any, Final
 
-from py4j.clientserver import ClientServer
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from tailer.spark.session import is_remote
+from tailer.spark.java import Called, Jvm, can_be_called
 from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import StreamReader, TailerSource
 from tailer.spark.source.views import TypedView
@@ -28,17 +25,14 @@ from tailer.spark.source.views import TypedView
 __all__ = ["DriverStreams", "is_possible"]
 
 _NAME: Final = "tailer_plans"  # in `explain`
-_SPARK: Final = "4.2."  # the release whose classes are named here
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"  # needs names of sources
 _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECTOR: Final = "org.apache.spark.sql.connector"
 
 
 def is_possible(spark: SparkSession) -> bool:
-    """Return whether Spark can call this process, each of its threads one of ours (`PYSPARK_PIN_THREAD`)."""
-    if is_remote(spark) or not isinstance(spark.sparkContext._gateway, ClientServer):
-        return False
-    return spark.version.startswith(_SPARK) and spark.conf.get(_EVOLUTION, "false") != "true"
+    """Return whether Spark can call this process for a stream."""
+    return can_be_called(spark) and spark.conf.get(_EVOLUTION, "false") != "true"
 
 
 class DriverStreams:
@@ -46,7 +40,7 @@ class DriverStreams:
 
     def __init__(self, spark: SparkSession, source: TailerSource) -> None:
         self.source = source
-        self.java = _Java(spark)
+        self.java = _Jvm(spark)
         self._planned: dict[str, tuple[TypedView, Work]] = {}  # by query
 
     def frame(self) -> DataFrame:
@@ -62,18 +56,8 @@ class DriverStreams:
         self._planned[self.java.query_id()] = view, work
 
 
-class _Java:
+class _Jvm(Jvm):
     """The objects of Java that such a stream needs."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark: Any = spark
-        self._context: Any = spark.sparkContext
-        self._jvm: Any = self._context._jvm
-
-    def named(self, name: str) -> Any:
-        """Return a class, or an object of Scala."""
-        found = getattr(self._jvm, name)
-        return getattr(found, "MODULE$") if name.endswith("$") else found
 
     def of_connector(self, name: str) -> Any:
         """Return a class of the interface for sources."""
@@ -81,7 +65,7 @@ class _Java:
 
     def no(self, name: str) -> Any:
         """Return an empty array of a class of that interface."""
-        return self._context._gateway.new_array(self.of_connector(name), 0)
+        return self.array(f"{_CONNECTOR}.{name}")
 
     def columns(self) -> Any:
         """Return the columns of a stream without any."""
@@ -93,11 +77,11 @@ class _Java:
 
     def query_id(self) -> str:
         """Return the id of the query whose thread has called this process."""
-        return str(self._context.getLocalProperty(_QUERY_ID))
+        return str(self.spark.sparkContext.getLocalProperty(_QUERY_ID))
 
     def stream(self, table: "_Table") -> DataFrame:
         """Return a stream of a table."""
-        ensure_callback_server_started(self._context._gateway)  # type: ignore[no-untyped-call]
+        self.listen()
         none = self.named("scala.None$")
         relation = self.named("org.apache.spark.sql.catalyst.streaming.StreamingRelationV2")(
             none,
@@ -110,32 +94,20 @@ class _Java:
             none,
             self.named("org.apache.spark.sql.catalyst.streaming.Unassigned$"),
         )
-        made = self.named("org.apache.spark.sql.classic.Dataset").ofRows(self._spark._jsparkSession, relation)
-        return DataFrame(made, self._spark)
+        made = self.named("org.apache.spark.sql.classic.Dataset").ofRows(self.session, relation)
+        return DataFrame(made, self.spark)
 
 
-class _Called:
-    """An object that Java calls; Spark compares such objects and shows them.
-
-    An object of Java that is returned to it must live here until Java has looked it up: py4j forgets it when it is
-    collected, and Java would get null.
-    """
+class _Of(Called):
+    """An object that Java calls for one of the streams."""
 
     def __init__(self, streams: DriverStreams) -> None:
+        super().__init__(_NAME)
         self._streams = streams
         self._java = streams.java
 
-    def toString(self) -> str:
-        return _NAME
 
-    def hashCode(self) -> int:
-        return id(self) % 2**31
-
-    def equals(self, other: Any) -> bool:
-        return other is not None and other.hashCode() == self.hashCode()
-
-
-class _Table(_Called):
+class _Table(_Of):
     """A table that can be streamed, and its only scan."""
 
     def __init__(self, streams: DriverStreams) -> None:
@@ -184,7 +156,7 @@ class _Table(_Called):
         implements = (f"{_CONNECTOR}.catalog.SupportsRead", f"{_CONNECTOR}.read.ScanBuilder", f"{_CONNECTOR}.read.Scan")
 
 
-class _Stream(_Called):
+class _Stream(_Of):
     """The stream of one start of a query."""
 
     def __init__(self, streams: DriverStreams) -> None:

@@ -1,0 +1,92 @@
+"""Objects of Spark's Java that PySpark has no name for, and objects of Python that Java calls.
+
+Such objects put a source of our own into a query. Their interfaces are public, but the ways into a query are not. So
+PySpark is pinned, and where another release runs, there is another way to do the same.
+"""
+
+# ruff: noqa: N802, SLF001 - methods that Java calls have its names, and PySpark's ways to Java are private
+
+from functools import lru_cache
+from typing import Any, Final
+
+from py4j.clientserver import ClientServer
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from tailer.spark.session import is_remote
+
+__all__ = ["Called", "Jvm", "can_be_called", "has_java"]
+
+_SPARK: Final = "4.2."  # the release whose classes are named by the users of this module
+
+
+def has_java(spark: SparkSession) -> bool:
+    """Return whether the session has Java objects that we know: through Spark Connect it has none."""
+    return not is_remote(spark) and spark.version.startswith(_SPARK)
+
+
+def can_be_called(spark: SparkSession) -> bool:
+    """Return whether Java can call this process, each of its threads one of ours (`PYSPARK_PIN_THREAD`)."""
+    return has_java(spark) and isinstance(spark.sparkContext._gateway, ClientServer)
+
+
+class Jvm:
+    """The objects of Java behind a session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.session: Any = spark._jsparkSession
+        self._gateway: Any = spark.sparkContext._gateway
+        self._jvm: Any = spark.sparkContext._jvm
+
+    def listen(self) -> None:
+        """Begin to listen for calls."""
+        ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]
+
+    def named(self, name: str) -> Any:
+        """Return a class, or an object of Scala if the name ends with `$`."""
+        found = getattr(self._jvm, name)
+        return getattr(found, "MODULE$") if name.endswith("$") else found
+
+    def array(self, name: str, *items: Any) -> Any:
+        """Return an array of a class."""
+        found = self._gateway.new_array(self.named(name), len(items))
+        for at, item in enumerate(items):
+            found[at] = item
+        return found
+
+    def compiled(self, name: str, source: str) -> Any:
+        """Return the class with a name that Spark's own compiler makes of the text of a file of Java."""
+        return _compiled(self._gateway, name, source)
+
+    def made(self, compiled: Any, *arguments: Any) -> Any:
+        """Return an object of a class that was compiled. It has one constructor."""
+        return compiled.getConstructors()[0].newInstance(self.array("java.lang.Object", *arguments))
+
+
+@lru_cache(maxsize=4)
+def _compiled(gateway: Any, name: str, source: str) -> Any:
+    compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(gateway.jvm.org.apache.spark.util.Utils.getSparkClassLoader())
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name)
+
+
+class Called:
+    """An object that Java calls; Spark compares such objects and shows them.
+
+    An object of Java that is returned to it must live here until Java has looked it up: py4j forgets it when it is
+    collected, and Java would get null.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def toString(self) -> str:
+        return self._name
+
+    def hashCode(self) -> int:
+        return id(self) % 2**31
+
+    def equals(self, other: Any) -> bool:
+        return other is not None and other.hashCode() == self.hashCode()

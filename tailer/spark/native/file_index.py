@@ -1,0 +1,61 @@
+"""Scans by Spark's own reader of files of which Spark is told everything: no folder is listed.
+
+For Spark the facts of a file (`tailer.spark.native.facts`) are the values of partition columns: the same for all rows
+of a file, so they cost nothing for each row, and a query that wants some of them does not open the other files. Spark
+finds partition values in the paths of files. Here it asks a class of Java of our own, `file_index.java`, which the
+compiler makes that Spark has for its queries. Only the driver has it. Python could be called instead, but takes a
+millisecond for the nine objects of a file.
+
+Files without rows must not be among them: with the setting `spark.sql.optimizer.metadataOnly`, Spark takes a partition
+value for that of a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files as files_of
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from tailer.spark.java import Jvm
+
+__all__ = ["indexed"]
+
+_SOURCES: Final = "org.apache.spark.sql.execution.datasources"
+_NUMBER: Final = "number"
+_JAVA: Final = files_of(__package__).joinpath("file_index.java")
+
+
+def indexed(
+    java: Jvm, stored: StructType, files: Sequence[tuple[str, int]], facts: pa.Table, options: Mapping[str, str]
+) -> DataFrame:
+    """Return the rows of files with the columns `stored`, then those of `facts`, then the number of each row's file.
+
+    `files`: the path and the size in bytes of each. `facts`: a row for each file. Columns must be used by their place:
+    names of facts are changed where files have a column with such a name. `options`: of Spark's Parquet reader.
+    """
+    values = facts.append_column(_NUMBER, pa.array(range(len(files)), pa.int32()))
+    rows = java.spark.createDataFrame(values.rename_columns(_unlike(stored.names, values.column_names)))
+    plan: Any = rows._jdf.queryExecution()  # noqa: SLF001 - the only way to rows as Spark has them inside
+    schema = plan.analyzed().schema()
+    index = java.compiled("tailer.Files", _JAVA.read_text("utf-8"))
+    lines = "\n".join(f"{size} {path}" for path, size in files)
+    relation = java.named(f"{_SOURCES}.HadoopFsRelation")(
+        java.made(index, java.session, schema, plan.executedPlan().executeCollect(), lines),
+        schema,
+        java.named("org.apache.spark.sql.types.DataType").fromJson(stored.json()).asNullable(),
+        java.named("scala.None$"),
+        java.named(f"{_SOURCES}.parquet.ParquetFileFormat")(),
+        java.named("org.apache.spark.api.python.PythonUtils").toScalaMap(dict(options)),
+        java.session,
+    )
+    return DataFrame(java.session.baseRelationToDataFrame(relation), java.spark)
+
+
+def _unlike(stored: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names with a prefix that none of `stored` begins with."""
+    prefix = "fact_"
+    while any(name.lower().startswith(prefix) for name in stored):
+        prefix += "_"
+    return [f"{prefix}{name}" for name in names]
