@@ -85,7 +85,7 @@ class Layout:
         known = await self._sink.progress(self._number_id)
         return 0 if known is None else known.position.version
 
-    async def settle(self, shards: int, start: Start) -> None:
+    async def settle(self, shards: int, start: Start | Position) -> None:
         """Change the layout to `shards`. If nothing was delivered yet, set its streams to `start`.
 
         If the pipeline is divided, claim the number. Raises `ConfigError` if streams of the old layout are not level,
@@ -166,8 +166,10 @@ class Layout:
             raise _not_level(self._pipeline, had, shards, places)
         return level
 
-    async def _opening(self, start: Start) -> Position:
+    async def _opening(self, start: Start | Position) -> Position:
         """Return the position before the first row to deliver. Raises what the table raises for an impossible start."""
+        if isinstance(start, Position):
+            return start
         point = await self._table.resolve(start)
         if not point.snapshot:
             await self._table.seek(point.version)

@@ -36,7 +36,7 @@ from tailer.sink import Sink, shard_name
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
 
-__all__ = ["ShardReport", "ShardWork", "deliver_shard", "make_sink"]
+__all__ = ["ShardReport", "ShardWork", "deliver_shard", "is_finished", "make_sink"]
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +117,8 @@ async def _deliver(work: ShardWork, report: ShardReport) -> None:
         else:
             return
         # Random, so that two attempts do not take over in step.
-        if await _is_finished(work, patience_s * random.uniform(1, 2)):
+        end = Position.end(work.until)
+        if await is_finished(work.settings, work.name, end, patience_s * random.uniform(1, 2)):
             return
         _log.info("%s: no progress; taking over again", work.name)
         patience_s *= 2
@@ -147,26 +148,25 @@ async def _attempt(work: ShardWork, report: ShardReport) -> None:
             await sink.aclose()
 
 
-async def _is_finished(work: ShardWork, patience_s: float) -> bool:
-    """Wait while the shard advances. Return whether it has reached its end.
+async def is_finished(settings: PipelineSettings, name: str, end: Position, patience_s: float) -> bool:
+    """Wait while the shard `name` advances. Return whether it has reached `end`.
 
-    Raises `SinkFenced` if it is no longer a shard of the pipeline.
+    `patience_s`: how long it must stand still. Raises `SinkFenced` if it is no longer a shard of the pipeline.
     """
-    settings = work.settings
     table, sink = settings.open_table(), make_sink(settings)
     seen: Position | None = None
     deadline = anyio.current_time() + patience_s
     try:
         while anyio.current_time() < deadline:
             try:
-                found = await find_progress(work.name, table, await table.table_id(), sink)
+                found = await find_progress(name, table, await table.table_id(), sink)
                 await LayoutSink(sink, settings.name, settings.shards).check()
             except TailerError as error:
                 if error.retry not in (Retry.ASK, Retry.TIMED):
                     raise
-                _log.debug("%s: %s", work.name, error)
+                _log.debug("%s: %s", name, error)
             else:
-                if found is not None and found.position >= Position.end(work.until):
+                if found is not None and found.position >= end:
                     return True
                 if found is not None and found.position != seen:
                     seen, deadline = found.position, anyio.current_time() + patience_s

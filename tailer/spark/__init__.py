@@ -27,8 +27,9 @@ from pyspark.sql import SparkSession
 from tailer.spark.native.changes import changes
 from tailer.spark.source.data_source import TailerSource
 from tailer.spark.streaming.follow import follow
+from tailer.spark.write.kafka_shards import into_kafka
 
-__all__ = ["changes", "follow", "register"]
+__all__ = ["changes", "follow", "into_kafka", "register"]
 
 
 def register(spark: SparkSession) -> None:

@@ -51,7 +51,10 @@ _FOUND: Final = {
 }
 
 Facts = dict[str, str]
-"""SQL of the facts of a row by their names: `path`, `type`, `version`, `at`, and `given_` with a column's index."""
+"""SQL of the facts of a row by their names: `path`, `type`, `version`, `at`, and `given_` with a column's index.
+
+`task` and `others`: as in `Fit`. `row`: the position in the file, if that is wanted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +76,41 @@ def numbered(count: int) -> list[str]:
 
 
 def rows_with_facts(
-    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit]
+    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], *, positions: bool
 ) -> tuple[DataFrame, Facts]:
     """Return the rows of tasks with their stored columns numbered, and the facts of each row."""
-    return (_indexed if has_java(spark) else _joined)(spark, stored, columns, fits)
+    made = _indexed if has_java(spark) else _joined
+    rows, facts = made(spark, stored, columns, fits, positions or columns.vector)
+    return rows, {**facts, "row": "position"}
 
 
-def _indexed(spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit]) -> tuple[DataFrame, Facts]:
+def _indexed(
+    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], positions: bool
+) -> tuple[DataFrame, Facts]:
     facts = _facts(columns, fits)
     files = [(found.task.uri, found.size_bytes) for found in fits]
     read = indexed(Jvm(spark), stored, files, facts, _READ)
     names = [*numbered(len(stored)), *facts.column_names, "number"]
     known = {name: name for name in facts.column_names}
-    if not columns.vector:
+    if not positions:
         return read.toDF(*names), known
     rows = read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position")
+    if not columns.vector:
+        return rows, known
     words = spark.createDataFrame(pa.table({"of": pa.array(range(len(fits)), pa.int32()), "words": _words(fits)}))
     found = rows.join(words.hint("broadcast"), rows["number"] == words["of"], "left")
     return found.where(_SELECTED), known
 
 
-def _joined(spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit]) -> tuple[DataFrame, Facts]:
+def _joined(
+    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], positions: bool
+) -> tuple[DataFrame, Facts]:
     """Join facts with rows. If tasks share a file, it is read once."""
     uris = sorted({f"file://{found.task.uri}" for found in fits})
     read = spark.read.schema(stored).options(**_READ, **_FOUND).parquet(*uris)
     metadata = read.metadataColumn("_metadata")
     added = {"path": metadata["file_path"]}
-    if columns.vector:
+    if positions:
         added["position"] = metadata["row_index"]
     rows = read.select("*", *added.values()).toDF(*numbered(len(stored)), *added)
     spelled = _spelled(read)
@@ -120,6 +131,8 @@ def _facts(columns: Columns, fits: Sequence[Fit]) -> pa.Table:
         "path": pa.array([task.uri for task in tasks], pa.string()),
         "version": pa.array([task.version for task in tasks], pa.int64()),
         "at": pa.array([task.timestamp_ms * 1000 for task in tasks], _TIMESTAMP),
+        "task": pa.array([task.index for task in tasks], pa.int64()),
+        "others": pa.array([found.others for found in fits], pa.int64()),
     }
     if not columns.types:
         arrays["type"] = pa.array([_change_type(task) for task in tasks], pa.string())

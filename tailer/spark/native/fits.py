@@ -41,13 +41,15 @@ _CHANGE_TYPES: Final = pa.field(CHANGE_TYPE, pa.string())
 class Fit:
     """A task for Spark's reader, the size of its file in bytes, and how many rows that has.
 
-    `words`: the rows that deletion vectors leave, a bit for each; None: all.
+    `words`: the rows that deletion vectors leave, a bit for each; None: all. `others`: of the deletes of a change file,
+    the number of the task with its other rows.
     """
 
     task: ChangeTask
     size_bytes: int
     num_rows: int
     words: pa.Array | None
+    others: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class Misfit:
     reason: str
 
 
-def fit(task: ChangeTask, files: DataFiles) -> Fit | Misfit:
-    """Find out who reads the task, by itself and by the footer of its file."""
+def fit(task: ChangeTask, files: DataFiles, others: int | None = None) -> Fit | Misfit:
+    """Find out who reads the task, by itself and by the footer of its file. `others`: see `Fit`."""
     reason = _by_task(task, files)
     if reason is not None:
         return Misfit(task, reason)
@@ -68,7 +70,7 @@ def fit(task: ChangeTask, files: DataFiles) -> Fit | Misfit:
             reason, num_rows = _by_footer(task, file), file.metadata.num_rows
         if reason is not None:
             return Misfit(task, reason)
-        return Fit(task, Path(task.uri).stat().st_size, num_rows, selected(task, num_rows, files))
+        return Fit(task, Path(task.uri).stat().st_size, num_rows, selected(task, num_rows, files), others)
     except (TailerError, OSError) as error:
         return Misfit(task, str(error))
 

@@ -49,7 +49,7 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataF
         groups = _of_one_file([*work.files, *more])
         fits, misfits, reasons = _divided(_all_fitted(groups, work.opener, threads))
     _say(table, len(fits), reasons)
-    parts = scans(spark, fits, view.spark_schema)
+    parts = scans(spark, fits, view.spark_schema, positions=view.positions)
     others += file_splits(misfits, files=work.opener)
     if others or not parts:
         parts.append(executed(spark, ChangeRows(view), others))
@@ -114,13 +114,13 @@ def _all_fitted(
 
 def _fitted(group: Sequence[FileSlice], files: DataFiles) -> Fit | Misfit:
     """Find out who reads the tasks of a file. Those of a change file are one for Spark, which reads all its rows."""
-    first, *others = [part.task for part in group]
+    first, *others = sorted((part.task for part in group), key=lambda task: task.kind is not TaskKind.CDC_DELETES)
     if any(part != FileSlice(part.task) for part in group):
         return Misfit(first, "only a part of it is wanted")
-    kinds = {first.kind, *(other.kind for other in others)}
-    alone = not others and kinds <= {TaskKind.INSERT, TaskKind.DELETE}
-    if alone or (len(others) == 1 and kinds == _CDC and _same_rows(first, others[0])):
+    if not others and first.kind in (TaskKind.INSERT, TaskKind.DELETE):
         return fit(first, files)
+    if len(others) == 1 and {first.kind, others[0].kind} == _CDC and _same_rows(first, others[0]):
+        return fit(first, files, others[0].index)
     return Misfit(first, "its deleted rows have other columns, or are read alone")
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from tailer.events import CHANGE_TYPE, is_struct
+from tailer.events import CHANGE_TYPE, ChangeType, is_struct
 from tailer.plan import TaskKind
 from tailer.schema.columns import physical_name
 from tailer.spark.native.facts import Columns, numbered, rows_with_facts
@@ -27,6 +27,8 @@ __all__ = ["VECTOR_BYTES", "columns_of", "scans", "vector_bytes"]
 
 VECTOR_BYTES: Final = 2**26  # of deletion vectors in one query: every executor has a copy
 
+_FEED: Final = ("type", "version", "at")
+_POSITIONS: Final = ("task", "row")
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _UNTYPED: Final = f"{CHANGE_TYPE} is null in some row of "
 
@@ -36,13 +38,17 @@ def vector_bytes(found: Fit) -> int:
     return 0 if found.words is None else int(found.words.nbytes)
 
 
-def scans(spark: SparkSession, fits: Iterable[Fit], shown: StructType) -> list[DataFrame]:
-    """Return the rows of tasks, all in the columns `shown`: those of the tasks' schemas, then those of the feed."""
+def scans(spark: SparkSession, fits: Iterable[Fit], shown: StructType, *, positions: bool = False) -> list[DataFrame]:
+    """Return the rows of tasks, all in the columns `shown`: those of the tasks' schemas, then those of the feed.
+
+    `positions`: whether those of `tailer.spark.source.views.POSITIONS` come after them.
+    """
     by_columns: dict[Columns, list[Fit]] = {}
     for each in fits:
         if each.num_rows:
             by_columns.setdefault(columns_of(each), []).append(each)
-    return [_scan(spark, columns, group, shown) for columns, group in by_columns.items()]
+    ends = [*_FEED, *(_POSITIONS if positions else ())]
+    return [_scan(spark, columns, group, shown, ends) for columns, group in by_columns.items()]
 
 
 def columns_of(found: Fit) -> Columns:
@@ -72,26 +78,29 @@ def _physical_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _scan(spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType) -> DataFrame:
-    """Return the rows of tasks with the same columns."""
+def _scan(
+    spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType, ends: Sequence[str]
+) -> DataFrame:
+    """Return the rows of tasks with the same columns. `ends`: the facts at the end of `shown`."""
     fields = [*columns.stored, *([pa.field(CHANGE_TYPE, pa.string())] if columns.types else [])]
     stored_types = spark_schema(pa.schema(fields))
-    rows, facts = rows_with_facts(spark, stored_types, columns, fits)
+    rows, facts = rows_with_facts(spark, stored_types, columns, fits, positions="row" in ends)
     names = numbered(len(stored_types))
     if columns.types:
         facts["type"] = f"coalesce({names[-1]}, raise_error(concat('{_UNTYPED}', {facts['path']})))"
+        facts["task"] = f"CASE WHEN {names[-1]} = '{ChangeType.DELETE}' THEN {facts['task']} ELSE {facts['others']} END"
     sql = _functions(spark)
     stored = iter(zip(names, stored_types, strict=True))
     chosen: list[Column] = []
-    for index, field in enumerate(shown.fields[:-3]):
+    for index, field in enumerate(shown.fields[: -len(ends)]):
         if index in columns.given:
             chosen.append(_cast(sql, facts.get(f"given_{index}", "NULL"), field))
         else:
             name, there = next(stored)
             same = there.dataType == field.dataType
             chosen.append(_named(sql, name, field.name) if same else _cast(sql, name, field))
-    ends = zip(("type", "version", "at"), shown.names[-3:], strict=True)
-    return rows.select(*chosen, *(_named(sql, facts[fact], name) for fact, name in ends))
+    others = zip(ends, shown.names[-len(ends) :], strict=True)
+    return rows.select(*chosen, *(_named(sql, facts[fact], name) for fact, name in others))
 
 
 def _named(sql: Any, source: str, name: str) -> Column:

@@ -11,7 +11,7 @@ before it is delivered.
 """
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from tailer.changelog.carryovers import concerns
@@ -29,7 +29,7 @@ from tailer.start import StartPoint
 from tailer.stores.port import in_thread
 from tailer.table_log import TableLog
 
-__all__ = ["Admission", "Budget", "Work"]
+__all__ = ["Admission", "Budget", "Span", "Work"]
 
 _File = tuple[str, tuple[int, int] | None]
 
@@ -44,12 +44,37 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """The place of work in a stream that began after `start`: the rows after `after`, up to `through`.
+
+    `table_ids`: of the table there.
+    """
+
+    after: Position
+    through: Position
+    table_ids: frozenset[str]
+    start: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """The work between two places: `files` are slices of whole files or of cut ones, `others` all else."""
+    """The work between two places: `files` are slices of whole files or of cut ones, `others` all else.
+
+    `span`: where it is; None: not known any more.
+    """
 
     others: tuple[Split | SchemaChange, ...]
     files: tuple[FileSlice, ...]
     opener: DataFiles = LOCAL
+    span: Span | None = None
+
+    def in_stream(self, start: Position, after: Place) -> "Work":
+        """Return it as work of a stream that began after `start`; it is what comes after `after`."""
+        span = self.span
+        assert span is not None, "planned here"
+        # Before the first row, a place has the newest id of the table.
+        ids = span.table_ids if span.after == start else span.table_ids | {after.table_id}
+        return replace(self, span=replace(span, start=start, table_ids=ids))
 
     def splits(self) -> list[Split | SchemaChange]:
         """Return all of it, with the files grouped and divided for executors."""
@@ -115,6 +140,7 @@ class Admission:
         ranged: list[ChangePlan] = []
         async with aclosing(self._cache.steps(after)) as steps:
             reached, found_id = after.position, after.table_id
+            table_ids = set()
             while reached < through:
                 step = await anext(steps, None)
                 if step is None:
@@ -125,11 +151,13 @@ class Admission:
                 else:
                     self._take(*part)
                 reached, found_id = step.end, step.plan.table_id
+                table_ids.add(found_id)
         if table_id not in (None, found_id) and after.position < through:
             raise TableReplaced(self._table.uri, through.version, str(table_id), found_id)
         if any(plan.tasks for plan in ranged):
             found.append(NetChangesSplit(tuple(ranged), self._rules, self._files))
-        return Work(tuple(found), tuple(rows), self._files)
+        span = Span(after.position, through, frozenset(table_ids or {found_id}), after.position)
+        return Work(tuple(found), tuple(rows), self._files, span)
 
     def _take(
         self,

@@ -127,6 +127,11 @@ class TailerSource(DataSource):
             self._chosen.check_stream()
         return self._chosen, self._view(follows=True)
 
+    def choose(self, change: Callable[[SourceOptions], SourceOptions]) -> SourceOptions:
+        """Change the options and return them. Call it before anything is read. Raises what `change` raises."""
+        self._chosen = change(self._chosen)
+        return self._chosen
+
     def _checked(self, schema: StructType, *, follows: bool) -> SparkView:
         view = self._view(follows=follows)
         if schema != view.spark_schema:
@@ -147,6 +152,7 @@ class TailerSource(DataSource):
                 row_ids=chosen.row_ids,
                 since=found.end,
                 follows=follows,
+                positions=chosen.positions,
             )
 
     def _found(self) -> Loaded:
@@ -240,7 +246,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after, through = self._place(start), self._place(end)
         # The first batch began before a restart: its start was decided then.
         begin = after.place if after.start == through.start else through.beginning
-        return self._plan(partial(_Planning.work, after=begin, through=through.place))
+        work = self._plan(partial(_Planning.work, after=begin, through=through.place))
+        return work.in_stream(through.start, after.place)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split. Runs on an executor."""

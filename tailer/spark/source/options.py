@@ -124,7 +124,8 @@ _WORDS: Final = frozenset({"carryovers", "schema", "tableFormat"})  # in any cas
 class SourceOptions:
     """Validated options. `path` is the table's location; `end` is inclusive, None: the newest version.
 
-    `start`: None if none was given (see `check_batch`, `check_stream`). `columns`: empty for all.
+    `start`: None if none was given (see `check_batch`, `check_stream`). `columns`: empty for all. `positions`: as in
+    `tailer.spark.source.views.TypedView`; not an option that can be given.
     """
 
     path: str
@@ -143,6 +144,7 @@ class SourceOptions:
     stores: Stores = field(default_factory=Stores)
     table_format: TableFormat | None = None
     branch: str | None = None
+    positions: bool = False
 
     def open_table(self) -> TableLog:
         """Open the log of the table. Raises as `tailer.config.tables.open_table`."""

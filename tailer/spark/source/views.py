@@ -9,10 +9,10 @@ the filter.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, SchemaChange
@@ -27,7 +27,10 @@ from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
 if TYPE_CHECKING:
     from tailer.spark.source.filters import RowFilter
 
-__all__ = ["EnvelopeView", "RowsView", "SparkView", "TypedView"]
+__all__ = ["POSITIONS", "EnvelopeView", "RowsView", "SparkView", "TypedView"]
+
+POSITIONS: Final = StructType([StructField("_task", LongType()), StructField("_row", LongType())])
+"""The place of a row in its version: the number of its task, and its physical position in the task's file."""
 
 
 class RowsView(Protocol):
@@ -55,6 +58,7 @@ class TypedView:
     """Rows with the columns of `table`, a schema of the table.
 
     `since`: the version with that schema. `follows`: whether the view ends at the first later version that changes it.
+    `positions`: whether rows have their place in the version, too (`POSITIONS`).
     """
 
     def __init__(
@@ -66,7 +70,9 @@ class TypedView:
         row_ids: bool = False,
         since: int,
         follows: bool = False,
+        positions: bool = False,
     ) -> None:
+        self.positions: Final = positions
         self._filter = row_filter
         self._chosen = bool(columns)
         self._row_ids = row_ids
@@ -90,7 +96,7 @@ class TypedView:
     @property
     def spark_schema(self) -> StructType:
         """See `RowsView.spark_schema`."""
-        return typed_schema(self._shown)
+        return StructType([*typed_schema(self._shown), *(POSITIONS if self.positions else ())])
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
@@ -131,7 +137,8 @@ class TypedView:
         """See `RowsView.rows`."""
         kept = _kept(batch, self._filter, self._extra)
         if len(kept):
-            yield TypedRows(self._shown).batches(kept)
+            rows = TypedRows(self._shown).batches(kept)
+            yield _with_positions(rows, kept) if self.positions else rows
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
         """See `RowsView.change`. The columns show the change."""
@@ -238,6 +245,14 @@ class EnvelopeView:
     def _filtered(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns that the filter may use for rows with these columns."""
         return pa.schema([*rows, *(field for field in self._table if rows.get_field_index(field.name) < 0)])
+
+
+def _with_positions(rows: pa.RecordBatch, batch: ChangeBatch) -> pa.RecordBatch:
+    task = pa.repeat(pa.scalar(batch.task, pa.int64()), len(batch))
+    columns = zip(POSITIONS, (task, batch.row_index), strict=True)
+    for field, column in columns:
+        rows = rows.append_column(field.name, column)
+    return rows
 
 
 def _share(some: pa.Schema, others: pa.Schema) -> bool:

@@ -23,11 +23,12 @@ from tailer.spark.source.data_source import TailerSource
 from tailer.spark.source.options import read_options
 from tailer.spark.streaming.driver_stream import DriverStreams, is_possible
 from tailer.spark.streaming.plans import PlanSource, work_of
+from tailer.spark.write.kafka_shards import KafkaShards
 from tailer.start import Place, Start, StartKind
 
 __all__ = ["follow"]
 
-Deliver = Callable[[DataFrame, int], None]
+Deliver = Callable[[DataFrame, int], None] | KafkaShards
 
 
 def follow(
@@ -41,8 +42,9 @@ def follow(
 ) -> DataStreamWriter:
     """Return a query, not started yet, that calls `deliver(changes, number)` with each micro-batch of changes.
 
-    `deliver` is what `foreachBatch` takes, such as the functions of `tailer.spark.recipes`. After a failure it gets the
-    last batch again, with the same rows and the same number. `start`, `end`, `options` and the columns: as in
+    `deliver` is what `foreachBatch` takes, such as the functions of `tailer.spark.recipes`, or what
+    `tailer.spark.into_kafka` returns. After a failure it gets the last batch again, with the same rows and the same
+    number. `start`, `end`, `options` and the columns: as in
     `tailer.spark.changes`; `end`: None follows the table without an end. Options also say how much a micro-batch holds
     (`maxFilesPerTrigger` and the others), and `appId`. Give the query a checkpoint folder, a trigger, and start it::
 
@@ -57,8 +59,12 @@ def follow(
     read_options(given).check_stream()
     name = os.fspath(table)
     if not is_possible(spark):
+        if isinstance(deliver, KafkaShards):
+            remedy = "Use a classic session of Spark 4.2, with PYSPARK_PIN_THREAD as it is by default; or the daemon."
+            raise ConfigError("into_kafka", "needs a Spark that calls this process", remedy)
         return _of_plans(spark, name, given, deliver)
     source = TailerSource(given)
+    chosen = source.choose(deliver.wanted if isinstance(deliver, KafkaShards) else lambda options: options)
     # A notebook has an event loop of its own in this thread.
     with ThreadPoolExecutor(1, "tailer-planning") as thread:
         thread.submit(source.schema).result()
@@ -66,12 +72,18 @@ def follow(
 
     def on_batch(batch: DataFrame, number: int) -> None:
         view, work = streams.planned()
-        deliver(frame(batch.sparkSession, name, view, work), number)
+        rows = frame(batch.sparkSession, name, view, work)
+        if isinstance(deliver, KafkaShards):
+            deliver.deliver(rows, chosen, view, work)
+        else:
+            deliver(rows, number)
 
     return streams.frame().writeStream.foreachBatch(on_batch)
 
 
-def _of_plans(spark: SparkSession, name: str, given: Mapping[str, str], deliver: Deliver) -> DataStreamWriter:
+def _of_plans(
+    spark: SparkSession, name: str, given: Mapping[str, str], deliver: Callable[[DataFrame, int], None]
+) -> DataStreamWriter:
     """Return the query where Spark cannot call this process, as with Spark Connect: plans come as rows."""
 
     def on_batch(batch: DataFrame, number: int) -> None:

@@ -1,0 +1,205 @@
+"""Kafka, exactly once, from the micro-batches of `tailer.spark.follow`.
+
+Each micro-batch is a DataFrame that Spark reads by itself wherever it can. Spark exchanges its rows by shard, so each
+file is read once, whatever the number of shards, and all executors share the comparison of a large version. A task for
+each shard then writes them in the order of their positions (`tailer.spark.write.shard_rows`).
+
+Shards, positions, keys and messages are those of the daemon's pipelines with `write = "executors"`
+(`tailer.shards`): with the same name, sink and number of shards, either can continue where the other stopped. The
+progress is in Kafka alone. The checkpoint of the query only says what to read: with a new one, rows are read again, and
+left out.
+
+After a micro-batch all shards are at its end, which may be inside a large version. So a sink whose transactions must
+end where versions do is refused.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import PipelineSettings
+from tailer.config.placement import DEFAULT_SHARDS, Writers
+from tailer.errors import ConfigError, Retry, TailerError
+from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeType, has_variant, type_text
+from tailer.pipeline.policy import Policy
+from tailer.plan import TASKS, Position
+from tailer.schema.exact_types import exact_type
+from tailer.shards.assignment import shard_numbers
+from tailer.shards.resharding import Layout
+from tailer.shards.worker import make_sink
+from tailer.spark.release import SameRelease
+from tailer.spark.source.admission import Work
+from tailer.spark.source.options import SourceOptions
+from tailer.spark.source.views import POSITIONS, TypedView
+from tailer.spark.write.arrow_map import map_in_arrow
+from tailer.spark.write.shard_rows import SHARD, ShardRows, report_of
+from tailer.start import Start, StartKind
+
+__all__ = ["KafkaShards", "into_kafka"]
+
+_POLL_S: Final = 1.0  # of no use here: there is no loop
+_REPORT: Final = StructType([StructField("shard", IntegerType()), StructField("error", BinaryType())])
+_TASK, _ROW = POSITIONS.names
+
+
+def into_kafka(name: str, sink: Mapping[str, Any], *, shards: int = DEFAULT_SHARDS) -> "KafkaShards":
+    """Return what `tailer.spark.follow` takes to deliver micro-batches into Kafka, exactly once.
+
+    `name`: of the pipeline, under which Kafka keeps its progress. `sink`: the options of a sink of `kind = "kafka"`
+    (docs/sinks.md). `shards`: how many tasks write at a time; it is part of progress. With a `key`, all changes of a
+    key are in one shard, in order, and the images of updates are paired by it.
+
+    Raises `ConfigError` for a wrong option.
+    """
+    return KafkaShards(name, dict(sink), shards)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaShards:
+    """See `into_kafka`. Its options may hold secrets, and are never shown."""
+
+    name: str
+    sink: Mapping[str, Any]
+    shards: int
+
+    def __post_init__(self) -> None:
+        """Check the options. Raises `ConfigError`."""
+        if self.shards < 1:
+            raise ConfigError("shards", f"is {self.shards}, but must be 1 or more", "Leave it out for 4.")
+        sink = make_sink(self._settings(SourceOptions("")))
+        if not sink.splits_versions:
+            reason = "asks for whole versions, but a micro-batch may end inside a large one"
+            raise ConfigError(f"{self.name}.boundary", reason, 'Leave it out, or run the daemon: write = "executors".')
+
+    def __repr__(self) -> str:
+        """Show no option."""
+        return f"KafkaShards({self.name!r}, shards={self.shards})"
+
+    def wanted(self, chosen: SourceOptions) -> SourceOptions:
+        """Return the options of the rows that the shards need. Raises `ConfigError` for those that do not go with it.
+
+        These are rows with their positions; if messages have a key, updates are paired by it.
+        """
+        if chosen.net_changes:
+            remedy = "Leave it out, or write to a table: see tailer.spark.recipes."
+            raise ConfigError("netChanges", "has no place in a stream of all changes", remedy)
+        key = make_sink(self._settings(chosen)).demands.key
+        rules = chosen.rules
+        if key:
+            if rules.key not in ((), key):
+                reason = f"differs from the key of the sink: {', '.join(key)}"
+                raise ConfigError("key", reason, "Leave it out here: the key of the sink applies to both.")
+            rules = PairingRules(rules.carryovers, compute_updates=True, key=key, null_keys=True)
+        return replace(chosen, rules=rules, positions=True)
+
+    def deliver(self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work) -> None:
+        """Deliver a micro-batch; blocks until all shards are at its end.
+
+        Raises what the sink and the table raise, and `ConfigError` if another table has replaced this one.
+        """
+        span = work.span
+        assert span is not None, "the driver plans"
+        settings = self._settings(chosen)
+        if len(span.table_ids) > 1:
+            reason = f"another table has replaced it, between {span.after} and {span.through}"
+            remedy = (
+                "Deliver what comes before with end = the version before that. Then give the new table another name in "
+                "into_kafka, and its query a checkpoint folder of its own."
+            )
+            raise ConfigError(chosen.path, reason, remedy)
+        columns = view.columns
+        _check_columns(columns)
+        # Spark calls from a thread of its own, but a notebook has an event loop in it.
+        with ThreadPoolExecutor(1, "tailer-shards") as thread:
+            thread.submit(anyio.run, partial(_settle, settings, span.start)).result()
+            (table_id,) = span.table_ids
+            task = ShardRows(settings, columns, table_id, span.after, span.through, SameRelease())
+            sharded = self._sharded(rows, settings.pairing.key)
+            ordered = sharded.sortWithinPartitions(
+                COMMIT_VERSION, _TASK, _ROW, sql.col(CHANGE_TYPE) == sql.lit(ChangeType.UPDATE_POSTIMAGE.value)
+            )
+            found = [(row["shard"], row["error"]) for row in map_in_arrow(ordered, task, _REPORT).collect()]
+            # Spark may leave out a partition without rows.
+            for shard in set(range(self.shards)) - {shard for shard, _ in found}:
+                report = thread.submit(report_of, task, shard, iter(())).result()
+                found += zip(report.column("shard").to_pylist(), report.column("error").to_pylist(), strict=True)
+        _raise_first([pickle.loads(error) for _, error in found])
+
+    def _sharded(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+        """Return the rows with one partition for each shard."""
+        if key:
+            with_shard = StructType([*rows.schema, StructField(SHARD, IntegerType())])
+            numbered = map_in_arrow(rows, _Numbered(tuple(key), self.shards, SameRelease()), with_shard)
+        else:
+            numbered = rows.withColumn(SHARD, sql.expr(f"CAST(_task % {TASKS} % {self.shards} AS INT)"))
+        return numbered.repartitionById(self.shards, SHARD)
+
+    def _settings(self, chosen: SourceOptions) -> PipelineSettings:
+        return PipelineSettings(
+            self.name,
+            chosen.path,
+            Start(StartKind.EARLIEST),
+            Policy(),
+            chosen.rules,
+            _POLL_S,
+            "kafka",
+            self.sink,
+            write=Writers.EXECUTORS,
+            shards=self.shards,
+            stores=chosen.stores,
+            allowed_roots=chosen.allowed_roots,
+            table_format=chosen.table_format,
+            branch=chosen.branch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A function for `map_in_arrow` that adds the shard of each row."""
+
+    key: tuple[str, ...]
+    shards: int
+    same: SameRelease
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with the shard of each row."""
+        for batch in batches:
+            numbers = shard_numbers([batch.column(name) for name in self.key], self.shards)
+            yield batch.append_column(SHARD, numbers)
+
+
+async def _settle(settings: PipelineSettings, start: Position) -> None:
+    """Put the number of shards in force. If nothing was delivered yet, they are set to `start`, that of the stream."""
+    table, sink = settings.open_table(), make_sink(settings)
+    try:
+        opening = Position.opening(start.version + 1) if start.closes_version else start
+        await Layout(settings.name, table, sink, lambda: make_sink(settings)).settle(settings.shards, opening)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sink.aclose()
+
+
+def _check_columns(columns: pa.Schema) -> None:
+    """Raise `ConfigError` for a column whose values are other ones after they were Spark's."""
+    for field in columns:
+        if has_variant(field.type) or not exact_type(field.type).equals(field.type):
+            reason = f"column {field.name} is {type_text(field.type)}, which is another type in Spark"
+            remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
+            raise ConfigError("columns", reason, remedy)
+
+
+def _raise_first(errors: Sequence[TailerError | None]) -> None:
+    """Raise an error of the shards, if there is one; a lasting one matters more to a person."""
+    found = [error for error in errors if error is not None]
+    if found:
+        raise min(found, key=lambda error: error.retry in (Retry.TIMED, Retry.ASK))
