@@ -190,10 +190,28 @@ def test_conditions_on_facts_choose_files(native: Native, tmp_path: Path, condit
     with settings(spark, adaptive_enabled="false"):
         found = native.rows(tmp_path).where(condition)
         assert_same(rows_of(found.toArrow()), rows_of(expected), condition)
+    assert opened(found) == len(CONDITIONS[condition])
+
+
+def opened(found: DataFrame) -> int:
+    """Return how many files Spark's reader opened for a query that has run, without `adaptive`."""
     leaves = found._jdf.queryExecution().executedPlan().collectLeaves()
     parquets = [each for each in map(leaves.apply, range(leaves.length())) if "Scan parquet" in each.nodeName()]
-    opened = sum(each.metrics().apply("numFiles").value() for each in parquets)
-    assert opened == len(CONDITIONS[condition])
+    return sum(each.metrics().apply("numFiles").value() for each in parquets)
+
+
+def test_a_file_with_several_vectors_is_read_once(native: Native, tmp_path: Path) -> None:
+    (file,) = by_hand(tmp_path, ROWS)
+    vectors = [inline_vector(list(range(at))) for at in (1, 3, 7)]
+    size = file.stat().st_size
+    for version, (before, after) in enumerate(zip([None, *vectors], vectors, strict=False), 2):
+        actions = remove(file.name, before, size=size), add(file.name, after, size=size)
+        write_commit(tmp_path, version, commit_info(operation="DELETE"), *actions)
+    with settings(native.spark, adaptive_enabled="false"):
+        assert native.check(tmp_path, 2, 4) == 3
+        found = native.rows(tmp_path, start=2)
+        assert found.toArrow().num_rows == 7
+    assert opened(found) == 1
 
 
 def test_odd_names_of_columns(native: Native, tmp_path: Path) -> None:

@@ -88,18 +88,31 @@ def _indexed(
     spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], positions: bool
 ) -> tuple[DataFrame, Facts]:
     facts = _facts(columns, fits)
+    if columns.vector:
+        return _selected(spark, stored, fits, facts)
     files = [(found.task.uri, found.size_bytes) for found in fits]
     read = indexed(Jvm(spark), stored, files, facts, _READ)
     names = [*numbered(len(stored)), *facts.column_names, "number"]
     known = {name: name for name in facts.column_names}
     if not positions:
         return read.toDF(*names), known
-    rows = read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position")
-    if not columns.vector:
-        return rows, known
-    words = spark.createDataFrame(pa.table({"of": pa.array(range(len(fits)), pa.int32()), "words": _words(fits)}))
-    found = rows.join(words.hint("broadcast"), rows["number"] == words["of"], "left")
-    return found.where(_SELECTED), known
+    return read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position"), known
+
+
+def _selected(spark: SparkSession, stored: StructType, fits: Sequence[Fit], facts: pa.Table) -> tuple[DataFrame, Facts]:
+    """Return the rows that vectors select. Tasks may share a file, which is read once."""
+    sizes = {found.task.uri: found.size_bytes for found in fits}
+    numbers = {uri: number for number, uri in enumerate(sizes)}
+    read = indexed(
+        Jvm(spark), stored, list(sizes.items()), pa.table({"path": pa.array(list(sizes), pa.string())}), _READ
+    )
+    rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
+    rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
+    table = facts.drop_columns(["path"]).append_column("words", _words(fits))
+    table = table.append_column("of", pa.array([numbers[found.task.uri] for found in fits], pa.int32()))
+    joined = spark.createDataFrame(table).hint("broadcast")
+    found = rows.join(joined, rows["number"] == joined["of"], "left").where(_SELECTED)
+    return found, {name: name for name in facts.column_names}
 
 
 def _joined(
