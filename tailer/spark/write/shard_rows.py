@@ -19,10 +19,10 @@ from anyio import to_thread
 from pyspark import TaskContext
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.errors import SinkFenced, SinkRejected, TailerError
+from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType
 from tailer.pipeline.limits import Limits, TransactionSize
-from tailer.plan import Position, output_schema
+from tailer.plan import TASKS, Position, output_schema
 from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import LayoutSink, place_of
 from tailer.shards.worker import PATIENCE_S, is_finished, make_sink
@@ -188,8 +188,15 @@ def _by_task(batch: pa.RecordBatch, schema: pa.Schema, table_id: str) -> Iterato
 
 
 def _after(place: Position, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:
-    """Yield the rows after `place`."""
+    """Yield the rows after `place`. Raises `ConfigError` if that is inside of a version that was read in another way.
+
+    By other rules, other rows come before a place (`tailer.changelog.task_ids`).
+    """
     for batch in batches:
+        if batch.version == place.version and place.is_inside and batch.task // TASKS != place.task // TASKS:
+            reason = f"a part of version {batch.version} was delivered with other rules"
+            remedy = "Restore carryovers, columns and key until the query is past that version."
+            raise ConfigError("carryovers", reason, remedy)
         task, reached = (batch.version, batch.task), (place.version, place.task)
         rest = batch.after(place.row) if task == reached else batch
         if task >= reached and len(rest):
