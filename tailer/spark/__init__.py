@@ -22,12 +22,18 @@ Executors need lake-tailer: either an environment with it (`spark.pyspark.python
 stores they need the extra `s3` or `cloud`, and keys where each cloud's own tools look for them.
 """
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from pyspark.sql import SparkSession
 
+from tailer.config.placement import DEFAULT_SHARDS
 from tailer.spark.native.changes import changes
 from tailer.spark.source.data_source import TailerSource
 from tailer.spark.streaming.follow import follow
-from tailer.spark.write.kafka_shards import into_kafka
+
+if TYPE_CHECKING:
+    from tailer.spark.write.kafka_shards import KafkaShards
 
 __all__ = ["changes", "follow", "into_kafka", "register"]
 
@@ -35,3 +41,18 @@ __all__ = ["changes", "follow", "into_kafka", "register"]
 def register(spark: SparkSession) -> None:
     """Register `format("tailer")` in a session, classic or of Spark Connect. Registering again changes nothing."""
     spark.dataSource.register(TailerSource)
+
+
+def into_kafka(name: str, sink: Mapping[str, Any], *, shards: int = DEFAULT_SHARDS) -> "KafkaShards":
+    """Return what `follow` takes to deliver micro-batches into Kafka, exactly once.
+
+    `name`: of the pipeline, under which Kafka keeps its progress. `sink`: the options of a sink of `kind = "kafka"`
+    (docs/kafka.md). `shards`: how many tasks write at a time; it is part of progress. With a `key`, all changes of a
+    key are in one shard, in order, and the images of updates are paired by it.
+
+    Raises `ConfigError` for a wrong option.
+    """
+    # Executors that only read need nothing of it.
+    from tailer.spark.write.kafka_shards import KafkaShards  # noqa: PLC0415
+
+    return KafkaShards(name, dict(sink), shards)

@@ -12,6 +12,7 @@ number that it had before.
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -19,16 +20,31 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tailer.errors import ConfigError
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
+from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource
-from tailer.spark.source.options import read_options
+from tailer.spark.source.options import SourceOptions, read_options
+from tailer.spark.source.views import TypedView
 from tailer.spark.streaming.driver_stream import DriverStreams, is_possible
 from tailer.spark.streaming.plans import PlanSource, work_of
-from tailer.spark.write.kafka_shards import KafkaShards
 from tailer.start import Place, Start, StartKind
 
 __all__ = ["follow"]
 
-Deliver = Callable[[DataFrame, int], None] | KafkaShards
+
+@runtime_checkable
+class TakesPositions(Protocol):
+    """A destination with progress of its own, by the positions of rows, such as `tailer.spark.into_kafka` returns."""
+
+    def wanted(self, chosen: SourceOptions) -> SourceOptions:
+        """Return the options of the rows that it needs. Raises `ConfigError` for those that do not go with it."""
+        ...
+
+    def deliver(self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work) -> None:
+        """Deliver a micro-batch."""
+        ...
+
+
+Deliver = Callable[[DataFrame, int], None] | TakesPositions
 
 
 def follow(
@@ -59,12 +75,12 @@ def follow(
     read_options(given).check_stream()
     name = os.fspath(table)
     if not is_possible(spark):
-        if isinstance(deliver, KafkaShards):
+        if isinstance(deliver, TakesPositions):
             remedy = "Use a classic session of Spark 4.2, with PYSPARK_PIN_THREAD as it is by default; or the daemon."
             raise ConfigError("into_kafka", "needs a Spark that calls this process", remedy)
         return _of_plans(spark, name, given, deliver)
     source = TailerSource(given)
-    chosen = source.choose(deliver.wanted if isinstance(deliver, KafkaShards) else lambda options: options)
+    chosen = source.choose(deliver.wanted if isinstance(deliver, TakesPositions) else lambda options: options)
     # A notebook has an event loop of its own in this thread.
     with ThreadPoolExecutor(1, "tailer-planning") as thread:
         thread.submit(source.schema).result()
@@ -73,7 +89,7 @@ def follow(
     def on_batch(batch: DataFrame, number: int) -> None:
         view, work = streams.planned()
         rows = frame(batch.sparkSession, name, view, work)
-        if isinstance(deliver, KafkaShards):
+        if isinstance(deliver, TakesPositions):
             deliver.deliver(rows, chosen, view, work)
         else:
             deliver(rows, number)

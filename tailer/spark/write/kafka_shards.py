@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import DEFAULT_SHARDS, Writers
+from tailer.config.placement import Writers
 from tailer.errors import ConfigError, Retry, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeType, has_variant, type_text
 from tailer.pipeline.policy import Policy
@@ -45,28 +45,16 @@ from tailer.spark.write.arrow_map import map_in_arrow
 from tailer.spark.write.shard_rows import SHARD, ShardRows, report_of
 from tailer.start import Start, StartKind
 
-__all__ = ["KafkaShards", "into_kafka"]
+__all__ = ["KafkaShards"]
 
 _POLL_S: Final = 1.0  # of no use here: there is no loop
 _REPORT: Final = StructType([StructField("shard", IntegerType()), StructField("error", BinaryType())])
 _TASK, _ROW = POSITIONS.names
 
 
-def into_kafka(name: str, sink: Mapping[str, Any], *, shards: int = DEFAULT_SHARDS) -> "KafkaShards":
-    """Return what `tailer.spark.follow` takes to deliver micro-batches into Kafka, exactly once.
-
-    `name`: of the pipeline, under which Kafka keeps its progress. `sink`: the options of a sink of `kind = "kafka"`
-    (docs/sinks.md). `shards`: how many tasks write at a time; it is part of progress. With a `key`, all changes of a
-    key are in one shard, in order, and the images of updates are paired by it.
-
-    Raises `ConfigError` for a wrong option.
-    """
-    return KafkaShards(name, dict(sink), shards)
-
-
 @dataclass(frozen=True, slots=True)
 class KafkaShards:
-    """See `into_kafka`. Its options may hold secrets, and are never shown."""
+    """A destination for `tailer.spark.follow`: see `tailer.spark.into_kafka`. Its options may be secret: none is shown."""
 
     name: str
     sink: Mapping[str, Any]
