@@ -23,7 +23,7 @@ SHARDS: Final = 3
 def deliver_all(session: SparkSession, source: Path, name: str, options: Mapping[str, Any], checkpoint: Path) -> None:
     """Deliver all changes that are there, some files at a time."""
     into = tailer.spark.into_kafka(name, options, shards=SHARDS)
-    query = tailer.spark.follow(session, source, into, start=0, maxFilesPerTrigger=8)
+    query = tailer.spark.follow(session, source, into, start=0, maxFilesPerTrigger=12)
     query.trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
 

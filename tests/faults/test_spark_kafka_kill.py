@@ -26,14 +26,14 @@ from tests.support.spark.cluster import Driver, StandaloneCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-KILLS: Final = 3
+KILLS: Final = 2
 PATIENCE_S: Final = 240
 
 
 def history_in(folder: Path, seed: int) -> History:
     """Write a history, all of it published."""
-    history = History(folder / "table", seed=seed, length=60, large=2_000, large_every=6)
-    history.publish(59)
+    history = History(folder / "table", seed=seed, length=40, large=2_000, large_every=6)
+    history.publish(39)
     return history
 
 

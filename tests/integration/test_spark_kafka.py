@@ -21,7 +21,7 @@ from tailer.plan import Position
 from tailer.spark.source.admission import Span, Work
 from tailer.spark.write import kafka_shards
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.history import History
+from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.lanes import FORMS, Form
 from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.tables.log_files import commit_info, metadata, schema_string, write_commit
@@ -171,6 +171,14 @@ def test_another_table_in_its_place(delivery: Delivery) -> None:
     with pytest.raises(StreamingQueryException, match="another table has replaced it"):
         delivery.run(maxFilesPerTrigger=1)
     assert max(delivery.daemon.places(SHARDS)) < Position.end(delivery.daemon.last)
+
+
+def test_a_column_with_a_name_of_ours(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    history = History(tmp_path / "table", seed=1, length=2)
+    renamed = metadata(schema_string(id="long", n="long", note="string", _Task="long"), table_id=TABLE_ID)
+    write_commit(history.path, 1, commit_info(operation="ADD COLUMNS"), renamed)
+    with pytest.raises(StreamingQueryException, match="_Task is a name that into_kafka uses"):
+        Delivery(spark, kafka, history, "flat", tmp_path).run()
 
 
 @pytest.mark.smoke

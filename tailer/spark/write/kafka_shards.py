@@ -54,7 +54,7 @@ _TASK, _ROW = POSITIONS.names
 
 @dataclass(frozen=True, slots=True)
 class KafkaShards:
-    """A destination for `tailer.spark.follow`: see `tailer.spark.into_kafka`. Its options may be secret: none is shown."""
+    """A destination for `tailer.spark.follow`: see `tailer.spark.into_kafka`. Its options may hold secrets."""
 
     name: str
     sink: Mapping[str, Any]
@@ -178,8 +178,11 @@ async def _settle(settings: PipelineSettings, start: Position) -> None:
 
 
 def _check_columns(columns: pa.Schema) -> None:
-    """Raise `ConfigError` for a column whose values are other ones after they were Spark's."""
+    """Raise `ConfigError` for a column whose values are other ones after they were Spark's, or whose name is ours."""
     for field in columns:
+        if field.name.lower() in {*POSITIONS.names, SHARD}:
+            remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
+            raise ConfigError("columns", f"{field.name} is a name that into_kafka uses for a column of its own", remedy)
         if has_variant(field.type) or not exact_type(field.type).equals(field.type):
             reason = f"column {field.name} is {type_text(field.type)}, which is another type in Spark"
             remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
