@@ -13,6 +13,7 @@ After a micro-batch all shards are at its end, which may be inside a large versi
 end where versions do is refused.
 """
 
+import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
@@ -46,6 +48,8 @@ from tailer.spark.write.shard_rows import SHARD, ShardRows, report_of
 from tailer.start import Start, StartKind
 
 __all__ = ["KafkaShards"]
+
+_log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0  # of no use here: there is no loop
 _REPORT: Final = StructType([StructField("shard", IntegerType()), StructField("error", BinaryType())])
@@ -91,7 +95,7 @@ class KafkaShards:
         return replace(chosen, rules=rules, positions=True)
 
     def deliver(self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work) -> None:
-        """Deliver a micro-batch; blocks until all shards are at its end.
+        """Deliver a micro-batch; blocks until all shards are at its end. Temporary errors are retried for ten minutes.
 
         Raises what the sink and the table raise, and `ConfigError` if another table has replaced this one.
         """
@@ -105,15 +109,25 @@ class KafkaShards:
                 "into_kafka, and its query a checkpoint folder of its own."
             )
             raise ConfigError(chosen.path, reason, remedy)
-        columns = view.columns
-        _check_columns(columns)
+        _check_columns(view.columns)
+        (table_id,) = span.table_ids
+        task = ShardRows(settings, view.columns, table_id, span.after, span.through, SameRelease())
+        retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            wait=wait_random_exponential(multiplier=0.5, max=30.0),
+            stop=stop_after_delay(settings.limits.retry_for_s),
+            before_sleep=partial(_say, self.name),
+            reraise=True,
+        )
+        retrying(self._attempt, rows, task, span.start)
+
+    def _attempt(self, rows: DataFrame, task: ShardRows, start: Position) -> None:
+        """Run the job of a micro-batch. The sink knows which of its rows were delivered by an earlier attempt."""
+        settings = task.settings
         # Spark calls from a thread of its own, but a notebook has an event loop in it.
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
-            thread.submit(anyio.run, partial(_settle, settings, span.start)).result()
-            (table_id,) = span.table_ids
-            task = ShardRows(settings, columns, table_id, span.after, span.through, SameRelease())
-            sharded = self._sharded(rows, settings.pairing.key)
-            ordered = sharded.sortWithinPartitions(
+            thread.submit(anyio.run, partial(_settle, settings, start)).result()
+            ordered = self._sharded(rows, settings.pairing.key).sortWithinPartitions(
                 COMMIT_VERSION, _TASK, _ROW, sql.col(CHANGE_TYPE) == sql.lit(ChangeType.UPDATE_POSTIMAGE.value)
             )
             found = [(row["shard"], row["error"]) for row in map_in_arrow(ordered, task, _REPORT).collect()]
@@ -193,4 +207,13 @@ def _raise_first(errors: Sequence[TailerError | None]) -> None:
     """Raise an error of the shards, if there is one; a lasting one matters more to a person."""
     found = [error for error in errors if error is not None]
     if found:
-        raise min(found, key=lambda error: error.retry in (Retry.TIMED, Retry.ASK))
+        raise min(found, key=_may_pass)
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, TailerError) and error.retry in (Retry.TIMED, Retry.ASK)
+
+
+def _say(name: str, state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    _log.warning("%s: %s; retrying in %.1f s", name, error, state.upcoming_sleep)
