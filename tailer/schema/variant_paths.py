@@ -45,12 +45,7 @@ def with_paths(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
 
     Raises `ConfigError` for a path into a column that is not VARIANT.
     """
-    added = []
-    for column in columns:
-        parts = None if schema.get_field_index(column) >= 0 else split_path(column)
-        if parts is not None and (index := schema.get_field_index(parts[0])) >= 0:
-            added.append(_field(schema.field(index), column, parts[1]))
-    return pa.schema([*schema, *added]) if added else schema
+    return _with_fields(schema, [parts for parts in map(split_path, columns) if parts is not None])
 
 
 def with_same_paths(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
@@ -60,7 +55,17 @@ def with_same_paths(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
     """
     paths = [(physical_name(source_of(field)), path) for field in fields if (path := path_of(field))]
     known = {physical_name(column): column.name for column in schema} if paths else {}
-    return with_paths(schema, [f"{known[source]}:{path}" for source, path in paths if source in known])
+    return _with_fields(schema, [(known[source], path) for source, path in paths if source in known])
+
+
+def _with_fields(schema: pa.Schema, paths: Iterable[tuple[str, str]]) -> pa.Schema:
+    """Return the schema with columns for paths, each with the name of the column that it leads into."""
+    added = []
+    for source, path in paths:
+        name = f"{source}:{path}"
+        if schema.get_field_index(source) >= 0 and schema.get_field_index(name) < 0:
+            added.append(_field(schema.field(source), name, path))
+    return pa.schema([*schema, *added]) if added else schema
 
 
 def path_of(field: pa.Field) -> str | None:

@@ -26,7 +26,7 @@ def has_java(spark: SparkSession) -> bool:
 
 
 def can_be_called(spark: SparkSession) -> bool:
-    """Return whether Java can call this process, each of its threads one of ours (`PYSPARK_PIN_THREAD`)."""
+    """Return whether Java can call this process: each thread of its own calls one of ours (`PYSPARK_PIN_THREAD`)."""
     return has_java(spark) and isinstance(spark.sparkContext._gateway, ClientServer)
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tailer.spark
 from tailer.errors import ConfigError
 from tailer.plan import Position
+from tailer.spark.native import comparing
 from tailer.spark.source.admission import Span, Work
 from tailer.spark.write import kafka_shards
 from tests.support.kafka.cluster import KafkaCluster
@@ -76,11 +77,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, behind: Callable[[Span], object]) -
 
 
 @pytest.mark.parametrize("delivery", FORMS, indirect=True)
-def test_every_change_once_in_order(delivery: Delivery) -> None:
+@pytest.mark.parametrize("shared_bytes", [comparing.SHARED_BYTES, 0], ids=["one compares", "all compare"])
+def test_every_change_once_in_order(delivery: Delivery, shared_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a key, and without one. Versions that must be compared, deletion vectors, and large ones that are cut."""
     for commits in (20, 19):
         delivery.history.publish(commits)
         delivery.run()
+        monkeypatch.setattr(comparing, "SHARED_BYTES", shared_bytes)
     delivery.check()
 
 

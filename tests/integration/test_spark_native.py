@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import anyio
 import pyarrow as pa
@@ -217,12 +218,95 @@ def test_a_file_with_several_vectors_is_read_once(native: Native, tmp_path: Path
 def test_odd_names_of_columns(native: Native, tmp_path: Path) -> None:
     """Spark would put the value of a setting in place of the first two; none is taken for a column of our own."""
     names = ["${env:HOME}", "${spark.master}", "a`b", "c\"d'e", "Fact_version", "Path", "stored_0", "x.y", "é\\u0041"]
-    names += ["`", "fact__at", "number", "_metadata"]
+    names += ["`", "fact__at", "fact__number", "number", "_metadata"]
     rows = pa.table({name: pa.array([at, None], pa.int64()) for at, name in enumerate(names)})
     by_hand(tmp_path, rows, rows, columns=dict.fromkeys(names, "long"))
     for first, last in ((1, 1), (1, 2)):
         assert native.check(tmp_path, first, last) == last - first + 1
     assert native.rows(tmp_path).columns[: len(names)] == names
+
+
+@pytest.mark.parametrize("name", ["_tmp_metadata_row_index", "_TMP_metadata_Row_index"])
+def test_a_name_that_spark_takes_for_its_own(native: Native, tmp_path: Path, name: str) -> None:
+    """Spark would put the number of a row in place of the value, whether the file has the column or not."""
+    rows = pa.table({"a": [7, 8], name: [70, 80]})
+    by_hand(tmp_path, rows, rows.select(["a"]), columns={"a": "long", name: "long"})
+    with settings(native.spark, parquet_enableVectorizedReader="false"):
+        assert native.check(tmp_path) == 0
+    assert native.why == "2 because Spark takes a column _tmp_metadata_row_index for one of its own"
+
+
+MOMENTS: Final = [
+    "2024-03-10 02:30:00",  # of no time in New York
+    "2024-11-03 01:30:00",  # of two
+    "1800-01-02 03:04:05.678901",
+    "2050-07-01 00:00:00",
+    "9999-12-31 23:59:59.999999",
+    None,
+]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "GMT+8", "+05:30"])
+def test_times_without_a_zone_as_partition_values(
+    native: Native, tmp_path: Path, zone: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zone of the session does not matter, nor who has its rules."""
+    monkeypatch.setattr(facts, "has_java", lambda _: known)
+    columns = schema_string(a="long", n="timestamp_ntz", z="timestamp")
+    write_commit(tmp_path, 0, protocol(3, ["timestampNtz", "deletionVectors"]), metadata(columns, ["n", "z"]))
+    for version, moment in enumerate(MOMENTS, 1):
+        file = parquet(tmp_path / f"{version}.parquet", ROWS.select(["a"]).slice(version, 3))
+        given = {"n": moment, "z": moment}
+        vector = inline_vector([1]) if version % 2 else None
+        write_commit(tmp_path, version, add(file.name, vector, size=file.stat().st_size, partitionValues=given))
+    with settings(native.spark, session_timeZone=zone):
+        assert native.check(tmp_path) == len(MOMENTS)
+        rows = native.rows(tmp_path)
+        for version, moment in enumerate(MOMENTS, 1):
+            where = (
+                "n IS NULL AND z IS NULL"
+                if moment is None
+                else (f"n = timestamp_ntz'{moment}' AND z = timestamp'{moment} UTC'")
+            )
+            found = rows.where(where).select("_commit_version").collect()
+            assert [row[0] for row in found] == [version] * (2 if version % 2 else 3)
+
+
+def test_fields_that_a_file_lacks(native: Native, tmp_path: Path) -> None:
+    """With this setting, Spark takes a struct for null where a file has none of the fields that are asked for."""
+
+    def struct(*names: str) -> dict[str, Any]:
+        fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in names]
+        return {"type": "struct", "fields": fields}
+
+    lists = {"type": "array", "elementType": struct("x", "z"), "containsNull": True}
+    columns = {"s": struct("x", "z"), "l": lists}
+    by_hand(tmp_path, pa.table({"s": [{"x": 1}, None], "l": [[{"x": 1}], [None]]}), columns=columns)
+    assert native.check(tmp_path) == 0
+    with settings(native.spark, legacy_parquet_returnNullStructIfAllFieldsMissing="true"):
+        rows = native.rows(tmp_path)
+        assert rows.where("s IS NOT NULL").select("s.z").count() == 1
+        assert sorted(map(str, rows.select("l.z").collect())) == ["Row(z=[None])", "Row(z=[None])"]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_beyond_a_vector_end_the_query(
+    native: Native, tmp_path: Path, known: bool, ansi: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file was replaced after planning by one with more rows and fewer bytes."""
+    monkeypatch.setattr(facts, "has_java", lambda _: known)
+    texts = [f"{n} " * 5000 for n in range(10)]
+    (written,) = by_hand(tmp_path, pa.table({"a": range(10), "b": texts}), compression="none")
+    write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
+    with settings(native.spark, ansi_enabled=ansi):
+        found = native.rows(tmp_path, start=2)
+        assert found.where("_commit_version = 2").count() == 9
+        parquet(written, ROWS)
+        for query in (found, found.where("_commit_version = 2"), found.select("_commit_version")):
+            with pytest.raises(Exception, match="no change of this batch is in "):
+                query.collect()
 
 
 @pytest.mark.parametrize("vectors", [True, False])
@@ -256,7 +340,8 @@ def test_a_scan_is_one_of_sparks(native: Native, tmp_path: Path) -> None:
     """It can be shown, kept, and joined with itself."""
     files = by_hand(tmp_path / "a b#%é", ROWS.slice(0, 5), ROWS.slice(5, 5))
     found = native.rows(tmp_path / "a b#%é")
-    assert sorted(found.inputFiles()) == [f"file:{file}" for file in files]
+    assert sorted(unquote(uri) for uri in found.inputFiles()) == [f"file://{file}" for file in files]
+    assert set(found.inputFiles()) == set(native.spark.read.parquet(*map(str, files)).inputFiles())
     assert "Location: Files" in str(found._jdf.queryExecution().executedPlan())
     pairs = found.alias("one").join(found.alias("other"), "a").where("one._commit_version = other._commit_version")
     assert pairs.where("one._commit_version = 2").count() == pairs.where("other._commit_version = 2").count() == 5
@@ -297,7 +382,7 @@ def test_columns_that_changed(native: Native, tmp_path: Path) -> None:
     some = "named_struct('x', -id, 'y', id / 3), array(id, NULL, -7), map('k', id / 2, 'n', NULL)"
     table.create(columns, f"SELECT id, {given}, {some} FROM range(40)", properties=properties)
     table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
-    table.sql("ALTER TABLE {t} ADD COLUMNS (s.z STRING, later STRING)")
+    table.sql("ALTER TABLE {t} ADD COLUMNS (later STRING)")
     for n, (_, wide) in enumerate(pairs):
         table.sql(f"ALTER TABLE {{t}} ALTER COLUMN c{n} TYPE {wide}")
     for name, wide in (("s.x", "BIGINT"), ("s.y", "DOUBLE"), ("l.element", "INT"), ("m.value", "DECIMAL(8,2)")):
@@ -306,6 +391,9 @@ def test_columns_that_changed(native: Native, tmp_path: Path) -> None:
     table.sql("INSERT INTO {t} SELECT * FROM {t} WHERE id = 3")
     assert native.check(table.path) == 2
     assert native.why == ""
+    table.sql("ALTER TABLE {t} ADD COLUMNS (s.z STRING)")
+    assert native.check(table.path) == 0
+    assert native.why.startswith("2 because the file has no field z in ")
 
 
 def test_vectors_over_many_row_groups(native: Native, tmp_path: Path) -> None:
@@ -366,7 +454,7 @@ def test_what_a_query_leaves_out(native: Native, tmp_path: Path) -> None:
         (
             {"a": {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}},
             pa.table({"a": [{"y": 1}]}),
-            "no field of a",
+            "no field x in a",
         ),
     ],
 )
@@ -411,7 +499,6 @@ def test_a_file_that_seems_hidden(native: Native, tmp_path: Path) -> None:
         {"mapKeyDedupPolicy": "LAST_WIN"},
         {"ansi_enforceReservedKeywords": "true"},
         {"optimizer_excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"},
-        {"optimizer_metadataOnly": "true"},
         {"sources_parallelPartitionDiscovery_threshold": "0"},
         {"codegen_wholeStage": "false"},
         {"files_openCostInBytes": "0"},
@@ -506,6 +593,10 @@ def test_reading_again_gives_the_same_rows(native: Native, tmp_path: Path) -> No
     assert frame.count() == frame.count() == 1000
 
 
+# Why files of recorded histories go through `execute`.
+LACKING: Final = r"(\d+ because the file has no field \S+ in \S+(; |$))*"
+
+
 def _ranges(versions: Sequence[int]) -> list[tuple[int, int]]:
     middle = versions[len(versions) // 2]
     return [(versions[0], versions[-1]), (middle, versions[-1]), *((at, at) for at in versions[::6])]
@@ -527,7 +618,8 @@ def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monke
             try:
                 read_batch(path=recorded.path, startingVersion=first, endingVersion=last, **options)
             except TailerError as error:
-                with pytest.raises((type(error), PySparkException)):
+                with pytest.raises((type(error), PySparkException), match=re.escape(str(error).partition("\n")[0])):
                     native.rows(recorded.path, start=first, end=last, **options).collect()
             else:
                 native.check(recorded.path, first, last, **options)
+                assert re.fullmatch(LACKING, native.why)

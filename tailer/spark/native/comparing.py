@@ -2,10 +2,11 @@
 
 `tailer.changelog.carryovers` compares, with an index whose rows and queries are Spark's
 (`tailer.spark.native.shared_index`). What is left is read in full as usual, in parallel. Preimages of updates are read
-from their own files and not put beside their postimages: whoever reads splits has no use for the order of rows.
+from their own files and not put beside their postimages: most readers of splits have no use for the order of rows.
 
-One executor compares what it can compare faster, the versions of Lance datasets, and what a session of Spark Connect
-reads. It also does so if a shared comparison fails: if the rows themselves are broken, it raises the error.
+One executor compares what it can compare faster, the versions of Lance datasets, what a session of Spark Connect reads,
+and updates whose two images must have one position. It also does so if a shared comparison fails: if the rows
+themselves are broken, it raises the error.
 """
 
 import logging
@@ -38,12 +39,12 @@ _TIMES: Final = 3.2  # as much work as in one process
 FEW_ROWS: Final = 200_000  # left of a comparison: this process reads and compares them in less time, too
 
 
-def shared(spark: SparkSession, split: Split) -> Sequence[Split]:
+def shared(spark: SparkSession, split: Split, *, positions: bool = False) -> Sequence[Split]:
     """Return splits with the rows of `split` and nothing to compare, if all executors can share the comparison.
 
-    Else return `split` itself. Runs jobs.
+    Else return `split` itself. `positions`: whether a preimage must have the position of its postimage. Runs jobs.
     """
-    if isinstance(split, FilesSplit):
+    if isinstance(split, FilesSplit) or (positions and _pairs(split)):
         return [split]
     try:
         if not is_worth(spark, _plans(split)):
@@ -74,6 +75,10 @@ def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit) -> Iterato
             plans, _ = refine_range(split.plans, split.rules, index, InlineSelections(), rows)
     for plan in plans:
         yield from file_slices(plan)
+
+
+def _pairs(split: DiffSplit | NetChangesSplit) -> bool:
+    return split.rules.compute_updates or any(plan.paired for plan in _plans(split))
 
 
 def _plans(split: DiffSplit | NetChangesSplit) -> tuple[ChangePlan, ...]:

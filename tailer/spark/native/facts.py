@@ -1,11 +1,11 @@
 """Facts of a scan's rows: what the plan knows of their file, and the file does not say.
 
 These are change type, version, timestamp and partition values. Spark takes them for the values of partition columns
-(`tailer.spark.native.file_index`). Through Spark Connect, they come from a table that is broadcast, and joined by the
-path that Spark gives with each row.
+(`tailer.spark.native.file_index`). Where that is not possible, as through Spark Connect, they come from a table that is
+broadcast, and joined by the path that Spark gives with each row.
 
 Deletion vectors are joined either way, as 64-bit numbers with a bit for each row, and select rows by their position. A
-row that finds no facts or no vector ends the query: none are made up.
+row that finds no facts or no bit ends the query: none are made up.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,14 @@ from tailer.schema.columns import physical_name
 from tailer.spark.java import Jvm, has_java
 from tailer.spark.native.file_index import indexed
 from tailer.spark.native.fits import Fit
+from tailer.spark.source.spark_types import spark_frame
 
 __all__ = ["Columns", "Facts", "numbered", "rows_with_facts"]
 
 _UNKNOWN: Final = "raise_error(concat('no change of this batch is in ', path))"
-# A row without words must end the query: were it left out, Spark would take the join for an inner one.
-_SELECTED: Final = (
-    f"CASE WHEN words IS NULL THEN {_UNKNOWN} "
-    f"ELSE getbit(words[int(position div {WORD_BITS})], int(position % {WORD_BITS})) = 1 END"
-)
+# A row without a bit must end the query: were it left out, Spark would take the join for an inner one.
+_BIT: Final = f"getbit(get(words, int(position div {WORD_BITS})), int(position % {WORD_BITS}))"
+_SELECTED: Final = f"coalesce({_BIT}, {_UNKNOWN}) = 1"
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _READ: Final = {
     "ignoreMissingFiles": "false",
@@ -108,11 +107,13 @@ def _selected(spark: SparkSession, stored: StructType, fits: Sequence[Fit], fact
     )
     rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
     rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
-    table = facts.drop_columns(["path"]).append_column("words", _words(fits))
-    table = table.append_column("of", pa.array([numbers[found.task.uri] for found in fits], pa.int32()))
-    joined = spark.createDataFrame(table).hint("broadcast")
+    facts = facts.drop_columns(["path"])
+    table = facts.append_column("words", _words(fits)).append_column(
+        "of", pa.array([numbers[found.task.uri] for found in fits], pa.int32())
+    )
+    joined = spark_frame(spark, table).hint("broadcast")
     found = rows.join(joined, rows["number"] == joined["of"], "left").where(_SELECTED)
-    return found, {name: name for name in facts.column_names}
+    return found, {**_known("of", facts), "path": "path"}
 
 
 def _joined(
@@ -130,11 +131,14 @@ def _joined(
     files = pa.array([spelled[found.task.uri] for found in fits], pa.string())
     facts = _facts(columns, fits).drop_columns(["path"])
     arrow = facts.append_column("file", files)
-    table = spark.createDataFrame(arrow.append_column("words", _words(fits)) if columns.vector else arrow)
+    table = spark_frame(spark, arrow.append_column("words", _words(fits)) if columns.vector else arrow)
     found = rows.join(table.hint("broadcast"), rows["path"] == table["file"], "left")
-    # A filter would not show that facts are null.
-    known = {name: f"CASE WHEN file IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in facts.column_names}
-    return found.where(_SELECTED) if columns.vector else found, {**known, "path": "path"}
+    return found.where(_SELECTED) if columns.vector else found, {**_known("file", facts), "path": "path"}
+
+
+def _known(joined_by: str, facts: pa.Table) -> dict[str, str]:
+    """Return the facts of a joined table. A condition on one would not show that a row has none."""
+    return {name: f"CASE WHEN {joined_by} IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in facts.column_names}
 
 
 def _facts(columns: Columns, fits: Sequence[Fit]) -> pa.Table:

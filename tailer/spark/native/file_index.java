@@ -30,43 +30,51 @@ public final class Files implements FileIndex {
 
     private final StructType schema;
     private final PartitionDirectory[] all;
-    private final String[] paths;
+    private final String[] uris;
+    private final Path folder;  // of one file
     private final long size;
     private final InMemoryFileIndex partitions;  // with the same values and without files: it chooses by conditions
 
     /**
      * schema: the partition columns; the last is the number of the file.
      * values: of the partition columns, for each file.
-     * files: a line for each, with its size in bytes, a space, and its path.
+     * files: a line for each, with its size in bytes, a space, and its path. There is at least one.
      */
     public Files(SparkSession spark, StructType schema, InternalRow[] values, String files) {
         String[] lines = files.split("\n");
+        if (lines.length != values.length) {
+            throw new IllegalArgumentException(lines.length + " files, but values of " + values.length);
+        }
         PartitionPath[] named = new PartitionPath[lines.length];
         long size = 0;
         this.schema = schema;
         this.all = new PartitionDirectory[lines.length];
-        this.paths = new String[lines.length];
+        this.uris = new String[lines.length];
         for (int at = 0; at < lines.length; at++) {
+            if (values[at].getInt(schema.length() - 1) != at) {
+                throw new IllegalArgumentException("the values of file " + at + " are in another place");
+            }
             int space = lines[at].indexOf(' ');
             long length = Long.parseLong(lines[at].substring(0, space));
             Path path = new Path("file://" + lines[at].substring(space + 1));
             FileStatus file = new FileStatus(length, false, 1, BLOCK, 0L, path);
             all[at] = PartitionDirectory$.MODULE$.apply(values[at], new FileStatus[] {file});
-            paths[at] = path.toString();
+            uris[at] = path.toUri().toString();
             named[at] = new PartitionPath(values[at], path);
             size += length;
         }
         this.size = size;
+        this.folder = named[0].path().getParent();
         this.partitions = new InMemoryFileIndex(
             spark, sequence(new Path[0]), Map$.MODULE$.empty(), (Option) None$.MODULE$, NoopCache$.MODULE$,
             new Some(new PartitionSpec(schema, sequence(named))), (Option) None$.MODULE$);
     }
 
     public Seq rootPaths() {
-        return sequence(all.length == 0 ? new Path[0] : new Path[] {new Path(paths[0]).getParent()});
+        return sequence(new Path[] {folder});
     }
 
-    /** Spark does not look again at the conditions on partition columns. */
+    /** Spark relies on the answer: rows of files that do not meet the conditions would be in the result. */
     public Seq listFiles(Seq onPartitions, Seq onRows) {
         if (onPartitions.isEmpty()) {
             return sequence(all);
@@ -81,7 +89,7 @@ public final class Files implements FileIndex {
     }
 
     public String[] inputFiles() {
-        return paths;
+        return uris;
     }
 
     /** The files are decided. */

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tailer.spark.java import Jvm
+from tailer.spark.source.spark_types import spark_frame
 
 __all__ = ["indexed"]
 
@@ -36,7 +37,7 @@ def indexed(
     names of facts are changed where files have a column with such a name. `options`: of Spark's Parquet reader.
     """
     values = facts.append_column(_NUMBER, pa.array(range(len(files)), pa.int32()))
-    rows = java.spark.createDataFrame(values.rename_columns(_unlike(stored.names, values.column_names)))
+    rows = spark_frame(java.spark, values.rename_columns(_unlike(stored.names, values.column_names)))
     plan: Any = rows._jdf.queryExecution()  # noqa: SLF001 - the only way to rows as Spark has them inside
     schema = plan.analyzed().schema()
     index = java.compiled("tailer.Files", _JAVA.read_text("utf-8"))

@@ -4,6 +4,7 @@
 other types, and refuses what cannot be cast. Spark's reader knows names and a few casts, and some of its settings turn
 an error into null or into a missing row. So a file is left to Spark only if nothing of that matters: each column of the
 task is in the file under its own name and with its own type, or with a narrower one that Spark widens, or not at all.
+A struct has all its fields there.
 
 A timestamp of 96 bits is what Spark makes of it, both here and in `execute`; only one beyond all timestamps, which no
 writer of Spark's makes, is refused by `execute` and wraps in Spark.
@@ -33,6 +34,7 @@ __all__ = ["Fit", "Misfit", "fit", "selects_nothing"]
 
 _SPARKS_WRITER: Final = "parquet-mr"
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_ROW_INDEX: Final = "_tmp_metadata_row_index"
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _CHANGE_TYPES: Final = pa.field(CHANGE_TYPE, pa.string())
 
@@ -103,6 +105,8 @@ def _by_footer(task: ChangeTask, file: pq.ParquetFile) -> str | None:
     there = file.schema_arrow
     if OldCalendar.of(file, task) is not None:
         return "its times may be of an old calendar"
+    if _ROW_INDEX in map(str.lower, (*there.names, *map(physical_name, task.schema))):
+        return f"Spark takes a column {_ROW_INDEX} for one of its own"
     columns = [file.schema.column(index) for index in range(len(file.schema))]
     leaves = {column.path: column.physical_type for column in columns}
     if "INT96" in leaves.values() and not file.metadata.created_by.startswith(_SPARKS_WRITER):
@@ -126,7 +130,7 @@ def _differs(
 ) -> str | None:
     """Return how the fields of one level differ; None if they do not.
 
-    A field that the file lacks is null. `leaves`: the physical type of each path in the file. `above`: where the
+    A column that the file lacks is null. `leaves`: the physical type of each path in the file. `above`: where the
     fields are.
     """
     names = [field.name for field in found]
@@ -136,6 +140,9 @@ def _differs(
     for field in wanted:
         name, number = physical_name(field), _number(field)
         if name not in names:
+            if above:
+                # If a query asks for no other field of the struct, settings decide whether the struct is null, too.
+                return f"the file has no field {field.name} in {above.removesuffix('.')}"
             if name.lower() in map(str.lower, names) or (number is not None and (number in numbers or not numbers)):
                 return f"column {field.name} has another name in the file"
             continue
@@ -149,8 +156,6 @@ def _differs(
 
 def _differs_in_type(wanted: pa.DataType, found: pa.DataType, leaves: Mapping[str, str], path: str) -> str | None:
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        if {physical_name(field) for field in wanted}.isdisjoint(field.name for field in found):
-            return f"the file has no field of {path}"  # is the struct null, or its fields? Settings decide that
         return _differs(wanted, list(found), leaves, f"{path}.")
     if pa.types.is_list(wanted) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
         element = f"{path}.list.{found.value_field.name}"

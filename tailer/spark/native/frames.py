@@ -45,7 +45,7 @@ Reasons = Counter[str]
 def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataFrame:
     """Return the rows of `work`, in the columns of `view`; `table`: its name in the log. Reads footers, not rows."""
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
-        others, more = _settled(spark, work, threads)
+        others, more = _settled(spark, work, threads, positions=view.positions)
         groups = _of_one_file([*work.files, *more])
         fits, misfits, reasons = _divided(_all_fitted(groups, work.opener, threads))
     _say(table, len(fits), reasons)
@@ -57,7 +57,9 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataF
     return reduce(lambda some, more: some.union(more), parts)
 
 
-def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[Split], list[FileSlice]]:
+def _settled(
+    spark: SparkSession, work: Work, threads: Executor, *, positions: bool
+) -> tuple[list[Split], list[FileSlice]]:
     """Return the work apart from files, and more files: those of versions that need no comparison after all.
 
     Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row. All executors
@@ -75,7 +77,7 @@ def _settled(spark: SparkSession, work: Work, threads: Executor) -> tuple[list[S
                 continue
         if not isinstance(each, SchemaChange):  # the columns show it
             # Few rows are left as a rule: `execute` finds them by their pages.
-            others += shared(spark, each)
+            others += shared(spark, each, positions=positions)
     return others, more
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructField, StructType, VariantType
 
@@ -17,7 +18,7 @@ from tailer.events import has_variant, is_variant
 from tailer.schema.exact_types import exact_type
 from tailer.variant.nested import changed, changes_where
 
-__all__ = ["spark_column", "spark_schema"]
+__all__ = ["spark_column", "spark_frame", "spark_schema"]
 
 _VARIANT: Final = to_arrow_type(VariantType())
 
@@ -25,6 +26,14 @@ _VARIANT: Final = to_arrow_type(VariantType())
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of rows with `schema`. Raises `ConfigError` for a column of a type that Spark lacks."""
     return StructType([_spark_field(field.with_type(_spark_type(field.type))) for field in schema])
+
+
+def spark_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return a table as a DataFrame with the same values.
+
+    Without a schema, Spark would take times without a zone for times of the session's zone, by Arrow's rules of zones.
+    """
+    return spark.createDataFrame(table, spark_schema(table.schema))
 
 
 def spark_column(column: pa.Array) -> pa.Array:

@@ -62,6 +62,10 @@ class TypedRows:
         self._schema = _spark_arrow(columns)
         self._newest: _Restated | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for executors, which restate nothing."""
+        return {**self.__dict__, "_newest": None}
+
     def restate(self, plan: ChangePlan) -> ChangePlan:
         """Return the plan with the read schema as its schema.
 
