@@ -100,9 +100,9 @@ def refine(
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
-    If `preimages` is None, the plan has more tasks, for the paired preimages: whoever reads it has no use for the order
-    of rows. The new plan refers to `bitmaps` and is valid as long as they are. `plan` must have the key columns
-    (`check_key`). `rows`: gives those of its tasks.
+    If `preimages` is None, the plan begins with more tasks, for the paired preimages: whoever reads it has no use for
+    the order of rows. Partners stay in `row_index`. The new plan refers to `bitmaps` and is valid as long as they are.
+    `plan` must have the key columns (`check_key`). `rows`: gives those of its tasks.
 
     Raises what `rows` raises, and `StorageUnavailable` where the disk is full.
     """
@@ -125,7 +125,6 @@ def refine(
         separate = comparison.split_off()
     elif comparison.has_pairs and preimages is not None:
         comparison.join(preimages)
-    row_index.begin()
     return replace(plan, tasks=(*separate, *comparison.tasks())), ChangelogCounts(
         carryovers, updates, ambiguous, unchanged
     )
@@ -161,7 +160,6 @@ def refine_range(
     if rules.compute_updates:
         check_key(plans[-1], rules)
         updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key))
-    row_index.begin()
     found = iter(comparison.tasks())
     net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
     return net, ChangelogCounts(carryovers, updates, ambiguous)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import tailer.spark
 from tailer.config.placement import SparkSettings
+from tailer.spark.native import comparing
 from tailer.spark.session import close_session, open_session
 
 __all__ = ["SHARDS", "deliver_all"]
@@ -21,7 +22,8 @@ SHARDS: Final = 3
 
 
 def deliver_all(session: SparkSession, source: Path, name: str, options: Mapping[str, Any], checkpoint: Path) -> None:
-    """Deliver all changes that are there, some files at a time."""
+    """Deliver all changes that are there, some files at a time. All executors share every comparison."""
+    comparing.SHARED_BYTES = comparing.FEW_ROWS = 0  # type: ignore[misc]
     into = tailer.spark.into_kafka(name, options, shards=SHARDS)
     query = tailer.spark.follow(session, source, into, start=0, maxFilesPerTrigger=12)
     query.trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start().awaitTermination()

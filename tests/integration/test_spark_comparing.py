@@ -5,7 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
-from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import ChangePlan
 from tailer.read.row_bitmaps import Bitmaps
 from tailer.spark.engine.comparisons import SparkComparisons
@@ -35,9 +35,13 @@ from tailer.spark.engine.executors import Executors
 from tailer.spark.native import comparing, equal_rows
 from tailer.spark.native.comparing import compared
 from tailer.spark.native.fingerprint_views import FingerprintSums
+from tailer.spark.native.frames import frame
 from tailer.spark.native.shared_index import bitmaps
+from tailer.spark.source.admission import Work
+from tailer.spark.source.views import TypedView
 from tailer.spark.splits import NetChangesSplit, diff_splits, read_split
 from tests.support.follow import follow, plans
+from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.batches import placed
 from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, remove, write_commit
 from tests.support.tables.log_files import schema_string as schema_of
@@ -77,7 +81,7 @@ def check(spark: SparkSession, path: Path, rules: PairingRules = DROP, first: in
             continue
         count += 1
         splits, alone = diff_splits(renumbered(found.plan, rules), rules)
-        slices = [*alone, *(part for split in splits for part in compared(spark, split))]
+        slices = [*alone, *(part for split in splits for part in compared(spark, split).slices)]
         batches = [batch for part in slices for batch in part.rows()]
         assert _placed(batches) == _placed(found.batches), f"version {found.plan.version} of {path}"
     return count
@@ -98,6 +102,32 @@ def test_rewritten_files(spark: SparkSession, tmp_path: Path, seed: int, rules: 
 
 
 @pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES)), ids=["values", "key", "unchanged", "null keys"])
+def test_both_images_of_an_update_have_one_place(
+    spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules
+) -> None:
+    """As in one process, where a preimage comes right before its postimage."""
+    updates = 0
+    for found in follow(Rewriting(tmp_path, seed).table.path):
+        if not concerns(found.plan, rules):
+            continue
+        splits, _ = diff_splits(renumbered(found.plan, rules), rules)
+        view = TypedView(found.plan.schema, (), None, since=found.plan.version, positions=True)
+        expected = [rows for split in splits for batch in read_split(split) for rows in view.rows(batch)]
+        with ExitStack() as kept:
+            here = frame(spark, "", view, Work(tuple(splits), ()), kept).toArrow()
+        assert not kept_frames(spark)
+        assert_same(rows_of(here), rows_of(pa.Table.from_batches(expected, here.schema)), f"{found.plan.version}")
+        updates += sum(row == ChangeType.UPDATE_PREIMAGE.value for row in here[CHANGE_TYPE].to_pylist())
+    assert (updates > 9) == rules.compute_updates
+
+
+def kept_frames(spark: SparkSession) -> int:
+    """Return how many frames executors keep."""
+    return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+
+@pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate([DROP, BY_KEY])), ids=["values", "key"])
 def test_net_changes(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     path = Rewriting(tmp_path, seed).table.path
@@ -105,7 +135,7 @@ def test_net_changes(spark: SparkSession, tmp_path: Path, seed: int, rules: Pair
     for first in (0, len(versions) // 2):
         split = NetChangesSplit(tuple(versions[first:]), rules)
         here = Counter(placed(read_split(split)))
-        assert Counter(placed(batch for part in compared(spark, split) for batch in part.rows())) == here
+        assert Counter(placed(batch for part in compared(spark, split).slices for batch in part.rows())) == here
 
 
 @pytest.fixture

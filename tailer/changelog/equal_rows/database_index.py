@@ -238,6 +238,11 @@ class DatabaseIndex:
             finally:
                 self._database.unregister("found")
 
+    def partners(self) -> pa.Table:
+        """See `RowIndex.partners`."""
+        with self._translated():
+            return self._database.sql("SELECT deleted, inserted FROM partners").to_arrow_table()
+
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
         """See `TaskIndex.partner_ranks`."""
         with self._translated():

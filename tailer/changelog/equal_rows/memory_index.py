@@ -80,6 +80,10 @@ class MemoryIndex:
         self._partners = pa.concat_batches([self._partners, *more])
         return True
 
+    def partners(self) -> pa.Table:
+        """See `RowIndex.partners`."""
+        return pa.Table.from_batches([self._partners])
+
     def contents(self) -> tuple[Iterator[pa.RecordBatch], pa.RecordBatch]:
         """Return the rows, and the addresses of partners in the columns `deleted` and `inserted`."""
         return iter(self._batches), self._partners

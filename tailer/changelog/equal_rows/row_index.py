@@ -115,6 +115,10 @@ class RowIndex:
         if self._in_database or not self._memory.add_partners(partners):
             self._move_to_database().add_partners(partners)
 
+    def partners(self) -> pa.Table:
+        """Return the partners, as `add_partners` takes them."""
+        return self._here().partners()
+
     def unmatched(self) -> Bitmaps:
         """See `TaskIndex.unmatched`."""
         return self._answered(self._here().unmatched())

@@ -29,6 +29,8 @@ def borrowed_index() -> Iterator[RowIndex]:
     row_index = _take_idle() or RowIndex()
     try:
         yield row_index
+        if not row_index.closed:
+            row_index.begin()
     except BaseException:
         row_index.close()
         raise

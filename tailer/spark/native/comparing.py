@@ -2,20 +2,23 @@
 
 `tailer.changelog.carryovers` compares, with an index whose rows and queries are Spark's
 (`tailer.spark.native.shared_index`). What is left is read in full as usual, in parallel. Preimages of updates are read
-from their own files and not put beside their postimages: most readers of splits have no use for the order of rows.
+from their own files, and have their own places there. Where rows are put in order afterwards, as for Kafka, a preimage
+needs the place of its postimage. It gets that by a join with the places of partners, which executors keep so long.
 
-One executor compares what it can compare faster, the versions of Lance datasets, what a session of Spark Connect reads,
-and updates whose two images must have one position. It also does so if a shared comparison fails: if the rows
-themselves are broken, it raises the error.
+One executor compares what it can compare faster, the versions of Lance datasets, and what a session of Spark Connect
+reads. It also does so if a shared comparison fails: if the rows themselves are broken, it raises the error.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 from tailer.changelog.carryovers import refine, refine_range
 from tailer.changelog.compared_tasks import InlineSelections
@@ -24,11 +27,13 @@ from tailer.plan import ChangePlan
 from tailer.read.execute import execute
 from tailer.read.kept_rows import KeptRows
 from tailer.spark.job_group import SPARK_ERRORS
+from tailer.spark.native.equal_rows import places
 from tailer.spark.native.shared_index import SharedIndex
 from tailer.spark.session import first_sentence, is_remote
-from tailer.spark.splits import DiffSplit, FileSlice, FilesSplit, NetChangesSplit, Split, file_slices, file_splits
+from tailer.spark.source.spark_types import spark_frame
+from tailer.spark.splits import DiffSplit, FileSlice, FilesSplit, NetChangesSplit, Split, file_slices
 
-__all__ = ["compared", "is_worth", "shared"]
+__all__ = ["Compared", "at_postimages", "compared", "is_worth", "shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,23 +42,36 @@ _log = logging.getLogger(__name__)
 SHARED_BYTES: Final = 800_000_000  # of files, for any number of cores
 _TIMES: Final = 3.2  # as much work as in one process
 FEW_ROWS: Final = 200_000  # left of a comparison: this process reads and compares them in less time, too
+_UNPAIRED: Final = "raise_error('an update of this batch has lost its postimage')"
 
 
-def shared(spark: SparkSession, split: Split, *, positions: bool = False) -> Sequence[Split]:
-    """Return splits with the rows of `split` and nothing to compare, if all executors can share the comparison.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The rows that are left of a comparison.
 
-    Else return `split` itself. `positions`: whether a preimage must have the position of its postimage. Runs jobs.
+    `preimages`: those of updates, if they are apart from `slices`; `places`: their places, and those of their
+    postimages (`tailer.spark.native.equal_rows.places`).
     """
-    if isinstance(split, FilesSplit) or (positions and _pairs(split)):
-        return [split]
+
+    slices: Sequence[FileSlice]
+    preimages: Sequence[FileSlice] = ()
+    places: DataFrame | None = None
+
+
+def shared(spark: SparkSession, split: Split, kept: ExitStack | None = None) -> Compared | None:
+    """Return the rows of `split` with nothing left to compare, if all executors can share the comparison.
+
+    Else return None. `kept`: closed when nobody needs the places of preimages any more; None: nobody needs them, and
+    they are among the slices. Runs jobs.
+    """
+    if isinstance(split, FilesSplit):
+        return None
     try:
-        if not is_worth(spark, _plans(split)):
-            return [split]
-        return file_splits(list(compared(spark, split)), files=split.files)
+        return compared(spark, split, kept) if is_worth(spark, _plans(split)) else None
     except SPARK_ERRORS as error:
         at, table = _plans(split)[-1].version, _plans(split)[-1].table
         _log.warning("%s: one executor compares version %d: %s", table, at, first_sentence(error))
-        return [split]
+        return None
 
 
 def is_worth(spark: SparkSession, plans: Sequence[ChangePlan]) -> bool:
@@ -64,21 +82,36 @@ def is_worth(spark: SparkSession, plans: Sequence[ChangePlan]) -> bool:
     return sum(plan.size_bytes for plan in plans) * saved >= SHARED_BYTES
 
 
-def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit) -> Iterator[FileSlice]:
-    """Yield slices of the rows that are left. Runs jobs; raises what these and `refine` raise."""
-    with borrowed_index() as local, closing(SharedIndex(spark, local, FEW_ROWS, split.files)) as index:
+def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit, kept: ExitStack | None = None) -> Compared:
+    """Return the rows that are left; `kept`: as in `shared`. Runs jobs; raises what these and `refine` raise."""
+    with borrowed_index() as local, ExitStack() as here:
+        shared_index = SharedIndex(spark, local, FEW_ROWS, split.files)
+        index = (here if kept is None else kept).enter_context(closing(shared_index))
         rows = KeptRows([], partial(execute, files=split.files))
-        if isinstance(split, DiffSplit):
-            plan, _ = refine(split.plan, split.rules, index, InlineSelections(), None, rows)
-            plans: tuple[ChangePlan, ...] = (plan,)
-        else:
+        if isinstance(split, NetChangesSplit):
             plans, _ = refine_range(split.plans, split.rules, index, InlineSelections(), rows)
-    for plan in plans:
-        yield from file_slices(plan)
+            return Compared([part for plan in plans for part in file_slices(plan)])
+        plan, _ = refine(split.plan, split.rules, index, InlineSelections(), None, rows)
+        own = len(plan.tasks) - len(split.plan.tasks)  # tasks of preimages come first
+        preimages, others = (file_slices(replace(plan, tasks=tasks)) for tasks in (plan.tasks[:own], plan.tasks[own:]))
+        if kept is None or not own:
+            return Compared([*preimages, *others])
+        numbers = pa.array([task.index for task in split.plan.tasks], pa.int64())
+        tasks = pa.table({"task": pa.array(range(len(numbers)), pa.int64()), "number": numbers})
+        found = places(index.partners(), spark_frame(spark, tasks))
+        index.clear()
+        return Compared(others, preimages, found)
 
 
-def _pairs(split: DiffSplit | NetChangesSplit) -> bool:
-    return split.rules.compute_updates or any(plan.paired for plan in _plans(split))
+def at_postimages(preimages: DataFrame, places: DataFrame) -> DataFrame:
+    """Return preimages in the places of their postimages. The place is in the last two columns."""
+    names = [f"column_{index}" for index in range(len(preimages.columns) - 2)]
+    rows = preimages.toDF(*names, "its_task", "its_row").join(
+        places, sql.expr("its_task = task AND its_row = row"), "left"
+    )
+    found = [*names, *(f"coalesce({place}, {_UNPAIRED})" for place in ("to_task", "to_row"))]
+    pairs = zip(found, preimages.columns, strict=True)
+    return rows.select(*(sql.expr(source).alias(name) for source, name in pairs))
 
 
 def _plans(split: DiffSplit | NetChangesSplit) -> tuple[ChangePlan, ...]:

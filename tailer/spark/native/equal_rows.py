@@ -30,6 +30,7 @@ __all__ = [
     "paired_in_turn",
     "paired_many",
     "paired_singles",
+    "places",
     "tally",
     "uneven",
     "unpacked",
@@ -43,8 +44,8 @@ BOTH_SIDES: Final = "all_deleted > 0 AND all_inserted > 0"
 _SEVERAL: Final = "(all_deleted > 1 OR all_inserted > 1)"
 
 _TASK_BITS: Final = MAX_ROWS.bit_length() - 1
-_TASK: Final = f"shiftright(address, {_TASK_BITS})"
-_ROW: Final = f"(address & {MAX_ROWS - 1})"
+_TASK: Final = f"shiftright({{0}}, {_TASK_BITS})"  # of an address
+_ROW: Final = f"({{0}} & {MAX_ROWS - 1})"
 
 
 def uneven(sums: DataFrame) -> DataFrame:
@@ -146,18 +147,34 @@ def equal_partners(rows: DataFrame, partners: DataFrame) -> DataFrame:
     return both.where("one_high = other_high AND one_low = other_low").select("deleted", "inserted")
 
 
+def places(partners: DataFrame, numbers: DataFrame) -> DataFrame:
+    """Return the place of each deleted partner, `task` and `row`, and of its inserted one, `to_task` and `to_row`.
+
+    `numbers`: the `number` of each `task` in addresses, of which every executor gets all.
+    """
+    both = partners.selectExpr(
+        *(f"{_TASK.format(side)} AS of_{side}" for side in ("deleted", "inserted")),
+        f"{_ROW.format('deleted')} AS row",
+        f"{_ROW.format('inserted')} AS to_row",
+    )
+    for side, name in (("deleted", "task"), ("inserted", "to_task")):
+        own = numbers.selectExpr(f"task AS of_{side}", f"number AS {name}")
+        both = both.join(sql.broadcast(own), f"of_{side}")
+    return both.select("task", "row", "to_task", "to_row")
+
+
 def words(addresses: DataFrame) -> DataFrame:
     """Return addresses as bits: a row for each task and 64 rows of it."""
     parts = addresses.selectExpr(
-        f"{_TASK} AS task",
-        f"{_ROW} div {WORD_BITS} AS word",
-        f"shiftleft(1L, CAST({_ROW} % {WORD_BITS} AS INT)) AS bit",
+        f"{_TASK.format('address')} AS task",
+        f"{_ROW.format('address')} div {WORD_BITS} AS word",
+        f"shiftleft(1L, CAST({_ROW.format('address')} % {WORD_BITS} AS INT)) AS bit",
     )
     return parts.groupBy("task", "word").agg(sql.bit_or("bit").alias("bits"))
 
 
 def _with_task(rows: DataFrame) -> DataFrame:
-    return rows.withColumn("task", sql.expr(_TASK))
+    return rows.withColumn("task", sql.expr(_TASK.format("address")))
 
 
 def _groups(rows: DataFrame) -> DataFrame:

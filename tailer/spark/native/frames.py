@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial, reduce
 from time import perf_counter
@@ -19,7 +20,7 @@ from tailer.changelog.carryovers import concerns
 from tailer.events import SchemaChange
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
-from tailer.spark.native.comparing import shared
+from tailer.spark.native.comparing import at_postimages, shared
 from tailer.spark.native.executed import ChangeRows, executed
 from tailer.spark.native.fits import Fit, Misfit, fit, selects_nothing
 from tailer.spark.native.scans import VECTOR_BYTES, scans, vector_bytes
@@ -42,28 +43,31 @@ _CDC: Final = {TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS}
 Reasons = Counter[str]
 
 
-def frame(spark: SparkSession, table: str, view: TypedView, work: Work) -> DataFrame:
-    """Return the rows of `work`, in the columns of `view`; `table`: its name in the log. Reads footers, not rows."""
+def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: ExitStack | None = None) -> DataFrame:
+    """Return the rows of `work`, in the columns of `view`; `table`: its name in the log.
+
+    `kept`: what executors keep until nobody needs the rows any more; used if the view has positions. Reads footers, and
+    rows only of large versions that must be compared.
+    """
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
-        others, more = _settled(spark, work, threads, positions=view.positions)
+        others, more = _uncompared(work, threads)
         groups = _of_one_file([*work.files, *more])
         fits, misfits, reasons = _divided(_all_fitted(groups, work.opener, threads))
     _say(table, len(fits), reasons)
     parts = scans(spark, fits, view.spark_schema, positions=view.positions)
+    others, preimages = _shared(spark, others, view, kept if view.positions else None)
     others += file_splits(misfits, files=work.opener)
+    parts += preimages
     if others or not parts:
         parts.append(executed(spark, ChangeRows(view), others))
     # Sessions of Spark Connect have another class of DataFrame.
     return reduce(lambda some, more: some.union(more), parts)
 
 
-def _settled(
-    spark: SparkSession, work: Work, threads: Executor, *, positions: bool
-) -> tuple[list[Split], list[FileSlice]]:
+def _uncompared(work: Work, threads: Executor) -> tuple[list[Split], list[FileSlice]]:
     """Return the work apart from files, and more files: those of versions that need no comparison after all.
 
-    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row. All executors
-    compare large versions, here and now.
+    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row.
     """
     others: list[Split] = []
     more: list[FileSlice] = []
@@ -76,9 +80,30 @@ def _settled(
                 more += file_slices(left)
                 continue
         if not isinstance(each, SchemaChange):  # the columns show it
-            # Few rows are left as a rule: `execute` finds them by their pages.
-            others += shared(spark, each, positions=positions)
+            others.append(each)
     return others, more
+
+
+def _shared(
+    spark: SparkSession, splits: Sequence[Split], view: TypedView, kept: ExitStack | None
+) -> tuple[list[Split], list[DataFrame]]:
+    """Have all executors compare large versions, here and now. Return splits, and preimages that are apart from them.
+
+    `kept`: see `shared`.
+    """
+    found: list[Split] = []
+    preimages: list[DataFrame] = []
+    for each in splits:
+        changed = shared(spark, each, kept)
+        if changed is None:
+            found.append(each)
+            continue
+        # Few rows are left as a rule: `execute` finds them by their pages.
+        found += file_splits(changed.slices, files=each.files)
+        if changed.places is not None:
+            rows = executed(spark, ChangeRows(view), file_splits(changed.preimages, files=each.files))
+            preimages.append(at_postimages(rows, changed.places))
+    return found, preimages
 
 
 def _of_one_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:

@@ -4,8 +4,8 @@
 rows by bucket (`tailer.spark.native.fingerprint_views`), which they also keep on their disks. What did not cancel out
 is found among the rows in uneven buckets alone; other queries take all rows. Spark's exchange brings
 equal ones together (`tailer.spark.native.equal_rows`). The driver gets positions, as bits, and the addresses of pairs
-if it must put preimages beside their postimages. So `tailer.changelog.carryovers` decides here as it does in one
-process, by the same rules and in the same order.
+if this process must put preimages beside their postimages. So `tailer.changelog.carryovers` decides here as it does in
+one process, by the same rules and in the same order.
 
 A comparison first cancels out what did not change. If few rows are left then, what follows is left to an index of this
 process, which reads these rows alone: Spark takes longer to begin.
@@ -35,6 +35,7 @@ from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
 from tailer.spark.native.executed import executed
 from tailer.spark.native.fingerprint_views import FingerprintSums, NumberedSplit
+from tailer.spark.source.spark_types import spark_frame
 from tailer.spark.splits import FileSlice, file_splits
 
 __all__ = ["SharedIndex", "bitmaps"]
@@ -161,6 +162,10 @@ class SharedIndex:
         if self._partners is not None:
             self._local.add_partners(self._partners.select("deleted", "inserted").toArrow())
         yield from self._local.partner_ranks()
+
+    def partners(self) -> DataFrame:
+        """Return the addresses of partners, in the columns `deleted` and `inserted`. Executors keep them to `close`."""
+        return spark_frame(self._spark, self._local.partners()) if self._partners is None else self._partners
 
     def _are_few(self, tasks: Sequence[tuple[int, ChangeTask]]) -> bool:
         """Return whether earlier results show that the tasks have few rows left."""

@@ -12,6 +12,7 @@ number that it had before.
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -88,11 +89,12 @@ def follow(
 
     def on_batch(batch: DataFrame, number: int) -> None:
         view, work = streams.planned()
-        rows = frame(batch.sparkSession, name, view, work)
-        if isinstance(deliver, TakesPositions):
-            deliver.deliver(rows, chosen, view, work)
-        else:
-            deliver(rows, number)
+        with ExitStack() as kept:
+            rows = frame(batch.sparkSession, name, view, work, kept)
+            if isinstance(deliver, TakesPositions):
+                deliver.deliver(rows, chosen, view, work)
+            else:
+                deliver(rows, number)
 
     return streams.frame().writeStream.foreachBatch(on_batch)
 

@@ -33,7 +33,7 @@ from tailer.spark.native.comparing import shared
 from tailer.spark.release import SameRelease, stale_release
 from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import spark_column, spark_schema
-from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, read_split
+from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, file_splits, read_split
 
 __all__ = ["AppendSource", "RangeAppend"]
 
@@ -80,7 +80,7 @@ class RangeAppend:
 
     def _write(self) -> None:
         append = self._append
-        splits = [part for split in self._splits for part in shared(self._session, split)]
+        splits = [part for split in self._splits for part in self._compared(split)]
         work = _Work(append, tuple(_packed(splits)), self._mark)
         rows = self._session.read.format(FORMAT).option("work", _to_text(work)).load()
         writer = rows.write.format("delta").mode("append")
@@ -93,6 +93,11 @@ class RangeAppend:
             writer = writer.option(name, value)
         # Without a scheme a path would be one of Spark's default file system.
         writer.save(append.location if "://" in append.location else f"file:{append.location}")
+
+    def _compared(self, split: Split) -> Sequence[Split]:
+        """Return splits with the rows of `split`; nothing is left to compare if all executors can share that."""
+        found = shared(self._session, split)
+        return [split] if found is None else file_splits(found.slices, files=split.files)
 
     def _named(self, error: Exception) -> TailerError:
         text = str(error)
