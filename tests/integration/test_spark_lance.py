@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer
 import tailer.spark
+from tailer.spark.native import comparing
+from tailer.spark.native.comparing import Compared
 from tests.integration.test_spark_daemon import configuration, until
 from tests.support.daemon.commands import background
 
@@ -83,6 +85,38 @@ def test_a_batch_has_all_rows(spark: SparkSession, dataset: Path) -> None:
     envelope = spark.read.format("tailer").options(startingVersion="earliest", schema="envelope").load(str(dataset))
     kinds = envelope.where("_change_type RLIKE '^(insert|delete|update_.*)$'")
     assert kinds.count() == by_threads(dataset).total()
+
+
+@pytest.mark.parametrize("few_rows", [0, comparing.FEW_ROWS], ids=["all by Spark", "few rows here"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"computeUpdates": True, "key": ["id"]},
+        {"netChanges": True},
+        {"netChanges": True, "computeUpdates": True, "key": ["id"]},
+    ],
+    ids=["values", "key", "net", "net by key"],
+)
+def test_all_executors_compare(
+    spark: SparkSession, dataset: Path, few_rows: int, rules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[object] = []
+
+    def compared(*arguments: Any) -> Compared:
+        shared.append(arguments[1])
+        return made(*arguments)
+
+    made = comparing.compared
+    monkeypatch.setattr(comparing, "compared", compared)
+    monkeypatch.setattr(comparing, "FEW_ROWS", few_rows)
+    found = []
+    for shared_bytes in (2**60, 0):
+        monkeypatch.setattr(comparing, "SHARED_BYTES", shared_bytes)
+        found.append(by_spark(tailer.spark.changes(spark, dataset, columns=["id", "name", "v"], **rules)))
+    assert shared
+    assert found[0] == found[1]
+    assert found[0].total() > 100
 
 
 def streamed(spark: SparkSession, path: Path, folder: Path, **options: str) -> None:

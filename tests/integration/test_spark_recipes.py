@@ -118,6 +118,12 @@ def test_a_key_is_needed() -> None:
         merge_by_key("target", [])
 
 
+@pytest.mark.parametrize(("target", "key", "named"), [("a${env:HOME}", "k", "target"), ("a", "${spark.master}", "key")])
+def test_names_in_which_sql_would_put_settings(target: str, key: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{named}.*has \$\{{ in it"):
+        merge_by_key(target, [key])
+
+
 def test_records_for_kafka_identify_repeated_ones(source: Path, tmp_path: Path, spark: SparkSession) -> None:
     found: list[tuple[str, str]] = []
 

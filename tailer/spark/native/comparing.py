@@ -5,8 +5,8 @@
 from their own files, and have their own places there. Where rows are put in order afterwards, as for Kafka, a preimage
 needs the place of its postimage. It gets that by a join with the places of partners, which executors keep so long.
 
-One executor compares what it can compare faster, the versions of Lance datasets, and what a session of Spark Connect
-reads. It also does so if a shared comparison fails: if the rows themselves are broken, it raises the error.
+One executor compares what it can compare faster, and what a session of Spark Connect reads. It also does so if a shared
+comparison fails: if the rows themselves are broken, it raises the error.
 """
 
 import logging
@@ -76,7 +76,7 @@ def shared(spark: SparkSession, split: Split, kept: ExitStack | None = None) -> 
 
 def is_worth(spark: SparkSession, plans: Sequence[ChangePlan]) -> bool:
     """Return whether all executors can compare the rows of plans, and do it faster than one."""
-    if is_remote(spark) or any(task.fragment is not None for plan in plans for task in plan.tasks[:1]):
+    if is_remote(spark):
         return False
     saved = max(0.0, 1 - _TIMES / spark.sparkContext.defaultParallelism)
     return sum(plan.size_bytes for plan in plans) * saved >= SHARED_BYTES
