@@ -28,7 +28,7 @@ from sinks.kafka.small_batches import WaitingBatches, joined
 from sinks.kafka.stream import Stream
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
-from tailer.plan import Position
+from tailer.plan import END, Position
 from tailer.sink import Progress
 
 __all__ = ["KafkaTransaction"]
@@ -188,7 +188,8 @@ class KafkaTransaction:
         held = None if self._encoder is None else self._encoder.pending
         if held is None:
             return position
-        if (held.version, held.task) == (position.version, position.task):
+        inside = position.row < END
+        if inside and (held.version, held.task) == (position.version, position.task):
             return Position(position.version, position.task, held.row_index[0].as_py() - 1)
         self._flush()
         return position

@@ -24,7 +24,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.errors import ConfigError
 from tailer.plan import TASKS, ChangePlan, Position
 
-__all__ = ["check_reading", "renumbered"]
+__all__ = ["check_reading", "renumbered", "unusual"]
 
 _READINGS: Final = 2**28  # of each format
 
@@ -80,7 +80,8 @@ def _changes_columns(plan: ChangePlan) -> bool:
     return not all(schema.equals(plan.schema, check_metadata=True) for schema in schemas.values())
 
 
-def _reading(plan: ChangePlan, rules: PairingRules) -> int:
+def unusual(rules: PairingRules) -> dict[str, Any]:
+    """Return those of the rules that are not the usual ones, by name. Part of persisted formats."""
     values: dict[str, Any] = {
         "carryovers": rules.carryovers.value,
         "compute_updates": rules.compute_updates,
@@ -88,8 +89,11 @@ def _reading(plan: ChangePlan, rules: PairingRules) -> int:
         "skip_unchanged": rules.skip_unchanged,
         "null_keys": rules.null_keys,
     }
-    chosen = {name: value for name, value in values.items() if value != _USUAL[name]}
-    chosen |= {"paired": True} if plan.paired else {}
+    return {name: value for name, value in values.items() if value != _USUAL[name]}
+
+
+def _reading(plan: ChangePlan, rules: PairingRules) -> int:
+    chosen = unusual(rules) | ({"paired": True} if plan.paired else {})
     text = {"columns": plan.schema.names, "rules": chosen}
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS

@@ -9,7 +9,7 @@ of shards. It is the CRC-32 of a text that is built here from numbers as Arrow s
 in every width of its type, so a key column may be widened.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -24,7 +24,7 @@ from tailer.errors import ConfigError, did_you_mean
 from tailer.events import ChangeBatch
 from tailer.plan import TASKS, ChangePlan, Position
 
-__all__ = ["KeyShards", "TaskShards", "shard_numbers"]
+__all__ = ["KeyShards", "TaskShards", "check_shard_key", "shard_numbers"]
 
 _NAN: Final = pa.scalar(0x7FF8000000000000, pa.int64())
 _NO_VALUE: Final = pa.scalar(b"n", pa.binary())
@@ -74,21 +74,10 @@ class KeyShards:
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`. Raises `ConfigError` if a key column is missing or nested."""
-        self._check(plan)
+        for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
+            check_shard_key(self.key, schema, plan.table, plan.version)
         async with self._engine.run(plan, after) as batches, aclosing(self._some(batches)) as some:
             yield some
-
-    def _check(self, plan: ChangePlan) -> None:
-        for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
-            for name in self.key:
-                if name not in schema.names:
-                    known = f"The columns of {plan.table} are: {', '.join(schema.names)}."
-                    remedy = f"{known} {did_you_mean(name, schema.names)}".rstrip()
-                    raise ConfigError("key", f"no column {name!r} at version {plan.version}", remedy)
-                kind = schema.field(name).type
-                if pa.types.is_nested(kind):
-                    reason = f"rows cannot be assigned to shards by {name!r}, which has type {kind}"
-                    raise ConfigError("key", reason, 'Choose another key, or let one process write: write = "driver".')
 
     async def _some(self, batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
         async for batch in batches:
@@ -103,6 +92,19 @@ class KeyShards:
             return batch
         rows, row_index = batch.rows.filter(mine), batch.row_index.filter(mine)
         return ChangeBatch(batch.table_id, batch.version, batch.task, rows, row_index)
+
+
+def check_shard_key(key: Sequence[str], schema: pa.Schema, table: str, version: int) -> None:
+    """Raise `ConfigError` if rows with the columns `schema` cannot be assigned to shards by `key`."""
+    for name in key:
+        if name not in schema.names:
+            known = f"The columns of {table} are: {', '.join(schema.names)}."
+            remedy = f"{known} {did_you_mean(name, schema.names)}".rstrip()
+            raise ConfigError("key", f"no column {name!r} at version {version}", remedy)
+        kind = schema.field(name).type
+        if pa.types.is_nested(kind):
+            reason = f"rows cannot be assigned to shards by {name!r}, which has type {kind}"
+            raise ConfigError("key", reason, 'Choose another key, or let one process write: write = "driver".')
 
 
 def shard_numbers(key: list[pa.Array], shards: int) -> pa.Array:

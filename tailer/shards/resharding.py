@@ -1,17 +1,17 @@
-"""Resharding: the number of shards of a pipeline, and how it changes.
+"""Resharding: the division of a pipeline into shards, and how it changes.
 
 A pipeline is delivered by one stream, or by one stream for each of its shards: its layout. The sink stores the current
-layout as progress of a separate stream, whose version is the number of shards, 0 for an undivided pipeline:
-`Position.end(n)`. During a change it is `Position.opening(n)`, and nobody begins to write. A change has four steps:
+division (`tailer.shards.division`) as progress of a separate stream: its `end`. During a change that is its `opening`,
+and nobody begins to write. A change, of the number of shards or of what rows belong to them, has four steps:
 
-1. The old number is marked as being left.
+1. The old division is marked as being left.
 2. All streams of the old layout are taken over. Their earlier writers are refused from now on. A writer that takes one
-   over later checks the number before it writes (`LayoutSink`), finds the mark, and stops.
+   over later checks the division before it writes (`LayoutSink`), finds the mark, and stops.
 3. So the positions of the streams no longer change. They must be level, that is after the same version. If they are
-   not, the old number is restored, and a person has to decide.
-4. The streams of the new layout are set to that position, and then the new number is set.
+   not, the old division is restored, and a person has to decide.
+4. The streams of the new layout are set to that position, and then the new division is set.
 
-A crash on the way leaves a marked number. The next instance repeats all steps, for any number of shards.
+A crash on the way leaves a marked division. The next instance repeats all steps, for any division.
 
 If nothing was delivered yet, the streams are set to the start of the pipeline. So the start is decided once, for all
 shards and for every restart.
@@ -28,6 +28,7 @@ from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import METADATA_FIELDS
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of, check_new, find_progress, set_position
+from tailer.shards.division import UNDIVIDED, Division
 from tailer.sink import LAYOUT, FirstStart, Heartbeat, Progress, Sink, SinkTransaction, SinkWrapper, shard_name
 from tailer.start import Start
 from tailer.table_log import TableLog
@@ -38,7 +39,7 @@ NO_COLUMNS: Final = pa.schema(METADATA_FIELDS)
 
 
 def layout_id(pipeline: str) -> str:
-    """Return the app id under which a sink keeps the number of shards of `pipeline`."""
+    """Return the app id under which a sink keeps the division of `pipeline`."""
     return f"{pipeline}{LAYOUT}"
 
 
@@ -64,8 +65,8 @@ async def place_of(stream: str, table: TableLog, sink: Sink) -> Position:
 class Layout:
     """The layout of `pipeline` over `table`.
 
-    `sink`: claims the number, and notices if another instance does so. `make_sink`: makes a sink with the same options,
-    to take streams over; it is closed at once, so that others can take over from it. Both sinks must have
+    `sink`: claims the division, and notices if another instance does so. `make_sink`: makes a sink with the same
+    options, to take streams over; it is closed at once, so that others can take over from it. Both sinks must have
     `distributes`. Methods raise what table and sink raise. After a temporary error such as `SinkUnavailable` everything
     may be repeated.
     """
@@ -75,55 +76,59 @@ class Layout:
         self._table = table
         self._sink = sink
         self._make_sink = make_sink
-        self._number_id = layout_id(pipeline)
+        self._division_id = layout_id(pipeline)
 
     async def in_force(self) -> int:
         """Return the current number of shards, 0 if the pipeline is undivided.
 
-        Raises `SinkFenced` if another instance has claimed the number since this one did.
+        Raises `SinkFenced` if another instance has claimed the division since this one did.
         """
-        known = await self._sink.progress(self._number_id)
-        return 0 if known is None else known.position.version
+        known = await self._sink.progress(self._division_id)
+        return 0 if known is None else Division.stored(known.position).shards
 
-    async def settle(self, shards: int, start: Start | Position) -> None:
-        """Change the layout to `shards`. If nothing was delivered yet, set its streams to `start`.
+    async def settle(self, division: Division, start: Start | Position) -> None:
+        """Change the layout to `division`. If nothing was delivered yet, set its streams to `start`.
 
-        If the pipeline is divided, claim the number. Raises `ConfigError` if streams of the old layout are not level,
+        If the pipeline is divided, claim the division. Raises `ConfigError` if streams of the old layout are not level,
         `TableReplaced` if changes of another table, but not of this one, were delivered.
         """
-        known = await self._sink.progress(self._number_id)
-        if shards == 0 and (known is None or known.position == Position.end(0)):
+        known = await self._sink.progress(self._division_id)
+        had = UNDIVIDED if known is None else Division.stored(known.position)
+        if division == UNDIVIDED and (known is None or known.position == UNDIVIDED.end):
             return
-        had = 0 if known is None else known.position.version
-        if had == 0:
+        if had.shards == 0:
             await self._check_new()
-        await self._claim(self._sink, self._number_id)
-        if known is not None and known.position == Position.end(shards) and await self._has_begun(shards):
+        await self._claim(self._sink, self._division_id)
+        # Of a division without rules, nobody knows any better.
+        same = had in (division, Division(division.shards))
+        if known is not None and known.position == had.end and same and await self._has_begun(division.shards):
+            if had != division:
+                await self._set_division(division.end)
             return
-        await self._set_number(Position.opening(had))
+        await self._set_division(had.opening)
         async with self._other_sink() as sink:
-            await self._take_streams(sink, had)
+            await self._take_streams(sink, had.shards)
             try:
-                position = await self._level(sink, had, shards) or await self._opening(start)
+                position = await self._level(sink, had, division) or await self._opening(start)
             except TailerError:
-                await self._set_number(Position.end(had))
+                await self._set_division(had.end)
                 raise
-            await self._put(sink, shards, position)
+            await self._put(sink, division, position)
 
     async def force(self, shards: int, version: int) -> None:
         """Change the layout to `shards` with streams that count `version` as delivered. For operators only."""
-        known = await self._sink.progress(self._number_id)
+        known = await self._sink.progress(self._division_id)
         async with self._other_sink() as sink:
             if known is None and shards == 0:
                 await set_position(self._pipeline, self._table, sink, Position.end(version))
                 return
-            had = 0 if known is None else known.position.version
-            await self._set_number(Position.opening(had))
-            if had != shards:
+            had = UNDIVIDED if known is None else Division.stored(known.position)
+            await self._set_division(had.opening)
+            if had.shards != shards:
                 # Their writers are refused from here on.
-                for stream in stream_names(self._pipeline, had):
+                for stream in stream_names(self._pipeline, had.shards):
                     await set_position(stream, self._table, sink, Position.end(version))
-            await self._put(sink, shards, Position.end(version))
+            await self._put(sink, Division(shards), Position.end(version))
 
     async def places(self, shards: int) -> list[Position]:
         """Return the positions of the shards of the current layout. Raises as `place_of` does."""
@@ -152,10 +157,11 @@ class Layout:
         async with sink.begin(app_id, NO_COLUMNS):
             return found
 
-    async def _level(self, sink: Sink, had: int, shards: int) -> Position | None:
+    async def _level(self, sink: Sink, had: Division, wanted: Division) -> Position | None:
         """Return the end of the version that all streams of the layout `had` have reached. None: nothing delivered."""
-        if had:
-            places = [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, had)]
+        if had.shards:
+            streams = stream_names(self._pipeline, had.shards)
+            places = [await place_of(stream, self._table, sink) for stream in streams]
         else:
             found = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
             places = [] if found is None else [found.position]
@@ -163,7 +169,7 @@ class Layout:
             return None
         level = max(places)
         if min(places) < level or not level.closes_version:
-            raise _not_level(self._pipeline, had, shards, places)
+            raise _not_level(self._pipeline, had, wanted, places)
         return level
 
     async def _opening(self, start: Start | Position) -> Position:
@@ -175,14 +181,14 @@ class Layout:
             await self._table.seek(point.version)
         return Position.opening(point.version, point.snapshot)
 
-    async def _put(self, sink: Sink, shards: int, position: Position) -> None:
-        """Set the number to `shards`, after setting all streams to `position`."""
-        for stream in stream_names(self._pipeline, shards):
+    async def _put(self, sink: Sink, division: Division, position: Position) -> None:
+        """Set the division, after setting all its streams to `position`."""
+        for stream in stream_names(self._pipeline, division.shards):
             await set_position(stream, self._table, sink, position)
-        await self._set_number(Position.end(shards))
+        await self._set_division(division.end)
 
-    async def _set_number(self, position: Position) -> None:
-        await self._sink.reset(Progress(self._number_id, position))
+    async def _set_division(self, position: Position) -> None:
+        await self._sink.reset(Progress(self._division_id, position))
 
     @asynccontextmanager
     async def _other_sink(self) -> AsyncIterator[Sink]:
@@ -194,13 +200,16 @@ class Layout:
                 await sink.aclose()
 
 
-def _not_level(pipeline: str, had: int, shards: int, places: Sequence[Position]) -> ConfigError:
+def _not_level(pipeline: str, had: Division, wanted: Division, places: Sequence[Position]) -> ConfigError:
     first, last = min(places), max(places)
     where = f"a position inside version {last.version}"
     if first.version != last.version:
         where = f"versions {first.version} to {last.version}"
-    reason = f"it was delivered {_divided(had)}, up to {where}, and cannot be delivered {_divided(shards)} from there"
-    setting = f'write = "executors" and shards = {had}' if had else 'write = "driver"'
+    other = "by another key or by other rules" if had.shards == wanted.shards else str(wanted)
+    reason = f"it was delivered {had}, up to {where}, and cannot be delivered {other} from there"
+    setting = f'write = "executors" and shards = {had.shards}' if had.shards else 'write = "driver"'
+    if had.shards == wanted.shards:
+        setting = "the key, columns, carryovers, compute_updates and skip_unchanged that it had"
     whole = first.version if first.closes_version else first.version - 1
     remedy = (
         f"Run it with {setting} until it has caught up, stop it with SIGTERM, then change it. Or set all of it to one "
@@ -209,20 +218,16 @@ def _not_level(pipeline: str, had: int, shards: int, places: Sequence[Position])
     return ConfigError(f"{pipeline}.shards", reason, remedy)
 
 
-def _divided(shards: int) -> str:
-    return f"in {shards} shards" if shards else "undivided"
-
-
 class LayoutSink(SinkWrapper):
-    """`sink` for streams of `pipeline` while it has `shards` shards (0: undivided), and no longer.
+    """`sink` for streams of `pipeline` while it has the division, and no longer.
 
-    Entering a stream for the first time raises `SinkFenced` if the number is another one.
+    Entering a stream for the first time raises `SinkFenced` if the division is another one.
     """
 
-    def __init__(self, sink: Sink, pipeline: str, shards: int) -> None:
+    def __init__(self, sink: Sink, pipeline: str, division: Division) -> None:
         super().__init__(sink)
-        self._number_id = layout_id(pipeline)
-        self._shards = shards
+        self._division_id = layout_id(pipeline)
+        self._division = division
         self._checked: set[str] = set()
 
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
@@ -240,11 +245,13 @@ class LayoutSink(SinkWrapper):
             yield transaction
 
     async def check(self) -> None:
-        """Raise `SinkFenced` unless the current number of shards is the expected one."""
-        known = await self._sink.progress(self._number_id)
-        at = Position.end(0) if known is None else known.position
-        if at != Position.end(self._shards):
-            reason = f"the pipeline is delivered {_divided(at.version)}"
+        """Raise `SinkFenced` unless the current division is the expected one."""
+        known = await self._sink.progress(self._division_id)
+        at = UNDIVIDED.end if known is None else known.position
+        if at != self._division.end:
+            found = Division.stored(at)
+            other = "by another key or by other rules" if found.shards == self._division.shards else str(found)
+            reason = f"the pipeline is delivered {other}"
             raise SinkFenced(self.name, reason if at.closes_version else "the number of its shards is being changed")
 
 
@@ -255,7 +262,7 @@ class UndividedSink(LayoutSink):
     """
 
     def __init__(self, sink: Sink, pipeline: str, layout: Layout, start: Start) -> None:
-        super().__init__(sink, pipeline, 0)
+        super().__init__(sink, pipeline, UNDIVIDED)
         self._layout = layout
         self._start = start
         self._settled = False
@@ -264,7 +271,7 @@ class UndividedSink(LayoutSink):
         """See `Sink.progress`. Also raises as `Layout.settle` does."""
         if not self._settled:
             try:
-                await self._layout.settle(0, self._start)
+                await self._layout.settle(UNDIVIDED, self._start)
             except SinkUnavailable:
                 # The stream itself may be what makes progress unreadable, and the sink mends that when asked for it.
                 await super().progress(app_id)

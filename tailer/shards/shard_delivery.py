@@ -34,6 +34,7 @@ from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position
+from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, layout_id
 from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
 from tailer.sink import Sink
@@ -106,12 +107,12 @@ class ShardDelivery:
 
     @asynccontextmanager
     async def session(self, table_id: str) -> AsyncIterator["ShardSession"]:
-        """See `Delivery.session`. Puts the number of shards in force, with every shard at some position."""
+        """See `Delivery.session`. Puts the division in force, with every shard at some position."""
         settings = self.settings
         sink = make_sink(settings)
         try:
             layout = Layout(settings.name, self.table, sink, lambda: make_sink(settings))
-            await layout.settle(settings.shards, settings.start)
+            await layout.settle(Division.of(settings, sink), settings.start)
             yield ShardSession(self, sink, layout, await layout.places(settings.shards))
         finally:
             with anyio.CancelScope(shield=True):

@@ -31,6 +31,7 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.plan import ChangePlan, Position
 from tailer.progress.lookup import find_progress
 from tailer.shards.assignment import KeyShards, TaskShards
+from tailer.shards.division import Division
 from tailer.shards.resharding import LayoutSink, place_of
 from tailer.sink import Sink, shard_name
 from tailer.start import Start, StartKind
@@ -132,7 +133,7 @@ async def _attempt(work: ShardWork, report: ShardReport) -> None:
         pipeline = row_pipeline(
             work.name,
             table,
-            LayoutSink(sink, settings.name, settings.shards),
+            LayoutSink(sink, settings.name, Division.of(settings, sink)),
             _engine(work, sink, report),
             TimerWake(),
             settings.start,
@@ -160,7 +161,7 @@ async def is_finished(settings: PipelineSettings, name: str, end: Position, pati
         while anyio.current_time() < deadline:
             try:
                 found = await find_progress(name, table, await table.table_id(), sink)
-                await LayoutSink(sink, settings.name, settings.shards).check()
+                await LayoutSink(sink, settings.name, Division.of(settings, sink)).check()
             except TailerError as error:
                 if error.retry not in (Retry.ASK, Retry.TIMED):
                     raise

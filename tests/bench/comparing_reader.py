@@ -1,12 +1,14 @@
 """A process that reads the rewritten version of a table once, with updates by key: arguments SCRATCH, MASTER, TABLE.
 
-MASTER is Spark's, or `LocalEngine`. Prints the time, the processor time by kind of process, the peak memory of each
-kind of process, what Spark shuffled, and a digest of the rows, as JSON. It is a separate process so that memory and
-Java's compiler begin anew.
+MASTER is Spark's, such as `local[2]`, or `LocalEngine`. All processes of Spark are held on as many cores as it says:
+else Java's own threads would have the others. Prints the time, the processor time by kind of process, the peak memory
+of each kind of process, what Spark shuffled, and a digest of the rows, as JSON. It is a separate process so that memory
+and Java's compiler begin anew.
 """
 
 import hashlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -43,6 +45,8 @@ def _local(table: str) -> dict[str, object]:
 
 
 def _shared(scratch: Path, master: str, table: str) -> dict[str, object]:
+    cores = int(master.removeprefix("local[").removesuffix("]"))
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     quiet = scratch / "log4j2.properties"
     quiet.write_text("rootLogger.level = off\n")
     events = scratch / "events"

@@ -18,6 +18,7 @@ from tailer.errors import ConfigError, SinkFenced, TableReplaced
 from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of
+from tailer.shards.division import Division
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardWork
@@ -150,6 +151,36 @@ def test_a_process_killed_during_resharding(kafka: KafkaCluster, history: Histor
     assert place.figures_without_ends() == (0, 0, 0, 0)
 
 
+def test_rows_stay_in_their_shards(kafka: KafkaCluster, history: History) -> None:
+    """By another key, rows would move from a shard that is behind to one that is ahead, or back."""
+    place = ShardedDelivery(kafka, history)
+    history.publish(20)
+    place.settle(2)
+    assert place.attempt(1, 2, 12).error is None
+    key, places = place.options["key"], place.places(2)
+    place.options["key"] = ["n"]
+    with pytest.raises(ConfigError, match="by another key or by other rules") as refused:
+        place.deliver(2)
+    assert "the key, columns, carryovers" in refused.value.hint
+    assert place.places(2) == places
+    place.options["key"] = key
+    place.deliver(2)
+    assert place.figures_without_ends() == (0, 0, 0, 0)
+
+
+def test_a_division_that_does_not_say_by_what(kafka: KafkaCluster, history: History) -> None:
+    """As former releases stored it: the number of shards alone."""
+    place = ShardedDelivery(kafka, history)
+    history.publish(9)
+    place.deliver(2)
+    place.with_sink(lambda sink: sink.reset(Progress(layout_id(place.lane.name), Position.end(2))))
+    history.publish(9)
+    refused = place.attempt(0, 2, 15).error
+    assert isinstance(refused, SinkFenced)
+    place.deliver(2)
+    assert place.figures_without_ends() == (0, 0, 0, 0)
+
+
 def test_an_executor_of_an_old_layout_is_fenced(kafka: KafkaCluster, history: History) -> None:
     """An executor that still runs while the pipeline is delivered with another number of shards."""
     place = ShardedDelivery(kafka, history)
@@ -158,7 +189,7 @@ def test_an_executor_of_an_old_layout_is_fenced(kafka: KafkaCluster, history: Hi
     app_id = app_id_of(shard_name(place.lane.name, 0, 2), TABLE_ID)
 
     async def outlive(sink: Sink) -> None:
-        left = LayoutSink(sink, place.lane.name, 2)
+        left = LayoutSink(sink, place.lane.name, Division.of(place.settings(2), sink))
         assert await left.progress(app_id) is not None
         async with left.begin(app_id, NO_COLUMNS):
             pass

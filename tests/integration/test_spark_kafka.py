@@ -5,12 +5,15 @@ a query may lose its checkpoint, and the daemon's pipeline with the same shards 
 """
 
 import json
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 import tailer.spark
 from tailer.errors import ConfigError
 from tailer.plan import Position
+from tailer.progress.lookup import app_id_of
+from tailer.sink import Progress, shard_name
 from tailer.spark.native import comparing
 from tailer.spark.source.admission import Span, Work
 from tailer.spark.write import kafka_shards
@@ -25,7 +30,18 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.lanes import FORMS, Form
 from tests.support.kafka.sharded_delivery import ShardedDelivery
-from tests.support.tables.log_files import commit_info, metadata, schema_string, write_commit
+from tests.support.servers.ports import free_ports
+from tests.support.tables.log_files import (
+    add,
+    cdc,
+    commit_info,
+    metadata,
+    parquet,
+    protocol,
+    remove,
+    schema_string,
+    write_commit,
+)
 
 SHARDS = 3
 
@@ -36,13 +52,14 @@ class Delivery:
     def __init__(self, spark: SparkSession, kafka: KafkaCluster, history: History, form: Form, folder: Path) -> None:
         self.daemon = ShardedDelivery(kafka, history, form)
         self.history = history
+        self.sink: dict[str, Any] = {}
         self._spark = spark
         self._folder = folder
         self.checkpoints = 0
 
     def run(self, shards: int = SHARDS, **options: Any) -> None:
         """Run the query up to what is there."""
-        into = tailer.spark.into_kafka(self.daemon.lane.name, self.daemon.options, shards=shards)
+        into = tailer.spark.into_kafka(self.daemon.lane.name, {**self.daemon.options, **self.sink}, shards=shards)
         given = {"start": 0, "maxFilesPerTrigger": 9, **options}
         query = tailer.spark.follow(self._spark, self.history.path, into, **given).trigger(availableNow=True)
         checkpoint = self._folder / f"checkpoint-{self.checkpoints}"
@@ -67,8 +84,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, behind: Callable[[Span], object]) -
     """Make the driver fail behind micro-batches that are delivered: those for which `behind` is true."""
     made = kafka_shards.KafkaShards.deliver
 
-    def deliver(into: Any, rows: DataFrame, chosen: Any, view: Any, work: Work) -> None:
-        made(into, rows, chosen, view, work)
+    def deliver(into: Any, rows: DataFrame, chosen: Any, view: Any, work: Work, *more: Any) -> None:
+        made(into, rows, chosen, view, work, *more)
         assert work.span is not None
         if behind(work.span):
             raise RuntimeError("the driver fails")
@@ -141,6 +158,101 @@ def test_a_checkpoint_that_is_ahead_of_kafka(delivery: Delivery, kafka: KafkaClu
     assert delivery.daemon.read("rows") == []
 
 
+def test_one_shard_that_is_behind(delivery: Delivery) -> None:
+    """As after a reset: nothing is written by the others either."""
+    delivery.history.publish(10)
+    delivery.run()
+    name = shard_name(delivery.daemon.lane.name, 1, SHARDS)
+    back = Progress(app_id_of(name, TABLE_ID), Position.end(3))
+    delivery.daemon.with_sink(lambda sink: sink.reset(back))
+    places = delivery.daemon.places(SHARDS)
+    delivery.history.publish(10)
+    with pytest.raises(StreamingQueryException, match="start = 4"):
+        delivery.run()
+    assert delivery.daemon.places(SHARDS) == places
+    delivery.checkpoints += 1
+    delivery.run(start=4)
+    assert delivery.daemon.places(SHARDS) == [Position.end(delivery.daemon.last)] * SHARDS
+
+
+@pytest.mark.parametrize(
+    ("form", "sink", "rows"),
+    [("keyed", {"key": ["n"]}, {}), ("flat", {}, {"carryovers": "keep"}), ("flat", {}, {"columns": ["id", "n"]})],
+)
+def test_rows_stay_in_their_shards(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, form: Form, sink: dict[str, Any], rows: dict[str, Any]
+) -> None:
+    """By another key or other rules they would move, from a shard that is behind to one that is ahead, or back."""
+    delivery = Delivery(spark, kafka, History(tmp_path / "table", seed=5, length=30), form, tmp_path)
+    delivery.history.publish(20)
+    delivery.daemon.settle(SHARDS)
+    assert delivery.daemon.attempt(1, SHARDS, 12).error is None
+    places = delivery.daemon.places(SHARDS)
+    delivery.sink = sink
+    with pytest.raises(StreamingQueryException, match="by another key or by other rules"):
+        delivery.run(**rows)
+    assert delivery.daemon.places(SHARDS) == places
+    delivery.sink = {}
+    delivery.run()
+    delivery.check()
+
+
+def test_other_rules_where_all_shards_are_level(delivery: Delivery) -> None:
+    delivery.history.publish(10)
+    delivery.run()
+    delivery.history.publish(29)
+    delivery.run(carryovers="keep")
+    delivery.run()
+    assert delivery.daemon.places(SHARDS) == [Position.end(delivery.daemon.last)] * SHARDS
+
+
+@pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": 5, "maxFilesPerTrigger": 100}, {"maxFilesPerTrigger": 1}])
+def test_images_of_an_update_stay_together(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, limit: dict[str, int]
+) -> None:
+    """Without a key, those that come together in a change file are one event. A limit of rows does not cut there."""
+    path = tmp_path / "table"
+    write_images(path)
+    found = []
+    for by_query in (True, False):
+        daemon = ShardedDelivery(kafka, path, "flat", envelope="debezium")
+        if by_query:
+            into = tailer.spark.into_kafka(daemon.lane.name, daemon.options, shards=SHARDS)
+            query = tailer.spark.follow(spark, path, into, start=0, **limit).trigger(availableNow=True)
+            query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        else:
+            daemon.deliver(SHARDS)
+        assert daemon.places(SHARDS) == [Position.end(daemon.last)] * SHARDS
+        events = [json.loads(record.value or b"") for record in daemon.read("rows")]
+        found.append(Counter((each["op"], str(each["before"]), str(each["after"])) for each in events))
+    assert found[0] == found[1]
+    assert all(found[0]["u", str({"id": key, "n": 0}), str({"id": key, "n": 1})] for key in range(5))
+
+
+def write_images(path: Path) -> None:
+    """Write a table whose change files have images of updates: beside each other, and alone at an end of a file."""
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_commit(path, 0, protocol(), metadata(schema_string(id="long", n="long"), **feed))
+
+    def written(name: str, ids: Sequence[int], ns: Sequence[int], kinds: Sequence[str] = ()) -> int:
+        columns = {"id": pa.array(ids, pa.int64()), "n": pa.array(ns, pa.int64())}
+        rows = pa.table({**columns, **({"_change_type": pa.array(kinds)} if kinds else {})})
+        return parquet(path / name, rows).stat().st_size
+
+    size = written("a.parquet", range(10), [0] * 10)
+    write_commit(path, 1, add("a.parquet", size=size))
+    both = ["update_preimage", "update_postimage"]
+    images = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], [0, 1] * 5, both * 5
+    changes = cdc("_change_data/b.parquet", size=written("_change_data/b.parquet", *images))
+    new = add("b.parquet", size=written("b.parquet", range(10), [1] * 5 + [0] * 5))
+    write_commit(path, 2, remove("a.parquet", size=size), new, changes)
+    parts = [([5, 6], [0, 0], ["delete", both[0]]), ([6, 7, 7], [9, 0, 9], [both[1], *both])]
+    names = [f"_change_data/{at}.parquet" for at in range(2)]
+    files = [cdc(name, size=written(name, *part)) for name, part in zip(names, parts, strict=True)]
+    left = add("c.parquet", size=written("c.parquet", [0], [0]))
+    write_commit(path, 3, remove("b.parquet", size=1), left, *files)
+
+
 def test_another_number_of_shards(delivery: Delivery) -> None:
     """As in the daemon, it may change while all shards are level."""
     delivery.history.publish(20)
@@ -157,6 +269,38 @@ def test_from_a_snapshot_on(delivery: Delivery) -> None:
     delivery.run(start="snapshot")
     delivery.history.publish(19)
     delivery.run(start="snapshot")
+    check_copy(delivery)
+
+
+@pytest.mark.parametrize("by_daemon", [True, False])
+def test_a_snapshot_that_was_begun_is_continued(
+    delivery: Delivery, monkeypatch: pytest.MonkeyPatch, by_daemon: bool
+) -> None:
+    """With the same checkpoint, or by the daemon. A query from another start would leave the rest of it out."""
+    delivery.history.publish(20)
+    with monkeypatch.context() as patched:
+        failing(patched, lambda span: span.through.in_snapshot)
+        with pytest.raises(StreamingQueryException, match="the driver fails"):
+            delivery.run(start="snapshot", maxFilesPerTrigger=2)
+    places = delivery.daemon.places(SHARDS)
+    assert all(place.in_snapshot for place in places)
+    delivery.history.publish(19)
+    delivery.checkpoints += 1
+    for start in (0, "snapshot"):
+        with pytest.raises(StreamingQueryException, match=r"does not read that snapshot|continues after"):
+            delivery.run(start=start)
+        delivery.checkpoints += 1
+    assert delivery.daemon.places(SHARDS) == places
+    delivery.checkpoints = 0
+    if by_daemon:
+        delivery.daemon.deliver(SHARDS, start="snapshot")
+    else:
+        delivery.run(start="snapshot")
+    check_copy(delivery)
+
+
+def check_copy(delivery: Delivery) -> None:
+    """Fold all records by their key, and compare with the table."""
     state: dict[int, Any] = {}
     for record in delivery.daemon.read("rows"):
         value = json.loads(record.value or b"null")
@@ -184,6 +328,39 @@ def test_a_column_with_a_name_of_ours(spark: SparkSession, kafka: KafkaCluster, 
         Delivery(spark, kafka, history, "flat", tmp_path).run()
 
 
+@pytest.mark.parametrize(
+    ("key", "columns", "said"),
+    [("ID", None, "no column 'ID'"), ("id", ["n"], "no column 'id'"), ("s", None, "which has type struct")],
+)
+def test_a_key_that_assigns_no_row(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, key: str, columns: list[str] | None, said: str
+) -> None:
+    inner = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
+    schema = schema_string(id="long", n="long", s=inner)
+    write_commit(tmp_path / "table", 0, protocol(), metadata(schema))
+    daemon = ShardedDelivery(kafka, tmp_path / "table", "keyed")
+    into = tailer.spark.into_kafka(daemon.lane.name, {**daemon.options, "key": [key]}, shards=SHARDS)
+    given: dict[str, Any] = {} if columns is None else {"columns": columns}
+    query = tailer.spark.follow(spark, tmp_path / "table", into, start=0, **given).trigger(availableNow=True)
+    running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=said):
+        running.awaitTermination()
+
+
+@pytest.mark.smoke
+def test_a_query_can_be_stopped_while_kafka_is_away(spark: SparkSession, tmp_path: Path) -> None:
+    history = History(tmp_path / "table", seed=1, length=2)
+    sink = {"bootstrap_servers": f"127.0.0.1:{free_ports(1)[0]}", "topic": "t"}
+    query = tailer.spark.follow(spark, history.path, tailer.spark.into_kafka("orders", sink), start=0)
+    running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    time.sleep(10)
+    assert running.isActive
+    began = time.monotonic()
+    running.stop()
+    assert time.monotonic() - began < 60
+    assert not running.isActive
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("sink", "rows", "said"),
@@ -192,7 +369,7 @@ def test_a_column_with_a_name_of_ours(spark: SparkSession, kafka: KafkaCluster, 
         ({"key": ["id"]}, {"netChanges": True, "key": ["id"]}, "netChanges"),
         ({"key": ["id"]}, {"computeUpdates": True, "key": ["n"]}, "differs from the key of the sink: id"),
         ({"topik": "t"}, {}, "topik"),
-        ({"shards": 0}, {}, "must be 1 or more"),
+        ({"shards": 0}, {}, "must be from 1 to 1024"),
     ],
 )
 def test_what_does_not_go_together(

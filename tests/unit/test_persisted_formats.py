@@ -8,6 +8,7 @@ import base64
 import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,12 +48,13 @@ from tailer.plan import (
 from tailer.progress.lookup import app_id_of
 from tailer.progress.state_table import StateTable
 from tailer.shards.assignment import shard_numbers
+from tailer.shards.division import Division
 from tailer.shards.resharding import layout_id, stream_names
-from tailer.sink import Progress, is_layout, pipeline_of, shard_name, shard_of, table_of
+from tailer.sink import Demands, Progress, is_layout, pipeline_of, shard_name, shard_of, table_of
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
-from tailer.start import Start
+from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.table_log import first_net_task, net_start
 
@@ -214,6 +216,32 @@ def test_layout_records() -> None:
         found = decode("sink", "progress", {b"orders/shards/layout": value})
         assert found == {"orders/shards/layout": Entry(position, "me", "orders", 6)}
     assert encode(Entry(Position.end(4), "me", "orders", 6)) == in_force
+
+
+def test_divisions() -> None:
+    """The number of shards, and by what rows belong to them, as one number."""
+    keep = PairingRules(Carryovers.KEEP)
+    found = {
+        Division(4): 4,
+        divided(4, ("id", "é")): 17139423838212,
+        divided(4): 3432858517508,
+        divided(4, (), keep, ("b", "a")): 14891559419908,
+        divided(1024, (), keep): 14041441567744,
+    }
+    assert [division.end for division in found] == [Position.end(version) for version in found.values()]
+    for division, version in found.items():
+        assert Division.stored(Position.end(version)) == Division.stored(Position.opening(version)) == division
+
+
+def divided(
+    shards: int, key: tuple[str, ...] = (), rules: PairingRules | None = None, columns: tuple[str, ...] = ()
+) -> Division:
+    """Return the division of a pipeline."""
+    rules = rules or PairingRules()
+    sink: Any = SimpleNamespace(demands=Demands(key=key))
+    start, policy = Start(StartKind.EARLIEST), Policy(columns=columns)
+    settings = PipelineSettings("p", "t", start, policy, rules, 1.0, "kafka", {}, shards=shards)
+    return Division.of(settings, sink)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
-from tailer.plan import END, ChangePlan, ChangeTask, Position, output_schema
+from tailer.plan import END, ChangePlan, ChangeTask, Position, TaskKind, output_schema
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import row_groups
 from tailer.schema.changes import describe_changes
@@ -84,18 +84,27 @@ class Work:
 class Admission:
     """Admission of the changes of `table`, seen through `view` and paired by `rules`.
 
-    `net`: deliver the net changes of each batch. `files`: opens the table's files, here and where splits are read.
-    Methods raise what reading the log raises. Call one at a time.
+    `net`: deliver the net changes of each batch. `whole_images`: do not cut change files, in which the two images
+    of an update may be apart. `files`: opens the table's files, here and where splits are read. Methods raise what
+    reading the log raises. Call one at a time.
     """
 
     def __init__(
-        self, table: TableLog, view: View, rules: PairingRules, *, net: bool = False, files: DataFiles = LOCAL
+        self,
+        table: TableLog,
+        view: View,
+        rules: PairingRules,
+        *,
+        net: bool = False,
+        whole_images: bool = False,
+        files: DataFiles = LOCAL,
     ) -> None:
         self._cache = PlanCache(table, view)
         self._table = table
         self._view = view
         self._rules = rules
         self._net = net
+        self._whole_images = whole_images
         self._files = files
 
     async def start(self, point: StartPoint) -> Place:
@@ -235,6 +244,12 @@ class Admission:
     async def _cut(self, part: FileSlice, remaining: "_RemainingBudget") -> tuple[int, int, int]:
         """Return the last row of a task within the budget (END: all of the task), and the rows and bytes up to it."""
         size, begin, include = max(part.task.size_bytes, 1), part.after_row + 1, part.task.include
+        if self._whole_images and part.task.kind is TaskKind.CDC_OTHERS:
+            return (
+                END,
+                0 if remaining.left_rows is None else sum(await in_thread(row_groups, part.task, self._files)),
+                size,
+            )
         if remaining.left_bytes is None or (begin == 0 and size <= remaining.left_bytes):
             if remaining.left_rows is None:
                 return END, 0, size

@@ -53,7 +53,7 @@ from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition", "reading"]
+__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition", "reading", "with_next_step"]
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class TailerSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        with _with_next_step():
+        with with_next_step():
             self._chosen = read_options(options)
         self._loaded: Loaded | None = None
 
@@ -111,7 +111,7 @@ class TailerSource(DataSource):
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Make the reader of a batch. Raises `ConfigError` if it has no start."""
-        with _with_next_step():
+        with with_next_step():
             self._chosen.check_batch()
             view = self._checked(schema, follows=False)
         return BatchReader(self._chosen, view, self._found().latest)
@@ -123,7 +123,7 @@ class TailerSource(DataSource):
 
     def followed(self) -> tuple[SourceOptions, SparkView]:
         """Return what a reader of a stream needs."""
-        with _with_next_step():
+        with with_next_step():
             self._chosen.check_stream()
         return self._chosen, self._view(follows=True)
 
@@ -140,7 +140,7 @@ class TailerSource(DataSource):
         return view
 
     def _view(self, *, follows: bool) -> SparkView:
-        with _with_next_step():
+        with with_next_step():
             found, chosen = self._found(), self._chosen
             if chosen.envelope:
                 columns, since = found.columns, found.end
@@ -177,7 +177,7 @@ class BatchReader(DataSourceReader):
 
     def work(self) -> Work:
         """Return what the batch contains."""
-        with _with_next_step():
+        with with_next_step():
             return anyio.run(self._work)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -260,11 +260,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planning = None
 
     def _place(self, offset: Offset) -> StreamPlace:
-        with _with_next_step():
+        with with_next_step():
             return place_of(offset, self._chosen.app_id)
 
     def _plan(self, ask: Callable[["_Planning"], T]) -> T:
-        with _with_next_step():
+        with with_next_step():
             if self._planning is None:
                 self._planning = _Planning(self._chosen, self._view)
             return ask(self._planning)
@@ -284,7 +284,9 @@ class _Planning:
         self._chosen = chosen
         self._table = chosen.open_table()
         files = chosen.open_files()
-        self._admission = Admission(self._table, view, chosen.rules, net=chosen.net_changes, files=files)
+        self._admission = Admission(
+            self._table, view, chosen.rules, net=chosen.net_changes, whole_images=chosen.positions, files=files
+        )
         self._stack = ExitStack()
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())
         self._first: Place | None = None
@@ -380,12 +382,12 @@ def read_partition(view: RowsView, partition: InputPartition) -> Iterator[pa.Rec
 @contextmanager
 def reading() -> Iterator[None]:
     """Read a split on an executor, inside the block."""
-    with our_task(), _with_next_step():
+    with our_task(), with_next_step():
         yield
 
 
 @contextmanager
-def _with_next_step() -> Iterator[None]:
+def with_next_step() -> Iterator[None]:
     """Add the next step to the text of an error, because Spark shows nothing but the traceback."""
     try:
         yield

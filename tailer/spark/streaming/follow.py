@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from tailer.errors import ConfigError
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
 from tailer.spark.source.admission import Work
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source.data_source import TailerSource, with_next_step
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.spark.source.views import TypedView
 from tailer.spark.streaming.driver_stream import DriverStreams, is_possible
@@ -40,8 +41,10 @@ class TakesPositions(Protocol):
         """Return the options of the rows that it needs. Raises `ConfigError` for those that do not go with it."""
         ...
 
-    def deliver(self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work) -> None:
-        """Deliver a micro-batch."""
+    def deliver(
+        self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work, is_stopped: Callable[[], bool]
+    ) -> None:
+        """Deliver a micro-batch. `is_stopped`: whether the query was told to end."""
         ...
 
 
@@ -89,14 +92,21 @@ def follow(
 
     def on_batch(batch: DataFrame, number: int) -> None:
         view, work = streams.planned()
-        with ExitStack() as kept:
+        with with_next_step(), ExitStack() as kept:
             rows = frame(batch.sparkSession, name, view, work, kept)
             if isinstance(deliver, TakesPositions):
-                deliver.deliver(rows, chosen, view, work)
+                deliver.deliver(rows, chosen, view, work, partial(_is_stopped, spark))
             else:
                 deliver(rows, number)
 
     return streams.frame().writeStream.foreachBatch(on_batch)
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Return whether the query that this thread runs was stopped. Spark does not interrupt Python."""
+    number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query = None if number is None else spark.streams.get(number)
+    return number is not None and (query is None or not query.isActive)
 
 
 def _of_plans(

@@ -6,16 +6,17 @@ each shard then writes them in the order of their positions (`tailer.spark.write
 
 Shards, positions, keys and messages are those of the daemon's pipelines with `write = "executors"`
 (`tailer.shards`): with the same name, sink and number of shards, either can continue where the other stopped. The
-progress is in Kafka alone. The checkpoint of the query only says what to read: with a new one, rows are read again, and
-left out.
+progress is in Kafka alone. The checkpoint of the query only says what to read: with a new one, and a start up to that
+progress, rows are read again, and left out. A snapshot that was begun is only continued: another one has other rows.
 
-After a micro-batch all shards are at its end, which may be inside a large version. So a sink whose transactions must
-end where versions do is refused.
+After a micro-batch all shards are at its end, which may be inside a large version, but not between the two images of an
+update. So a sink whose transactions must end where versions do is refused.
 """
 
 import logging
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,25 +27,26 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
+from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, Writers
 from tailer.errors import ConfigError, Retry, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeType, has_variant, type_text
 from tailer.pipeline.policy import Policy
 from tailer.plan import TASKS, Position
 from tailer.schema.exact_types import exact_type
-from tailer.shards.assignment import shard_numbers
-from tailer.shards.resharding import Layout
+from tailer.shards.assignment import check_shard_key, shard_numbers
+from tailer.shards.division import Division
+from tailer.shards.resharding import Layout, stream_names
 from tailer.shards.worker import make_sink
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Work
 from tailer.spark.source.options import SourceOptions
 from tailer.spark.source.views import POSITIONS, TypedView
 from tailer.spark.write.arrow_map import map_in_arrow
-from tailer.spark.write.shard_rows import SHARD, ShardRows, report_of
+from tailer.spark.write.shard_rows import SHARD, ShardRows, check_place, report_of
 from tailer.start import Start, StartKind
 
 __all__ = ["KafkaShards"]
@@ -52,6 +54,7 @@ __all__ = ["KafkaShards"]
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0  # of no use here: there is no loop
+_LOOK_S: Final = 0.5  # until a query that was stopped is noticed
 _REPORT: Final = StructType([StructField("shard", IntegerType()), StructField("error", BinaryType())])
 _TASK, _ROW = POSITIONS.names
 
@@ -66,8 +69,9 @@ class KafkaShards:
 
     def __post_init__(self) -> None:
         """Check the options. Raises `ConfigError`."""
-        if self.shards < 1:
-            raise ConfigError("shards", f"is {self.shards}, but must be 1 or more", "Leave it out for 4.")
+        if not 1 <= self.shards <= MOST_SHARDS:
+            reason = f"is {self.shards}, but must be from 1 to {MOST_SHARDS}"
+            raise ConfigError("shards", reason, f"Leave it out for {DEFAULT_SHARDS}.")
         sink = make_sink(self._settings(SourceOptions("")))
         if not sink.splits_versions:
             reason = "asks for whole versions, but a micro-batch may end inside a large one"
@@ -94,14 +98,17 @@ class KafkaShards:
             rules = PairingRules(rules.carryovers, compute_updates=True, key=key, null_keys=True)
         return replace(chosen, rules=rules, positions=True)
 
-    def deliver(self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work) -> None:
-        """Deliver a micro-batch; blocks until all shards are at its end. Temporary errors are retried for ten minutes.
+    def deliver(
+        self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work, is_stopped: Callable[[], bool]
+    ) -> None:
+        """Deliver a micro-batch; blocks until all shards are at its end.
 
-        Raises what the sink and the table raise, and `ConfigError` if another table has replaced this one.
+        Temporary errors are retried until no shard has advanced for ten minutes, or until `is_stopped`. Raises what the
+        sink and the table raise, and `ConfigError` if another table has replaced this one.
         """
         span = work.span
         assert span is not None, "the driver plans"
-        settings = self._settings(chosen)
+        settings = self._settings(chosen.spelled_as(view.columns.names))
         if len(span.table_ids) > 1:
             reason = f"another table has replaced it, between {span.after} and {span.through}"
             remedy = (
@@ -110,23 +117,26 @@ class KafkaShards:
             )
             raise ConfigError(chosen.path, reason, remedy)
         _check_columns(view.columns)
+        check_shard_key(make_sink(settings).demands.key, view.columns, chosen.path, span.through.version)
         (table_id,) = span.table_ids
         task = ShardRows(settings, view.columns, table_id, span.after, span.through, SameRelease())
+        patience = _Patience(self.name, settings.limits.retry_for_s, is_stopped)
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             wait=wait_random_exponential(multiplier=0.5, max=30.0),
-            stop=stop_after_delay(settings.limits.retry_for_s),
-            before_sleep=partial(_say, self.name),
+            stop=patience.is_over,
+            before_sleep=patience.say,
+            sleep=patience.sleep,
             reraise=True,
         )
-        retrying(self._attempt, rows, task, span.start)
+        retrying(self._attempt, rows, task, span.start, patience)
 
-    def _attempt(self, rows: DataFrame, task: ShardRows, start: Position) -> None:
+    def _attempt(self, rows: DataFrame, task: ShardRows, start: Position, patience: "_Patience") -> None:
         """Run the job of a micro-batch. The sink knows which of its rows were delivered by an earlier attempt."""
         settings = task.settings
         # Spark calls from a thread of its own, but a notebook has an event loop in it.
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
-            thread.submit(anyio.run, partial(_settle, settings, start)).result()
+            patience.note(thread.submit(anyio.run, partial(_settle, task, start)).result())
             ordered = self._sharded(rows, settings.pairing.key).sortWithinPartitions(
                 COMMIT_VERSION, _TASK, _ROW, sql.col(CHANGE_TYPE) == sql.lit(ChangeType.UPDATE_POSTIMAGE.value)
             )
@@ -151,7 +161,7 @@ class KafkaShards:
             self.name,
             chosen.path,
             Start(StartKind.EARLIEST),
-            Policy(),
+            Policy(columns=chosen.columns),
             chosen.rules,
             _POLL_S,
             "kafka",
@@ -180,12 +190,22 @@ class _Numbered:
             yield batch.append_column(SHARD, numbers)
 
 
-async def _settle(settings: PipelineSettings, start: Position) -> None:
-    """Put the number of shards in force. If nothing was delivered yet, they are set to `start`, that of the stream."""
+async def _settle(task: ShardRows, start: Position) -> list[Position]:
+    """Put the division into shards in force, and return where they are.
+
+    If nothing was delivered yet, they are set to `start`, that of the stream. Raises as `check_place` does, before any
+    row is written.
+    """
+    settings = task.settings
     table, sink = settings.open_table(), make_sink(settings)
     try:
         opening = Position.opening(start.version + 1) if start.closes_version else start
-        await Layout(settings.name, table, sink, lambda: make_sink(settings)).settle(settings.shards, opening)
+        layout = Layout(settings.name, table, sink, lambda: make_sink(settings))
+        await layout.settle(Division.of(settings, sink), opening)
+        places = await layout.places(settings.shards)
+        for name, place in zip(stream_names(settings.name, settings.shards), places, strict=True):
+            check_place(name, place, task.begin, sink)
+        return places
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()
@@ -214,6 +234,37 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, TailerError) and error.retry in (Retry.TIMED, Retry.ASK)
 
 
-def _say(name: str, state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome is not None else None
-    _log.warning("%s: %s; retrying in %.1f s", name, error, state.upcoming_sleep)
+class _Patience:
+    """How long attempts may fail: `limit_s` from the first failure on after which no shard has advanced."""
+
+    def __init__(self, name: str, limit_s: float, is_stopped: Callable[[], bool]) -> None:
+        self._name = name
+        self._limit_s = limit_s
+        self._is_stopped = is_stopped
+        self._places: Sequence[Position] = ()
+        self._since_s: float | None = None
+        self._error: BaseException | None = None
+
+    def note(self, places: Sequence[Position]) -> None:
+        """Note where the shards are at the beginning of an attempt."""
+        if places != self._places:
+            self._places, self._since_s = places, None
+
+    def is_over(self, _: RetryCallState) -> bool:
+        """Return whether the attempt that has failed was the last one."""
+        now_s = time.monotonic()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        return now_s - self._since_s >= self._limit_s or self._is_stopped()
+
+    def say(self, state: RetryCallState) -> None:
+        """Log the error of an attempt."""
+        self._error = state.outcome.exception() if state.outcome is not None else None
+        _log.warning("%s: %s; retrying in %.1f s", self._name, self._error, state.upcoming_sleep)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until the next attempt. Raises the error of the last one if there is to be none."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._is_stopped() and self._error is not None:
+                raise self._error
+            time.sleep(min(left, _LOOK_S))

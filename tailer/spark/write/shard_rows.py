@@ -24,6 +24,7 @@ from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType
 from tailer.pipeline.limits import Limits, TransactionSize
 from tailer.plan import TASKS, Position, output_schema
 from tailer.progress.lookup import app_id_of
+from tailer.shards.division import Division
 from tailer.shards.resharding import LayoutSink, place_of
 from tailer.shards.worker import PATIENCE_S, is_finished, make_sink
 from tailer.sink import Progress, Sink, SinkTransaction, shard_name
@@ -31,7 +32,7 @@ from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease
 from tailer.spark.source.views import POSITIONS
 
-__all__ = ["SHARD", "ShardRows", "deliver_rows", "report_of"]
+__all__ = ["SHARD", "ShardRows", "check_place", "deliver_rows", "report_of"]
 
 SHARD: Final = "_shard"
 _REPORT: Final = pa.schema([pa.field("shard", pa.int32()), pa.field("error", pa.binary())])
@@ -87,11 +88,8 @@ async def deliver_rows(work: ShardRows, shard: int, batches: Iterator[pa.RecordB
         place = await place_of(name, table, sink)
         if place >= work.through:
             return
-        if place < work.begin:
-            reason = f"{name} was delivered up to {place}, and this query continues after {work.begin}"
-            remedy = "Give the query a new checkpoint folder, and its first start: what was delivered is left out."
-            raise SinkRejected(sink.name, reason, remedy)
-        layout = LayoutSink(sink, settings.name, settings.shards)
+        check_place(name, place, work.begin, sink)
+        layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
         limits = settings.limits.within(sink.demands)
         try:
             async with _Transactions(layout, app_id_of(name, work.table_id), work.columns, limits) as transactions:
@@ -105,6 +103,22 @@ async def deliver_rows(work: ShardRows, shard: int, batches: Iterator[pa.RecordB
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()
+
+
+def check_place(name: str, place: Position, begin: Position, sink: Sink) -> None:
+    """Raise `SinkRejected` if a stream at `place` would miss rows of a query that continues after `begin`."""
+    if place.in_snapshot and not (begin.in_snapshot and begin.version == place.version):
+        reason = f"{name} was delivered up to {place}, and this query does not read that snapshot"
+        remedy = (
+            "Start the query again with the checkpoint folder that it had. Or let the daemon deliver the rest, with "
+            'the same name and sink, write = "executors" and as many shards.'
+        )
+        raise SinkRejected(sink.name, reason, remedy)
+    if place < begin:
+        reason = f"{name} was delivered up to {place}, and this query continues after {begin}"
+        start = place.version + place.closes_version
+        remedy = f"Give the query a new checkpoint folder and start = {start}: what was delivered is left out."
+        raise SinkRejected(sink.name, reason, remedy)
 
 
 class _Transactions:
@@ -194,7 +208,7 @@ def _after(place: Position, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBa
     """
     for batch in batches:
         if batch.version == place.version and place.is_inside and batch.task // TASKS != place.task // TASKS:
-            reason = f"a part of version {batch.version} was delivered with other rules"
+            reason = f"a part of version {batch.version} was delivered with other rules or columns"
             remedy = "Restore carryovers, columns and key until the query is past that version."
             raise ConfigError("carryovers", reason, remedy)
         task, reached = (batch.version, batch.task), (place.version, place.task)

@@ -18,6 +18,7 @@ from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
+from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
@@ -116,7 +117,9 @@ class ShardedDelivery:
 
     def settle(self, shards: int, start: str = "earliest") -> None:
         """Apply that number of shards."""
-        self.with_sink(lambda sink: self.layout(sink).settle(shards, Start.parse(start)))
+        self.with_sink(
+            lambda sink: self.layout(sink).settle(Division.of(self.settings(shards), sink), Start.parse(start))
+        )
 
     def places(self, shards: int) -> list[Position]:
         """Return the position of each shard."""

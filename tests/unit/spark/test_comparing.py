@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.plan import ChangePlan, ChangeTask, FragmentRef, Regime, TaskKind
+from tailer.plan import ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.spark.native.comparing import is_worth
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -36,10 +36,6 @@ def test_more_cores_share_smaller_versions(cores: int, least_gb: float | None) -
 
 
 def test_what_executors_do_not_share() -> None:
-    """Fragments of Lance datasets, and what a session of Spark Connect reads."""
-    plan = plan_of(10**12)
-    fragment = FragmentRef(1, 0, 10)
-    lance = replace(plan, tasks=tuple(replace(task, fragment=fragment) for task in plan.tasks))
-    assert not is_worth(session(100), [lance])
+    """What a session of Spark Connect reads."""
     connect: Any = SimpleNamespace()
-    assert not is_worth(connect, [plan])
+    assert not is_worth(connect, [plan_of(10**12)])
