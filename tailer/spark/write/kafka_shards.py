@@ -235,7 +235,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 class _Patience:
-    """How long attempts may fail: `limit_s` from the first failure on after which no shard has advanced."""
+    """Patience with failing attempts: `limit_s` from the first failure on since shards have advanced."""
 
     def __init__(self, name: str, limit_s: float, is_stopped: Callable[[], bool]) -> None:
         self._name = name

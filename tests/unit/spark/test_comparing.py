@@ -36,6 +36,6 @@ def test_more_cores_share_smaller_versions(cores: int, least_gb: float | None) -
 
 
 def test_what_executors_do_not_share() -> None:
-    """What a session of Spark Connect reads."""
+    """Rows that a session of Spark Connect reads."""
     connect: Any = SimpleNamespace()
     assert not is_worth(connect, [plan_of(10**12)])

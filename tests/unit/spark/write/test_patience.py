@@ -1,4 +1,4 @@
-"""How long a micro-batch is tried again: ten minutes without progress, not ten minutes in all."""
+"""Patience with a micro-batch that fails: ten minutes without progress, not ten minutes in all."""
 
 from typing import Any
 
