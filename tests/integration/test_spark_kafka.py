@@ -227,6 +227,7 @@ def test_images_of_an_update_stay_together(
         found.append(Counter((each["op"], str(each["before"]), str(each["after"])) for each in events))
     assert found[0] == found[1]
     assert all(found[0]["u", str({"id": key, "n": 0}), str({"id": key, "n": 1})] for key in range(5))
+    assert found[0]["u", str({"id": 7, "n": 0}), str({"id": 7, "n": 9})]
 
 
 def write_images(path: Path) -> None:

@@ -17,7 +17,9 @@ so an image alone means that its key was added or removed. Without keys neither 
 A change file does not say which images belong together, so their places decide. Two rows can be the images of one
 update if they follow each other, are of the two kinds, in either order, and no row of the file is between them (their
 row indexes differ by one at most). Such a pair is certain if both have the same row index (an update found by comparing
-rows), likely if both have the same key, otherwise possible. It counts
+rows), likely if both have the same key, otherwise possible. Of possible pairs, one with the preimage first, as Delta
+writes them, is more certain: in the other order, a row that moved to this file may come before another update. A pair
+counts
 
 - unless a more certain pair has one of its two rows, and
 - if it is only possible: unless the row before it or after it is one more image of the kind next to it. That happens in
@@ -69,7 +71,7 @@ KINDS: Final = pa.array([ChangeType.INSERT, ChangeType.DELETE, ChangeType.UPDATE
 INSERT, DELETE, PREIMAGE, POSTIMAGE = (pa.scalar(kind, pa.int32()) for kind in range(4))
 
 # Relations of two consecutive rows; of two pairs with a row in common the greater one counts.
-DOUBLED, UNRELATED, POSSIBLE, LIKELY, SURE = (pa.scalar(rank, pa.int8()) for rank in range(-1, 4))
+DOUBLED, UNRELATED, BACKWARD, POSSIBLE, LIKELY, SURE = (pa.scalar(rank, pa.int8()) for rank in range(-1, 5))
 
 # Actions for a row, and the operations of their messages; None is a tombstone.
 INSERTED, DELETED, UPDATED, MOVED, JOINED = (pa.scalar(action, pa.int64()) for action in range(5))
@@ -138,7 +140,7 @@ def pairs(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None, earlier: 
     surest = pc.greater_equal(relations, pc.max_element_wise(before, following))
     doubled = pc.equal(pc.min_element_wise(before, following), DOUBLED)
     linked = pc.and_(pc.greater(relations, UNRELATED), surest)
-    linked = pc.and_not(linked, pc.and_(pc.equal(relations, POSSIBLE), doubled))
+    linked = pc.and_not(linked, pc.and_(pc.less_equal(relations, POSSIBLE), doubled))
     return Pairs(pa.concat_arrays([NO, _every_other(linked)]).slice(0, len(kinds)), relations)
 
 
@@ -148,7 +150,9 @@ def _relations(kinds: pa.Array, row_index: pa.Array, keys: pa.Array | None) -> p
     one, other = kinds.slice(0, count), kinds.slice(1)
     step = pc.subtract(row_index.slice(1), row_index.slice(0, count))
     images = pc.and_(pc.greater_equal(one, PREIMAGE), pc.greater_equal(other, PREIMAGE))
-    ranks = POSSIBLE if keys is None else pc.if_else(pc.equal(keys.slice(0, count), keys.slice(1)), LIKELY, POSSIBLE)
+    ranks = pc.if_else(pc.equal(one, PREIMAGE), POSSIBLE, BACKWARD)
+    if keys is not None:
+        ranks = pc.if_else(pc.equal(keys.slice(0, count), keys.slice(1)), LIKELY, ranks)
     ranks = pc.if_else(pc.equal(step, ZERO), SURE, ranks)
     ranks = pc.if_else(pc.equal(one, other), DOUBLED, ranks)
     return pc.if_else(pc.and_(images, pc.less_equal(step, ONE)), ranks, UNRELATED)

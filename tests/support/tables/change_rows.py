@@ -48,8 +48,10 @@ def rank(one: Row, other: Row) -> int:
     if one.kind == other.kind:
         return -1
     if one.index == other.index:
+        return 4
+    if one.key is not None and one.key == other.key:
         return 3
-    return 2 if one.key is not None and one.key == other.key else 1
+    return 2 if one.kind == PRE else 1
 
 
 def updates(rows: list[Row]) -> Iterator[int]:
@@ -58,7 +60,7 @@ def updates(rows: list[Row]) -> Iterator[int]:
     number = 1
     while number < len(rows):
         around = ranks[number - 1], ranks[number + 1]
-        blocked = ranks[number] == 1 and -1 in around
+        blocked = ranks[number] in (1, 2) and -1 in around
         if ranks[number] > 0 and ranks[number] >= max(around) and not blocked:
             yield number
             number += 1

@@ -225,6 +225,9 @@ def test_images(kinds: list[str], ids: list[int | None], row_index: list[int], e
         ([POST, PRE], [4, 5], ["u b a 5"]),
         ([PRE, PRE, POST], [4, 5, 6], ["u a None 4", "u b None 5", "u None c 6"]),
         ([PRE, POST, POST], [4, 5, 6], ["u a None 4", "u None b 5", "u None c 6"]),
+        ([PRE, POST, PRE], [4, 5, 6], ["u a b 5", "u c None 6"]),
+        ([POST, PRE, POST], [4, 5, 6], ["u None a 4", "u b c 6"]),
+        ([POST, PRE, POST, PRE], [4, 5, 6, 7], ["u None a 4", "u b c 6", "u d None 7"]),
     ],
 )
 def test_images_without_a_key(kinds: list[str], row_index: list[int], expected: list[str]) -> None:
