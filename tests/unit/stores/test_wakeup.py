@@ -249,8 +249,13 @@ async def test_beyond_the_limit_of_watches_the_folders_are_looked_at(
             wakes[folder] = await stack.enter_async_context(LocalWake(folder, COMMIT_FILE))
         await become(lambda: "OS file watch limit reached" in caplog.text)
         await quiet(wakes.values())
+        written: set[Path] = set()
         for folder in wakes:
-            assert await rung_by(wakes, folder) == {folder}
+            written.add(folder)
+            rung = await rung_by(wakes, folder)
+            # A look in the middle of a commit is followed by another ring for it.
+            assert folder in rung
+            assert rung <= written
 
 
 async def test_wakes_of_one_folder_are_all_rung(tmp_path: Path) -> None:
