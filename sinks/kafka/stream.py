@@ -20,7 +20,7 @@ from sinks.kafka.progress import Count, Entry
 from sinks.kafka.topics import TopicState, check_id
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of
+from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of, shards_in
 
 __all__ = ["Stream"]
 
@@ -284,7 +284,7 @@ class Stream:
 def _shards_of(layout: str, entries: Mapping[str, Entry]) -> list[Entry | None]:
     """Return the progress of the shards of the current layout; of the pipeline if it is undivided."""
     known = entries.get(layout)
-    shards = 0 if known is None or known.position is None else known.position.version
+    shards = 0 if known is None or known.position is None else shards_in(known.position.version)
     streams = {
         app_id: entry for app_id, entry in entries.items() if app_id.startswith(layout.removesuffix(LAYOUT) + "/")
     }

@@ -1,14 +1,15 @@
 """The division of a pipeline's rows into shards: how many there are, and by what a row belongs to one of them.
 
 While shards have reached different places, rows must stay where they are: a row that moves to a shard that is ahead is
-lost, and one that moves to a shard behind comes twice. With a key, rows belong to shards by its columns. Without one,
-they belong by their tasks, and the rules of comparing and the chosen columns say which rows a task has.
+lost, and one that moves to a shard behind comes twice. If the sink has a key, rows belong to shards by its columns. If
+not, they belong by their tasks. Which rows a task has depends on all that decides how rows are compared: the rules, the
+chosen columns, and whether row ids are among them.
 
 A sink stores the division as the version of a position, so it is a persisted format: the number of shards, plus
-`SHARDS` times the rules. These are one more than the CRC-32, modulo 2**28, of JSON, `{"key":[...]}` or
-`{"columns":[...],"rules":{...}}`, without columns if there are all, and with the rules as
-`tailer.changelog.task_ids.unusual` returns them. Without rules, 0, the number was stored by a release that did not note
-them, by a reset, or by an undivided pipeline.
+`LAYOUT_SHARDS` times the rules. The rules are one more than the CRC-32, modulo 2**28, of JSON: `{"key":[...]}`, or
+`{"columns":[...],"row_ids":true,"rules":{...}}`, without columns if none are chosen, without row ids if they are not
+wanted, and with what `tailer.changelog.task_ids.unusual` returns. If they are 0, nobody knows them: a reset or a former
+release has stored the number, or the pipeline is undivided.
 """
 
 import json
@@ -20,12 +21,12 @@ from zlib import crc32
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import unusual
 from tailer.config.pipelines import PipelineSettings
+from tailer.pipeline.policy import Policy
 from tailer.plan import Position
-from tailer.sink import Sink
+from tailer.sink import LAYOUT_SHARDS, Sink, shards_in
 
-__all__ = ["SHARDS", "UNDIVIDED", "Division"]
+__all__ = ["UNDIVIDED", "Division"]
 
-SHARDS: Final = 2**16  # more than a pipeline may have
 _RULES: Final = 2**28
 
 
@@ -39,22 +40,26 @@ class Division:
     @classmethod
     def of(cls, settings: PipelineSettings, sink: Sink) -> "Division":
         """Return the division of a pipeline whose shards go to `sink`."""
-        return cls(settings.shards, _number(sink.demands.key, settings.pairing, settings.policy.columns))
+        return cls(settings.shards, _number(sink.demands.key, settings.pairing, settings.policy))
 
     @classmethod
     def stored(cls, position: Position) -> "Division":
         """Return the division that is stored as `end` or `opening`."""
-        return cls(position.version % SHARDS, position.version // SHARDS)
+        return cls(shards_in(position.version), position.version // LAYOUT_SHARDS)
 
     @property
     def end(self) -> Position:
         """The position that stands for it while it is in force."""
-        return Position.end(self.shards + SHARDS * self.rules)
+        return Position.end(self._version)
 
     @property
     def opening(self) -> Position:
         """The position that stands for it while it is being left."""
-        return Position.opening(self.shards + SHARDS * self.rules)
+        return Position.opening(self._version)
+
+    @property
+    def _version(self) -> int:
+        return self.shards + LAYOUT_SHARDS * self.rules
 
     def __str__(self) -> str:
         """Describe how rows are delivered."""
@@ -64,9 +69,11 @@ class Division:
 UNDIVIDED: Final = Division(0)
 
 
-def _number(key: Sequence[str], rules: PairingRules, columns: Sequence[str]) -> int:
+def _number(key: Sequence[str], rules: PairingRules, policy: Policy) -> int:
     text: dict[str, Any] = {"key": list(key)}
     if not key:
-        text = {"rules": unusual(rules)} | ({"columns": sorted(columns)} if columns else {})
+        text = {"rules": unusual(rules)}
+        text |= {"columns": sorted(policy.columns)} if policy.columns else {}
+        text |= {"row_ids": True} if policy.row_ids else {}
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return 1 + crc32(canonical.encode("ascii")) % _RULES

@@ -11,7 +11,8 @@ and nobody begins to write. A change, of the number of shards or of what rows be
    not, the old division is restored, and a person has to decide.
 4. The streams of the new layout are set to that position, and then the new division is set.
 
-A crash on the way leaves a marked division. The next instance repeats all steps, for any division.
+A crash on the way leaves a marked division. The next instance repeats all steps, whatever division it wants. If that is
+the marked one, the streams need not be level: it is restored.
 
 If nothing was delivered yet, the streams are set to the start of the pipeline. So the start is decided once, for all
 shards and for every restart.
@@ -109,7 +110,11 @@ class Layout:
         async with self._other_sink() as sink:
             await self._take_streams(sink, had.shards)
             try:
-                position = await self._level(sink, had, division) or await self._opening(start)
+                places = await self._places(sink, had)
+                if not _are_level(places) and same:
+                    await self._set_division(division.end)
+                    return
+                position = await self._next(places, had, division, start)
             except TailerError:
                 await self._set_division(had.end)
                 raise
@@ -157,23 +162,24 @@ class Layout:
         async with sink.begin(app_id, NO_COLUMNS):
             return found
 
-    async def _level(self, sink: Sink, had: Division, wanted: Division) -> Position | None:
-        """Return the end of the version that all streams of the layout `had` have reached. None: nothing delivered."""
+    async def _places(self, sink: Sink, had: Division) -> list[Position]:
+        """Return the positions of the streams of a layout that have one."""
         if had.shards:
-            streams = stream_names(self._pipeline, had.shards)
-            places = [await place_of(stream, self._table, sink) for stream in streams]
-        else:
-            found = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
-            places = [] if found is None else [found.position]
-        if all(place.opens_version for place in places):
-            return None
-        level = max(places)
-        if min(places) < level or not level.closes_version:
-            raise _not_level(self._pipeline, had, wanted, places)
-        return level
+            return [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, had.shards)]
+        found = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
+        return [] if found is None else [found.position]
 
-    async def _opening(self, start: Start | Position) -> Position:
-        """Return the position before the first row to deliver. Raises what the table raises for an impossible start."""
+    async def _next(
+        self, places: Sequence[Position], had: Division, wanted: Division, start: Start | Position
+    ) -> Position:
+        """Return the position from which the streams of a new layout go on.
+
+        Raises `ConfigError` if those of the old one are not level, and what the table raises for an impossible start.
+        """
+        if not _are_level(places):
+            raise _not_level(self._pipeline, had, wanted, places)
+        if not all(place.opens_version for place in places):
+            return max(places)
         if isinstance(start, Position):
             return start
         point = await self._table.resolve(start)
@@ -200,22 +206,32 @@ class Layout:
                 await sink.aclose()
 
 
+def _are_level(places: Sequence[Position]) -> bool:
+    """Return whether nothing was delivered, or all up to the end of one version."""
+    if all(place.opens_version for place in places):
+        return True
+    level = max(places)
+    return min(places) == level and level.closes_version
+
+
 def _not_level(pipeline: str, had: Division, wanted: Division, places: Sequence[Position]) -> ConfigError:
     first, last = min(places), max(places)
-    where = f"a position inside version {last.version}"
-    if first.version != last.version:
-        where = f"versions {first.version} to {last.version}"
-    other = "by another key or by other rules" if had.shards == wanted.shards else str(wanted)
-    reason = f"it was delivered {had}, up to {where}, and cannot be delivered {other} from there"
+    where = f"{last}" if first == last else f"{first} in one and {last} in another"
+    reason = f"it was delivered {had}, up to {where}, and cannot be delivered {_other(had, wanted)} from there"
     setting = f'write = "executors" and shards = {had.shards}' if had.shards else 'write = "driver"'
     if had.shards == wanted.shards:
-        setting = "the key, columns, carryovers, compute_updates and skip_unchanged that it had"
+        setting = "the key, columns, row ids, carryovers, compute_updates and skip_unchanged that it had"
     whole = first.version if first.closes_version else first.version - 1
     remedy = (
-        f"Run it with {setting} until it has caught up, stop it with SIGTERM, then change it. Or set all of it to one "
+        f"Run it with {setting} until it has caught up, stop it, then change it. Or set all of it to one "
         f"version with `tailer progress reset CONFIG --to VERSION`: up to {whole} no change is left out."
     )
     return ConfigError(f"{pipeline}.shards", reason, remedy)
+
+
+def _other(one: Division, other: Division) -> str:
+    """Describe how `other` delivers rows, unlike `one`."""
+    return "by another key, other columns or other rules" if one.shards == other.shards else str(other)
 
 
 class LayoutSink(SinkWrapper):
@@ -249,9 +265,7 @@ class LayoutSink(SinkWrapper):
         known = await self._sink.progress(self._division_id)
         at = UNDIVIDED.end if known is None else known.position
         if at != self._division.end:
-            found = Division.stored(at)
-            other = "by another key or by other rules" if found.shards == self._division.shards else str(found)
-            reason = f"the pipeline is delivered {other}"
+            reason = f"the pipeline is delivered {_other(self._division, Division.stored(at))}"
             raise SinkFenced(self.name, reason if at.closes_version else "the number of its shards is being changed")
 
 

@@ -16,7 +16,16 @@ Sinks are found through the entry-point group `tailer.sinks`, ours and those of 
 class with a classmethod `configure(name, options)` that validates without any I/O.
 """
 
-from tailer.sink.app_id import LAYOUT, is_layout, pipeline_of, shard_name, shard_of, table_of
+from tailer.sink.app_id import (
+    LAYOUT,
+    LAYOUT_SHARDS,
+    is_layout,
+    pipeline_of,
+    shard_name,
+    shard_of,
+    shards_in,
+    table_of,
+)
 from tailer.sink.append import Append, Appendable
 from tailer.sink.ports import (
     AtLeastOnceSink,
@@ -35,6 +44,7 @@ from tailer.sink.wrapper import SinkWrapper
 
 __all__ = [
     "LAYOUT",
+    "LAYOUT_SHARDS",
     "Append",
     "Appendable",
     "AtLeastOnceSink",
@@ -53,6 +63,7 @@ __all__ = [
     "pipeline_of",
     "shard_name",
     "shard_of",
+    "shards_in",
     "table_of",
     "write_together",
 ]

@@ -6,10 +6,20 @@
 import re
 from typing import Final
 
-__all__ = ["LAYOUT", "is_layout", "pipeline_of", "shard_name", "shard_of", "table_of"]
+__all__ = [
+    "LAYOUT",
+    "LAYOUT_SHARDS",
+    "is_layout",
+    "pipeline_of",
+    "shard_name",
+    "shard_of",
+    "shards_in",
+    "table_of",
+]
 
 
 LAYOUT: Final = "/shards/layout"
+LAYOUT_SHARDS: Final = 2**16  # more than a pipeline may have; the rest of a layout's version is the division's rules
 
 
 def pipeline_of(app_id: str) -> str:
@@ -34,5 +44,10 @@ def shard_of(app_id: str) -> tuple[int, int] | None:
 
 
 def is_layout(app_id: str) -> bool:
-    """Return whether the app_id keeps the number of a pipeline's shards (`LAYOUT`) instead of versions of a table."""
+    """Return whether the app_id keeps a pipeline's division into shards (`LAYOUT`) instead of versions of a table."""
     return app_id.endswith(LAYOUT)
+
+
+def shards_in(version: int) -> int:
+    """Return the number of shards in the version that a layout has as progress, 0 for an undivided pipeline."""
+    return version % LAYOUT_SHARDS

@@ -21,9 +21,19 @@ __all__ = ["SHARDS", "deliver_all"]
 SHARDS: Final = 3
 
 
-def deliver_all(session: SparkSession, source: Path, name: str, options: Mapping[str, Any], checkpoint: Path) -> None:
-    """Deliver all changes that are there, some files at a time. All executors share every comparison."""
-    comparing.SHARED_BYTES = comparing.FEW_ROWS = 0  # type: ignore[misc]
+def deliver_all(
+    session: SparkSession,
+    source: Path,
+    name: str,
+    options: Mapping[str, Any],
+    checkpoint: Path,
+    few_rows: int = comparing.FEW_ROWS,
+) -> None:
+    """Deliver all changes that are there, some files at a time.
+
+    All executors share every comparison. `few_rows`: how many rows this process compares nevertheless.
+    """
+    comparing.SHARED_BYTES, comparing.FEW_ROWS = 0, few_rows  # type: ignore[misc]
     into = tailer.spark.into_kafka(name, options, shards=SHARDS)
     query = tailer.spark.follow(session, source, into, start=0, maxFilesPerTrigger=12)
     query.trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start().awaitTermination()

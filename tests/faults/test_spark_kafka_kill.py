@@ -103,7 +103,7 @@ def test_executors_killed_while_they_write(
     cluster = StandaloneCluster(tmp_path / "cluster")
     try:
         with Driver(cluster.settings(conf)) as driver:
-            told = history.path, delivery.lane.name, delivery.options, tmp_path / "checkpoint"
+            told = history.path, delivery.lane.name, delivery.options, tmp_path / "checkpoint", 0
             running = driver.start(deliver_all, *told)
             for _ in range(2):
                 wait_for(delivery, written(delivery) + 1_500, running.done)

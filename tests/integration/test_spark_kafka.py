@@ -19,13 +19,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
-from tailer.plan import Position
+from tailer.plan import TASKS, Position
 from tailer.progress.lookup import app_id_of
-from tailer.sink import Progress, shard_name
+from tailer.shards.resharding import NO_COLUMNS
+from tailer.sink import Progress, Sink, shard_name
 from tailer.spark.native import comparing
 from tailer.spark.source.admission import Span, Work
 from tailer.spark.write import kafka_shards
+from tests.support.follow import follow
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.lanes import FORMS, Form
@@ -158,13 +163,30 @@ def test_a_checkpoint_that_is_ahead_of_kafka(delivery: Delivery, kafka: KafkaClu
     assert delivery.daemon.read("rows") == []
 
 
+def reset(delivery: Delivery, shard: int, place: Position) -> None:
+    """Set the progress of a shard."""
+    app_id = app_id_of(shard_name(delivery.daemon.lane.name, shard, SHARDS), TABLE_ID)
+    delivery.daemon.with_sink(lambda sink: sink.reset(Progress(app_id, place)))
+
+
+def commit(delivery: Delivery, shard: int, place: Position) -> None:
+    """Commit a place of a shard, as if its rows up to it were delivered."""
+    app_id = app_id_of(shard_name(delivery.daemon.lane.name, shard, SHARDS), TABLE_ID)
+
+    async def put(sink: Sink) -> None:
+        await sink.progress(app_id)
+        async with sink.begin(app_id, NO_COLUMNS) as transaction:
+            await transaction.commit(Progress(app_id, place))
+
+    delivery.daemon.with_sink(put)
+
+
 def test_one_shard_that_is_behind(delivery: Delivery) -> None:
     """As after a reset: nothing is written by the others either."""
     delivery.history.publish(10)
     delivery.run()
-    name = shard_name(delivery.daemon.lane.name, 1, SHARDS)
-    back = Progress(app_id_of(name, TABLE_ID), Position.end(3))
-    delivery.daemon.with_sink(lambda sink: sink.reset(back))
+    reset(delivery, 1, Position.end(5))
+    reset(delivery, 2, Position.end(3))
     places = delivery.daemon.places(SHARDS)
     delivery.history.publish(10)
     with pytest.raises(StreamingQueryException, match="start = 4"):
@@ -189,12 +211,59 @@ def test_rows_stay_in_their_shards(
     assert delivery.daemon.attempt(1, SHARDS, 12).error is None
     places = delivery.daemon.places(SHARDS)
     delivery.sink = sink
-    with pytest.raises(StreamingQueryException, match="by another key or by other rules"):
+    with pytest.raises(StreamingQueryException, match="by another key, other columns or other rules"):
         delivery.run(**rows)
     assert delivery.daemon.places(SHARDS) == places
     delivery.sink = {}
     delivery.run()
     delivery.check()
+
+
+def test_updates_by_a_key_that_messages_lack(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Rows belong to shards by their tasks, in the query as in the daemon, of which one shard is ahead."""
+    history = History(tmp_path / "table", seed=5, length=30)
+    history.publish(20)
+    found = []
+    for by_query in (True, False):
+        delivery = Delivery(spark, kafka, history, "flat", tmp_path)
+        delivery.daemon.rules = PairingRules(compute_updates=True, key=("id",))
+        delivery.daemon.settle(SHARDS)
+        assert delivery.daemon.attempt(1, SHARDS, 12).error is None
+        if by_query:
+            delivery.run(computeUpdates=True, key=["id"])
+        else:
+            delivery.daemon.deliver(SHARDS)
+        values = [json.loads(record.value or b"") for record in delivery.daemon.read("rows")]
+        found.append(Counter(str(value) for value in values))
+    assert found[0] == found[1]
+
+
+def test_a_column_is_added_where_a_query_ended_inside_a_version(delivery: Delivery) -> None:
+    """Versions that were compared in other columns are refused. The error names a way that works."""
+    delivery.history.publish(30)
+    delivery.run()
+    rules = delivery.daemon.settings(SHARDS).pairing
+    compared = [
+        batch
+        for found in follow(delivery.history.path, engine=ChangelogEngine(LocalEngine(), rules))
+        for batch in found.batches
+        if batch.task >= TASKS
+    ]
+    last = max(batch.version for batch in compared)
+    inside = next(Position(last, batch.task, batch.row_index[0].as_py()) for batch in compared if batch.version == last)
+    for shard in range(SHARDS):
+        reset(delivery, shard, Position.end(last - 1))
+        commit(delivery, shard, inside)
+    more = schema_string(id="long", n="long", note="string", more="long")
+    write_commit(delivery.history.path, delivery.daemon.last + 1, commit_info(), metadata(more, table_id=TABLE_ID))
+    delivery.checkpoints += 1
+    with pytest.raises(StreamingQueryException, match=f"and end = {last}; or let the daemon"):
+        delivery.run()
+    delivery.checkpoints += 1
+    delivery.run(end=last)
+    delivery.checkpoints += 1
+    delivery.run()
+    assert delivery.daemon.places(SHARDS) == [Position.end(delivery.daemon.last)] * SHARDS
 
 
 def test_other_rules_where_all_shards_are_level(delivery: Delivery) -> None:

@@ -50,7 +50,7 @@ from tailer.progress.state_table import StateTable
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.division import Division
 from tailer.shards.resharding import layout_id, stream_names
-from tailer.sink import Demands, Progress, is_layout, pipeline_of, shard_name, shard_of, table_of
+from tailer.sink import Demands, Progress, is_layout, pipeline_of, shard_name, shard_of, shards_in, table_of
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
@@ -227,19 +227,25 @@ def test_divisions() -> None:
         divided(4): 3432858517508,
         divided(4, (), keep, ("b", "a")): 14891559419908,
         divided(1024, (), keep): 14041441567744,
+        divided(4, row_ids=True): 16423137116164,
     }
     assert [division.end for division in found] == [Position.end(version) for version in found.values()]
     for division, version in found.items():
         assert Division.stored(Position.end(version)) == Division.stored(Position.opening(version)) == division
+        assert shards_in(version) == division.shards
 
 
 def divided(
-    shards: int, key: tuple[str, ...] = (), rules: PairingRules | None = None, columns: tuple[str, ...] = ()
+    shards: int,
+    key: tuple[str, ...] = (),
+    rules: PairingRules | None = None,
+    columns: tuple[str, ...] = (),
+    row_ids: bool = False,
 ) -> Division:
     """Return the division of a pipeline."""
     rules = rules or PairingRules()
     sink: Any = SimpleNamespace(demands=Demands(key=key))
-    start, policy = Start(StartKind.EARLIEST), Policy(columns=columns)
+    start, policy = Start(StartKind.EARLIEST), Policy(columns=columns, row_ids=row_ids)
     settings = PipelineSettings("p", "t", start, policy, rules, 1.0, "kafka", {}, shards=shards)
     return Division.of(settings, sink)
 

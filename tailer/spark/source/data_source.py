@@ -73,7 +73,7 @@ def _next_step(error: TailerError) -> str:
         case VersionGone() | LogCorrupt():
             return _RESTORE + _BEHIND.format("a version after the gap")
         case ConfigError(where="key"):
-            between = "Where a version renames it, give the query an endingVersion before that, then the other name."
+            between = "If a version renames it, let the query end before that version, then give it the other name."
             return f"{error.hint} {between}"
         case VersionAhead(latest=latest):
             return f"Give a version up to {latest}; a query that was further than that needs a new checkpoint folder."

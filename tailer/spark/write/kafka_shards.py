@@ -9,15 +9,14 @@ Shards, positions, keys and messages are those of the daemon's pipelines with `w
 progress is in Kafka alone. The checkpoint of the query only says what to read: with a new one, and a start up to that
 progress, rows are read again, and left out. A snapshot that was begun is only continued: another one has other rows.
 
-After a micro-batch all shards are at its end, which may be inside a large version, but not between the two images of an
-update. So a sink whose transactions must end where versions do is refused.
+After a micro-batch all shards are at its end. That may be inside a large version, so a sink whose transactions must end
+where versions do is refused. It is never inside a change file, where the images of an update may be beside each other.
 """
 
-import logging
 import pickle
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -27,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
@@ -41,20 +40,19 @@ from tailer.shards.assignment import check_shard_key, shard_numbers
 from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, stream_names
 from tailer.shards.worker import make_sink
+from tailer.sink import Sink
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Work
 from tailer.spark.source.options import SourceOptions
 from tailer.spark.source.views import POSITIONS, TypedView
 from tailer.spark.write.arrow_map import map_in_arrow
+from tailer.spark.write.patience import Patience
 from tailer.spark.write.shard_rows import SHARD, ShardRows, check_place, report_of
 from tailer.start import Start, StartKind
 
 __all__ = ["KafkaShards"]
 
-_log = logging.getLogger(__name__)
-
 _POLL_S: Final = 1.0  # of no use here: there is no loop
-_LOOK_S: Final = 0.5  # until a query that was stopped is noticed
 _REPORT: Final = StructType([StructField("shard", IntegerType()), StructField("error", BinaryType())])
 _TASK, _ROW = POSITIONS.names
 
@@ -109,6 +107,7 @@ class KafkaShards:
         span = work.span
         assert span is not None, "the driver plans"
         settings = self._settings(chosen.spelled_as(view.columns.names))
+        key = make_sink(settings).demands.key
         if len(span.table_ids) > 1:
             reason = f"another table has replaced it, between {span.after} and {span.through}"
             remedy = (
@@ -117,10 +116,10 @@ class KafkaShards:
             )
             raise ConfigError(chosen.path, reason, remedy)
         _check_columns(view.columns)
-        check_shard_key(make_sink(settings).demands.key, view.columns, chosen.path, span.through.version)
+        check_shard_key(key, view.columns, chosen.path, span.through.version)
         (table_id,) = span.table_ids
         task = ShardRows(settings, view.columns, table_id, span.after, span.through, SameRelease())
-        patience = _Patience(self.name, settings.limits.retry_for_s, is_stopped)
+        patience = Patience(self.name, settings.limits.retry_for_s, is_stopped, partial(_places, task))
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             wait=wait_random_exponential(multiplier=0.5, max=30.0),
@@ -129,17 +128,16 @@ class KafkaShards:
             sleep=patience.sleep,
             reraise=True,
         )
-        retrying(self._attempt, rows, task, span.start, patience)
+        ordered = self._sharded(rows, key).sortWithinPartitions(
+            COMMIT_VERSION, _TASK, _ROW, sql.col(CHANGE_TYPE) == sql.lit(ChangeType.UPDATE_POSTIMAGE.value)
+        )
+        retrying(self._attempt, ordered, task, span.start, patience)
 
-    def _attempt(self, rows: DataFrame, task: ShardRows, start: Position, patience: "_Patience") -> None:
+    def _attempt(self, ordered: DataFrame, task: ShardRows, start: Position, patience: Patience) -> None:
         """Run the job of a micro-batch. The sink knows which of its rows were delivered by an earlier attempt."""
-        settings = task.settings
         # Spark calls from a thread of its own, but a notebook has an event loop in it.
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
             patience.note(thread.submit(anyio.run, partial(_settle, task, start)).result())
-            ordered = self._sharded(rows, settings.pairing.key).sortWithinPartitions(
-                COMMIT_VERSION, _TASK, _ROW, sql.col(CHANGE_TYPE) == sql.lit(ChangeType.UPDATE_POSTIMAGE.value)
-            )
             found = [(row["shard"], row["error"]) for row in map_in_arrow(ordered, task, _REPORT).collect()]
             # Spark may leave out a partition without rows.
             for shard in set(range(self.shards)) - {shard for shard, _ in found}:
@@ -161,7 +159,7 @@ class KafkaShards:
             self.name,
             chosen.path,
             Start(StartKind.EARLIEST),
-            Policy(columns=chosen.columns),
+            Policy(columns=chosen.columns, row_ids=chosen.row_ids),
             chosen.rules,
             _POLL_S,
             "kafka",
@@ -191,21 +189,37 @@ class _Numbered:
 
 
 async def _settle(task: ShardRows, start: Position) -> list[Position]:
-    """Put the division into shards in force, and return where they are.
+    """Put the division into shards in force. Return where they are, after that was checked: no row is written yet.
 
-    If nothing was delivered yet, they are set to `start`, that of the stream. Raises as `check_place` does, before any
-    row is written.
+    If nothing was delivered yet, they are set to `start`, that of the stream. Raises as `check_place` does, for a shard
+    in a snapshot or else for the one that is least advanced.
     """
-    settings = task.settings
-    table, sink = settings.open_table(), make_sink(settings)
-    try:
-        opening = Position.opening(start.version + 1) if start.closes_version else start
-        layout = Layout(settings.name, table, sink, lambda: make_sink(settings))
-        await layout.settle(Division.of(settings, sink), opening)
-        places = await layout.places(settings.shards)
-        for name, place in zip(stream_names(settings.name, settings.shards), places, strict=True):
+    opening = Position.opening(start.version + 1) if start.closes_version else start
+    async with _layout(task.settings) as (layout, sink):
+        await layout.settle(Division.of(task.settings, sink), opening)
+        places = await layout.places(task.settings.shards)
+        streams = zip(stream_names(task.settings.name, task.settings.shards), places, strict=True)
+        for name, place in sorted(streams, key=lambda stream: (not stream[1].in_snapshot, stream[1])):
             check_place(name, place, task.begin, sink)
         return places
+
+
+def _places(task: ShardRows) -> list[Position]:
+    """Return where the shards are."""
+
+    async def look() -> list[Position]:
+        async with _layout(task.settings) as (layout, _):
+            return await layout.places(task.settings.shards)
+
+    with ThreadPoolExecutor(1, "tailer-shards") as thread:
+        return thread.submit(anyio.run, look).result()
+
+
+@asynccontextmanager
+async def _layout(settings: PipelineSettings) -> AsyncIterator[tuple[Layout, Sink]]:
+    sink = make_sink(settings)
+    try:
+        yield Layout(settings.name, settings.open_table(), sink, lambda: make_sink(settings)), sink
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()
@@ -232,39 +246,3 @@ def _raise_first(errors: Sequence[TailerError | None]) -> None:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, TailerError) and error.retry in (Retry.TIMED, Retry.ASK)
-
-
-class _Patience:
-    """Patience with failing attempts: `limit_s` from the first failure on since shards have advanced."""
-
-    def __init__(self, name: str, limit_s: float, is_stopped: Callable[[], bool]) -> None:
-        self._name = name
-        self._limit_s = limit_s
-        self._is_stopped = is_stopped
-        self._places: Sequence[Position] = ()
-        self._since_s: float | None = None
-        self._error: BaseException | None = None
-
-    def note(self, places: Sequence[Position]) -> None:
-        """Note where the shards are at the beginning of an attempt."""
-        if places != self._places:
-            self._places, self._since_s = places, None
-
-    def is_over(self, _: RetryCallState) -> bool:
-        """Return whether the attempt that has failed was the last one."""
-        now_s = time.monotonic()
-        self._since_s = now_s if self._since_s is None else self._since_s
-        return now_s - self._since_s >= self._limit_s or self._is_stopped()
-
-    def say(self, state: RetryCallState) -> None:
-        """Log the error of an attempt."""
-        self._error = state.outcome.exception() if state.outcome is not None else None
-        _log.warning("%s: %s; retrying in %.1f s", self._name, self._error, state.upcoming_sleep)
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep until the next attempt. Raises the error of the last one if there is to be none."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._is_stopped() and self._error is not None:
-                raise self._error
-            time.sleep(min(left, _LOOK_S))

@@ -61,6 +61,7 @@ class ShardedDelivery:
         self.location = str(self.table_path) if remote is None else remote.location
         self.stores = Stores() if remote is None else remote.stores
         self.servers = kafka.bootstrap_servers
+        self.rules: PairingRules | None = None  # None: those that go with the key
         self.lane = Lane("confluent-kafka", form, options=options)
         self.lane.create(self.servers)
         self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
@@ -72,7 +73,7 @@ class ShardedDelivery:
             table=self.location,
             start=Start.parse(start),
             policy=Policy(),
-            pairing=PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
+            pairing=self.rules or PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
             poll_interval_s=0.05,
             sink_kind="kafka",
             sink_options=self.options,
