@@ -218,15 +218,17 @@ def _not_level(pipeline: str, had: Division, wanted: Division, places: Sequence[
     first, last = min(places), max(places)
     where = f"{last}" if first == last else f"{first} in one and {last} in another"
     reason = f"it was delivered {had}, up to {where}, and cannot be delivered {_other(had, wanted)} from there"
+    option = f"{pipeline}.shards"
     setting = f'write = "executors" and shards = {had.shards}' if had.shards else 'write = "driver"'
     if had.shards == wanted.shards:
+        option = pipeline
         setting = "the key, columns, row ids, carryovers, compute_updates and skip_unchanged that it had"
     whole = first.version if first.closes_version else first.version - 1
     remedy = (
         f"Run it with {setting} until it has caught up, stop it, then change it. Or set all of it to one "
         f"version with `tailer progress reset CONFIG --to VERSION`: up to {whole} no change is left out."
     )
-    return ConfigError(f"{pipeline}.shards", reason, remedy)
+    return ConfigError(option, reason, remedy)
 
 
 def _other(one: Division, other: Division) -> str:

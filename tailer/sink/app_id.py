@@ -49,5 +49,5 @@ def is_layout(app_id: str) -> bool:
 
 
 def shards_in(version: int) -> int:
-    """Return the number of shards in the version that a layout has as progress, 0 for an undivided pipeline."""
+    """Return the number of shards that the version of a layout stands for; 0: the pipeline is undivided."""
     return version % LAYOUT_SHARDS

@@ -58,14 +58,13 @@ def merge_by_key(target: str, key: Sequence[str]) -> ForBatch:
 
     For typed rows read with `netChanges = true` and the same `key`, so that a batch has one change of each key. A
     repeated batch leaves the same rows. The first batch creates the table; begin with a snapshot, or with the first
-    version. Raises `ConfigError` if no key is given, or where Spark's SQL would put a setting in place of a part of a
-    name.
+    version. Raises `ConfigError` if no key is given, or for a name with `${`, which Spark's SQL replaces by a setting.
     """
     if not key:
         raise ConfigError("key", "is empty", "Name the columns that identify rows.")
     for option, text in (("target", target), *(("key", name) for name in key)):
         if "${" in text:
-            reason = f"{text!r} has ${{ in it, for which Spark's SQL puts the value of a setting"
+            reason = f"{text!r} has ${{ in it, which Spark's SQL replaces by a setting"
             raise ConfigError(option, reason, "Give it another name.")
     names = [_quoted(name) for name in key]
     table = f"delta.{_quoted(target)}"

@@ -25,7 +25,10 @@ _idle: Final[dict[int, dict[RowIndex, Timer]]] = {}  # by process: a forked chil
 
 @contextmanager
 def borrowed_index() -> Iterator[RowIndex]:
-    """Borrow a row index for the block, on any thread. It is closed if the block fails or it is not worth keeping."""
+    """Borrow a row index for the block, on any thread. It is emptied after it.
+
+    It is closed if the block fails, or if it is not worth keeping.
+    """
     row_index = _take_idle() or RowIndex()
     try:
         yield row_index

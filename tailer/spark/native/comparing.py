@@ -3,7 +3,7 @@
 `tailer.changelog.carryovers` compares, with an index whose rows and queries are Spark's
 (`tailer.spark.native.shared_index`). What is left is read in full as usual, in parallel. Preimages of updates are read
 from their own files, and have their own places there. Where rows are put in order afterwards, as for Kafka, a preimage
-needs the place of its postimage. It gets that by a join with the places of partners, which executors keep so long.
+needs the place of its postimage. It gets that by a join with the places of partners, which executors keep meanwhile.
 
 One executor compares what it can compare faster, and what a session of Spark Connect reads. It also does so if a shared
 comparison fails: if the rows themselves are broken, it raises the error.

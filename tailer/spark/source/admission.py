@@ -84,9 +84,9 @@ class Work:
 class Admission:
     """Admission of the changes of `table`, seen through `view` and paired by `rules`.
 
-    `net`: deliver the net changes of each batch. `whole_images`: do not cut change files, in which the two images
-    of an update may be apart. `files`: opens the table's files, here and where splits are read. Methods raise what
-    reading the log raises. Call one at a time.
+    `net`: deliver the net changes of each batch. `whole_images`: do not cut change files, so that images of an update
+    that are beside each other come in one batch. `files`: opens the table's files, here and where splits are read.
+    Methods raise what reading the log raises. Call one at a time.
     """
 
     def __init__(
@@ -245,11 +245,8 @@ class Admission:
         """Return the last row of a task within the budget (END: all of the task), and the rows and bytes up to it."""
         size, begin, include = max(part.task.size_bytes, 1), part.after_row + 1, part.task.include
         if self._whole_images and part.task.kind is TaskKind.CDC_OTHERS:
-            return (
-                END,
-                0 if remaining.left_rows is None else sum(await in_thread(row_groups, part.task, self._files)),
-                size,
-            )
+            counted = [] if remaining.left_rows is None else await in_thread(row_groups, part.task, self._files)
+            return END, sum(counted), size
         if remaining.left_bytes is None or (begin == 0 and size <= remaining.left_bytes):
             if remaining.left_rows is None:
                 return END, 0, size
