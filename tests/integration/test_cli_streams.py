@@ -81,6 +81,7 @@ def test_nothing_counts_as_delivered_to_a_closed_output(folder: Path) -> None:
     assert tailer("progress", "show", folder / "tailer.toml").stdout.splitlines()[1].split("\t")[3] == "nothing"
 
 
+@pytest.mark.long
 def test_a_daemon_that_prints_nothing_needs_no_output(folder: Path) -> None:
     config = folder / "tailer.toml"
     config.write_text(CONFIG.replace('kind = "stdout", format = "jsonl"', 'kind = "files", path = "out"'))

@@ -110,6 +110,7 @@ def test_a_pause_ends_with_the_process(orders: Orders, config: Path, client: Dae
     assert not config.with_suffix(".sock").exists()
 
 
+@pytest.mark.long
 def test_orders_at_random_while_commits_go_on_and_the_daemon_is_killed(
     orders: Orders, config: Path, client: DaemonClient
 ) -> None:

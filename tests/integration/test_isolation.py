@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import httpx2
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from tests.support.daemon.commands import background, metrics_address
@@ -168,6 +169,7 @@ def in_time(folder: Path, name: str) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.long
 def test_the_others_deliver_in_time_and_each_failure_is_named(tmp_path: Path) -> None:
     healthy = [f"p{number}" for number in range(HEALTHY)]
     with silence() as silent, background("run", configure(tmp_path, silent), "--log-format", "text") as daemon:

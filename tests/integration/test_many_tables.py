@@ -53,6 +53,7 @@ def held(process: int) -> tuple[int, int]:
     return int(lines["Threads"]), int(lines["VmRSS"].split()[0]) // 1024
 
 
+@pytest.mark.long
 def test_an_idle_daemon_needs_no_thread_for_a_table(folder: Path) -> None:
     """All tables are watched, and a commit to any of them is noticed at once."""
     with background("run", folder / "tailer.toml") as daemon:

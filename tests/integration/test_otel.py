@@ -149,6 +149,7 @@ def test_spans_and_metrics_arrive(receiver: Receiver, orders: Orders) -> None:
     assert SECRET.encode() not in receiver.texts
 
 
+@pytest.mark.long
 def test_a_collector_that_refuses_or_is_away_delays_nothing(receiver: Receiver, orders: Orders) -> None:
     receiver.refuses = True
     for url in (receiver.url, "http://127.0.0.1:1"):

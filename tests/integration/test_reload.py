@@ -129,6 +129,7 @@ def test_only_what_changed_begins_again(lake: Lake, how: str) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_reloads_at_random_while_commits_go_on_and_the_daemon_is_killed(lake: Lake) -> None:
     chance = random.Random(3)
     lake.configure("a", "b", "c")

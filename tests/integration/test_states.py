@@ -120,6 +120,7 @@ def config(tmp_path: Path, silent: int) -> Path:
     return configured(tmp_path, pipelines)
 
 
+@pytest.mark.long
 def test_every_state_and_every_order(config: Path) -> None:
     behind = Orders(config.parent / "behind", version=BACKLOG - 1)
     with background("run", config, "--log-format", "text") as daemon:
@@ -164,7 +165,9 @@ def test_every_state_and_every_order(config: Path) -> None:
         assert len(filed(config.parent / "out" / "large")) == SNAPSHOT_ROWS + 1 + SNAPSHOT_ROWS + 1  # and the gap
 
 
-@pytest.mark.parametrize("in_time", [True, False], ids=["in time", "cancelled"])
+@pytest.mark.parametrize(
+    "in_time", [pytest.param(True, id="in time"), pytest.param(False, marks=pytest.mark.long, id="cancelled")]
+)
 def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bool) -> None:
     """A drain ends with whole transactions, or is cancelled; the next run delivers the rest once."""
     tables = [Orders(tmp_path / f"t{number}") for number in range(6)]
