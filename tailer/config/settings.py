@@ -43,8 +43,8 @@
     poll_interval_s = 1.0         # between two looks for a new version, at an active table
     idle_poll_interval_s = 10.0   # the same at a quiet table
     max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour
-    write = "driver"              # this process writes to the sink; or "executors", with engine = "spark" and
-                                  # a kafka or delta sink
+    write = "driver"              # this process writes to the sink; or "executors", the default with engine = "spark"
+                                  # and a kafka sink, or a delta sink in a folder
     shards = 4                    # number of streams that executors write to kafka, at most 1024
 
     [pipelines.orders.catalog]    # only if a catalog manages the table's commits (catalogManaged)
@@ -93,10 +93,10 @@ from tailer.config.pipelines import (
     configure_catalog,
     fill,
 )
-from tailer.config.placement import EngineKind
+from tailer.config.placement import EngineKind, Writers
 from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, SparkShape
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.spark import check_writers, spark_settings
+from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_stores
 from tailer.config.tables import TableFormat, check_choices
 from tailer.errors import ConfigError
@@ -223,8 +223,10 @@ class _Checks:
         if not {"key", "columns", "compute_updates"} & set(unsound):
             pairing = self._pairing(key, read, made.demands.key if isinstance(made, Sink) else ())
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
+        writers = Writers.DRIVER
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
-            check_writers(engine, key, read, made, self._problem)
+            writers = writers_of(engine, read, made)
+            check_writers(engine, writers, key, read, made, self._problem)
         table_format = self._format(key, shape, is_managed=catalog is not None)
         if table is None or options is None:
             return None
@@ -239,7 +241,7 @@ class _Checks:
             shape.sink.kind,
             options,
             catalog,
-            shape.write,
+            writers,
             shape.shards,
             stores,
             tuple(root for root in roots if root is not None),

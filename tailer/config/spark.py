@@ -11,13 +11,13 @@ from typing import Any, Final
 from tailer.config.file import Key, PipelineTable
 from tailer.config.options import flattened
 from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
-from tailer.config.shapes import SparkShape
+from tailer.config.shapes import KindTable, SparkShape
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.stores.location import split_location
 
-__all__ = ["Report", "check_writers", "spark_settings"]
+__all__ = ["Report", "check_writers", "spark_settings", "writers_of"]
 
 # Spark's own Delta writer writes these, whatever our sink can do.
 SPARK_WRITES: Final = "delta"
@@ -43,15 +43,33 @@ def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> Spa
     return SparkSettings(shape.master or LOCAL_MASTER, shape.remote, conf)
 
 
+def writers_of(engine: EngineKind, table: PipelineTable, sink: Sink | AtLeastOnceSink | None) -> Writers:
+    """Return who writes to the sink of a pipeline: what its table says, or else executors wherever they can.
+
+    `sink`: None if it could not be configured.
+    """
+    shape = table.shape
+    if shape.write is not None:
+        return shape.write
+    they_can = _is_folder(shape.sink) if shape.sink.kind == SPARK_WRITES else _distributes(sink)
+    wanted = engine is EngineKind.SPARK and shape.on_data_loss is OnDataLoss.FAIL
+    return Writers.EXECUTORS if wanted and they_can else Writers.DRIVER
+
+
 def check_writers(
-    engine: EngineKind, key: Key, table: PipelineTable, sink: Sink | AtLeastOnceSink | None, report: Report
+    engine: EngineKind,
+    writers: Writers,
+    key: Key,
+    table: PipelineTable,
+    sink: Sink | AtLeastOnceSink | None,
+    report: Report,
 ) -> None:
     """Check whether the writers of a pipeline are possible. Faults go to `report`.
 
     `sink`: the sink of the pipeline; None if it could not be configured.
     """
     shape, names_shards = table.shape, "shards" in table.given
-    if shape.write is Writers.DRIVER:
+    if writers is Writers.DRIVER:
         if names_shards:
             report((*key, "shards"), "has no effect if the driver writes", 'Add write = "executors".')
         return
@@ -64,13 +82,21 @@ def check_writers(
         if names_shards:
             reason = f"has no effect for a {SPARK_WRITES} sink: Spark commits the rows of all executors together"
             report((*key, "shards"), reason, "Leave it out.")
-        if split_location(str(shape.sink.options.get("path"))) is not None:
+        if not _is_folder(shape.sink):
             reason = 'is "executors", but the target is in a store, to which only the driver writes'
             report((*key, "write"), reason, 'Set write = "driver", or give a folder that all executors share.')
-    elif sink is not None and not (isinstance(sink, Sink) and sink.distributes):
+    elif sink is not None and not _distributes(sink):
         reason = f'is "executors", but a {shape.sink.kind} sink is written by one process'
         remedy = 'Leave it out; executors write to sinks of kind = "delta" and kind = "kafka".'
         report((*key, "write"), reason, remedy)
+
+
+def _is_folder(sink: KindTable) -> bool:
+    return split_location(str(sink.options.get("path"))) is None
+
+
+def _distributes(sink: Sink | AtLeastOnceSink | None) -> bool:
+    return isinstance(sink, Sink) and sink.distributes
 
 
 def _is_remote(text: str) -> bool:

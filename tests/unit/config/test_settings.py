@@ -303,6 +303,25 @@ def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: s
     assert remedy in found[2]
 
 
+@pytest.mark.parametrize(
+    ("text", "writers"),
+    [
+        (SPARK, Writers.EXECUTORS),
+        (KAFKA, Writers.EXECUTORS),
+        (KAFKA.replace('"spark"', '"auto"'), Writers.DRIVER),
+        (KAFKA.replace('"spark"', '"local"'), Writers.DRIVER),
+        (KAFKA + "on_data_loss = 'resnapshot'", Writers.DRIVER),
+        (SPARK.replace('"copy"', '"s3://lake/copy"'), Writers.DRIVER),
+        (SPARK.replace("delta", "files"), Writers.DRIVER),
+        ("state_table = 's'\n" + STDOUT, Writers.DRIVER),
+        (KAFKA + "write = 'driver'", Writers.DRIVER),
+    ],
+)
+def test_executors_write_wherever_they_can(tmp_path: Path, text: str, writers: Writers) -> None:
+    (pipeline,) = settings(tmp_path, text.replace('write = "executors"\n', "")).pipelines
+    assert pipeline.write is writers
+
+
 def test_one_fault_does_not_hide_the_next(tmp_path: Path) -> None:
     text = """
     drain_s = "soon"
