@@ -243,8 +243,11 @@ def _pipeline(
     table = settings.open_table(logs)
     wake = table.make_wake()
     if sink.distributes and settings.write is Writers.EXECUTORS:
+        from tailer.spark.write.shared_versions import SharedVersions  # noqa: PLC0415 - PySpark is an extra
+
         assert engines.spark is not None, "checked by tailer.config.settings"
-        return sharded_pipeline(settings, table, engines.spark.executors, wake, status=status)
+        whole = SharedVersions(settings, engines.spark.session, open_files(settings.stores))
+        return sharded_pipeline(settings, table, engines.spark.executors, wake, status=status, whole=whole)
     if sink.distributes:
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)

@@ -5,7 +5,8 @@ sink knows what was delivered, shard by shard, whatever happens to tasks, execut
 shards are level. The next range begins at the least advanced shard: each continues from its own position.
 
 A range ends where its files make up `RANGE_BYTES` for each shard. The pipeline can be stopped between ranges, and no
-shard gets further ahead of the others than one range.
+shard gets further ahead of the others than one range. A large version whose rows must be compared is a range of its
+own: executors share the comparison, because each shard would have to compare all rows (`WholeVersions`).
 
 Shards check by themselves which table they follow, and announce changes of columns: they are pipelines (`RowDelivery`).
 """
@@ -42,7 +43,7 @@ from tailer.start import Start
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["Runner", "ShardDelivery", "ShardSession", "sharded_pipeline"]
+__all__ = ["Runner", "ShardDelivery", "ShardSession", "WholeVersions", "sharded_pipeline"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,24 @@ class Runner(Protocol):
         ...
 
 
+class WholeVersions(Protocol):
+    """A delivery of single versions in all shards together: `tailer.spark.write.shared_versions`."""
+
+    def takes(self, plan: ChangePlan, places: Sequence[Position]) -> bool:
+        """Return whether the version of `plan` should be delivered so, to shards at `places` inside it. Blocks.
+
+        May raise `EngineUnavailable`.
+        """
+        ...
+
+    async def deliver(self, plan: ChangePlan) -> list[ShardReport] | None:
+        """Deliver the version to shards that have all before it. Return a report of each; None if it was not possible.
+
+        Raises what stopped it for all of them.
+        """
+        ...
+
+
 def sharded_pipeline(
     settings: PipelineSettings,
     table: TableLog,
@@ -74,12 +93,13 @@ def sharded_pipeline(
     limits: Limits | None = None,
     until: Start | None = None,
     status: PipelineStatus | None = None,
+    whole: WholeVersions | None = None,
 ) -> Pipeline:
     """Make the pipeline of `table`, the table of `settings`, through `runner`, in `settings.shards` shards.
 
     `runner` blocks and may raise `TailerError`: it is called in a thread before every job. `until`: the last version to
-    deliver; None: continue until `stop`. Raises `ConfigError` for a sink that only one process may write, and for a
-    policy that shards cannot follow.
+    deliver; None: continue until `stop`. `whole`: delivers versions that shards need not compare by themselves. Raises
+    `ConfigError` for a sink that only one process may write, and for a policy that shards cannot follow.
     """
     name, policy = settings.name, settings.policy
     if policy.on_data_loss is not OnDataLoss.FAIL:
@@ -88,7 +108,7 @@ def sharded_pipeline(
     make_sink(settings)
     limits = limits or settings.limits
     retries = Retries(name, limits.retry_for_s, status)
-    delivery = ShardDelivery(settings, table, runner, retries)
+    delivery = ShardDelivery(settings, table, runner, retries, whole)
     polling, watch = Polling.of(limits, wake), VacuumWatch(name)
     return Pipeline(name, table, delivery, wake, settings.start, until, policy, polling, retries, watch)
 
@@ -97,12 +117,18 @@ class ShardDelivery:
     """See `sharded_pipeline`. `retries`: of the pipeline."""
 
     def __init__(
-        self, settings: PipelineSettings, table: TableLog, runner: Callable[[], Runner], retries: Retries
+        self,
+        settings: PipelineSettings,
+        table: TableLog,
+        runner: Callable[[], Runner],
+        retries: Retries,
+        whole: WholeVersions | None = None,
     ) -> None:
         self.settings: Final = settings
         self.table: Final = table
         self.runner: Final = runner
         self.retries: Final = retries
+        self.whole: Final = whole
         self.report: Final = ChangelogReport(settings.name)
 
     @asynccontextmanager
@@ -130,15 +156,20 @@ class ShardSession:
         self.sink = sink
         self.app_id: str | None = layout_id(delivery.settings.name)
         self.resume: ResumePoint | None = ResumePoint(
-            first, any(place.in_snapshot for place in places if place.version == first)
+            first,
+            any(place.in_snapshot for place in places if place.version == first),
+            knows_columns=not all(place.opens_version for place in places),
         )
         self._delivery = delivery
         self._settings = delivery.settings
         self._table = delivery.table
         self._layout = layout
+        self._places = places
         self._next = first
         self._last: int | None = None
         self._must_seek = False
+        self._ahead: ChangePlan | None = None
+        self._before: tuple[str | None, pa.Schema | None] = None, None  # the table's id, and columns to announce
 
     async def record_start(self, plan: ChangePlan) -> None:
         """See `Session.record_start`. `Layout.settle` has recorded it."""
@@ -151,9 +182,10 @@ class ShardSession:
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
         """See `Session.begin`."""
         self._next, self._last = version, last
+        self._before = self._table.state_id, schema
 
     async def plan(self) -> VersionRange | None:
-        """See `Session.plan`. Only the sizes of plans are used. Raises if the first version cannot be planned."""
+        """See `Session.plan`. Raises if the first version cannot be planned."""
         if self._must_seek:
             await self._table.seek(self._next)
             self._must_seek = False
@@ -161,7 +193,8 @@ class ShardSession:
         max_bytes = RANGE_BYTES * self._settings.shards
         while last - self._next + 1 < RANGE_VERSIONS and size < max_bytes and last != self._last:
             try:
-                plan = await self._table.next_plan()
+                plan = self._ahead or await self._table.next_plan()
+                shared = None if plan is None else await self._shared(plan)
             except TailerError:
                 # The versions before it are delivered first; the next range raises again.
                 self._must_seek = True
@@ -169,6 +202,12 @@ class ShardSession:
                     raise
                 break
             if plan is None:
+                break
+            self._ahead = None
+            if shared is not None:
+                if last < self._next:
+                    return VersionRange.of([shared])
+                self._ahead = plan
                 break
             oldest_ms = plan.timestamp_ms if oldest_ms is None else oldest_ms
             last, size = plan.version, size + plan.size_bytes
@@ -179,12 +218,10 @@ class ShardSession:
 
         Raises the error that stopped one of them, and `SinkFenced` if another instance has claimed the layout.
         """
-        settings = self._settings
         await self._layout.in_force()
-        works = [ShardWork(settings, shard, versions.last) for shard in range(settings.shards)]
-        run = await to_thread.run_sync(lambda: self._delivery.runner().run(deliver_shard, works))
-        self._note([pickle.loads(b"".join(chunks)) for chunks in await _results(run)])
-        _log.debug("%s: all shards are delivered up to version %d", settings.name, versions.last)
+        reports = await self._deliver_whole(versions) or await self._deliver_apart(versions)
+        self._note(reports)
+        _log.debug("%s: all shards are delivered up to version %d", self._settings.name, versions.last)
         self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}, first=versions.first))
         self._next = versions.last + 1
 
@@ -198,6 +235,30 @@ class ShardSession:
     async def salvage(self, error: TailerError) -> bool:
         """See `Session.salvage`. Each shard has done that by itself."""
         return True
+
+    async def _shared(self, plan: ChangePlan) -> ChangePlan | None:
+        """Return the plan, in the wanted columns, if executors should share the comparison of its rows; else None."""
+        whole, (table_id, columns) = self._delivery.whole, self._before
+        if whole is None:
+            return None
+        wanted = self._settings.policy.shape(plan)
+        self._before = wanted.table_id, wanted.schema
+        if table_id != plan.table_id or not (columns is None or columns.equals(wanted.schema, check_metadata=True)):
+            return None
+        inside = [place for place in self._places if place.version == plan.version and place.is_inside]
+        return wanted if await to_thread.run_sync(whole.takes, wanted, inside) else None
+
+    async def _deliver_whole(self, versions: VersionRange) -> list[ShardReport] | None:
+        """Deliver a version whose comparison executors share; None if `versions` is not one, or they cannot."""
+        whole = self._delivery.whole
+        return await whole.deliver(*versions.plans) if whole is not None and versions.plans else None
+
+    async def _deliver_apart(self, versions: VersionRange) -> list[ShardReport]:
+        """Deliver `versions`, each shard by itself."""
+        settings = self._settings
+        works = [ShardWork(settings, shard, versions.last) for shard in range(settings.shards)]
+        run = await to_thread.run_sync(lambda: self._delivery.runner().run(deliver_shard, works))
+        return [pickle.loads(b"".join(chunks)) for chunks in await _results(run)]
 
     def _note(self, reports: Sequence[ShardReport]) -> None:
         for report in reports:

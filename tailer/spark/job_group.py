@@ -1,16 +1,22 @@
 """Groups of Spark's jobs, by which jobs are stopped from another thread."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
+import anyio
+from anyio import to_thread
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tailer.engine.background import background
 from tailer.spark.session import is_remote
 
-__all__ = ["SPARK_ERRORS", "STOP_AGAIN_S", "JobGroup"]
+__all__ = ["SPARK_ERRORS", "STOP_AGAIN_S", "JobGroup", "run_stoppable"]
+
+T = TypeVar("T")
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError)
 STOP_AGAIN_S: Final = 0.2  # a job that reaches Spark only after the stop is stopped at the next try
@@ -47,3 +53,33 @@ class JobGroup:
                 self._session.interruptTag(self._name)
             else:
                 self._session.sparkContext.cancelJobGroup(self._name)
+
+
+async def run_stoppable(run: Callable[[], T], stop: Callable[[], None]) -> T:
+    """Return what `run` returns, in a worker thread. If cancelled, `stop` it and return when it has ended.
+
+    `stop` is called again until then: a job that reaches Spark late is not stopped by the first call.
+    """
+    stopping = _Stopping(stop)
+    async with background() as group:
+        group.start_soon(stopping.stop_when_cancelled)
+        try:
+            return await to_thread.run_sync(run)
+        finally:
+            stopping.ended.set()
+
+
+class _Stopping:
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.ended = anyio.Event()
+        self._stop = stop
+
+    async def stop_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                while not self.ended.is_set():
+                    await to_thread.run_sync(self._stop)
+                    with anyio.move_on_after(STOP_AGAIN_S):
+                        await self.ended.wait()

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 SHARDS = 3
 KILLS = 4
 ROUNDS = 3
+ALONE = (str(Path(sys.executable).with_name("tailer")),)
+SHARING = (sys.executable, "-m", "tests.faults.sharing_daemon")
 LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 
 
@@ -72,13 +74,14 @@ def run_on(spark: SparkSettings, lanes: Sequence[Lane], patch: pytest.MonkeyPatc
         patch.setenv(f"{pipeline}__SHARDS", str(SHARDS))
 
 
-def finish(lanes: Lanes) -> None:
+def finish(lanes: Lanes, program: Sequence[str] = ALONE) -> None:
     """Let one daemon deliver the rest, and check the figures."""
     lanes.history.publish(5)
-    with Daemon(lanes.config) as daemon:
+    with Daemon(lanes.config, program) as daemon:
         daemon.await_running()
         lanes.await_caught_up(daemon)
         assert daemon.terminate() == 0, daemon.said
+        assert ("all executors compare version" in daemon.said) == (program == SHARING)
     lanes.check()
 
 
@@ -86,6 +89,7 @@ def finish(lanes: Lanes) -> None:
 def test_executors_and_drivers_are_killed(
     tmp_path: Path, kafka: KafkaCluster, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Executors compare versions together, however small, and deliver the others each by itself."""
     history = History(tmp_path / "table", seed=8, length=200, large=2_000, large_every=2)
     pipelines = [ShardedLane("confluent-kafka")]
     run_on(cluster.settings(), pipelines, monkeypatch)
@@ -103,7 +107,7 @@ def kill_both(lanes: ShardedLanes, cluster: StandaloneCluster, moments: random.R
     """Kill daemons, and executors of every second one, while a transaction is open; then `finish`."""
     for number in range(KILLS):
         lanes.history.publish(moments.randint(2, 6))
-        with Daemon(lanes.config) as daemon:
+        with Daemon(lanes.config, SHARING) as daemon:
             daemon.await_running()
             # Transactions that are open at first may belong to executors of the previous daemon.
             lanes.publish_until(daemon, lambda: bool(cluster.executor_pids() and lanes.open()))
@@ -112,7 +116,7 @@ def kill_both(lanes: ShardedLanes, cluster: StandaloneCluster, moments: random.R
                     cluster.kill_executor(pid)
                 lanes.await_more(daemon)
             daemon.kill()
-    finish(lanes)
+    finish(lanes, SHARING)
 
 
 @pytest.mark.timeout(900)

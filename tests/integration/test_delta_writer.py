@@ -87,7 +87,6 @@ def test_a_backlog_is_one_commit(delivering: Delivering, spark: SparkSession) ->
     assert commits(delivering.target) == 3
 
 
-@pytest.mark.smoke
 def test_driver_and_executors_go_on_where_the_other_stopped(delivering: Delivering, spark: SparkSession) -> None:
     delivering.by_driver(15)
     delivering.by_executors(spark, 30)

@@ -417,7 +417,6 @@ def test_a_key_that_assigns_no_row(
         running.awaitTermination()
 
 
-@pytest.mark.smoke
 def test_a_query_can_be_stopped_while_kafka_is_away(spark: SparkSession, tmp_path: Path) -> None:
     history = History(tmp_path / "table", seed=1, length=2)
     sink = {"bootstrap_servers": f"127.0.0.1:{free_ports(1)[0]}", "topic": "t"}

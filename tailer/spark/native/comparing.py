@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tailer.changelog.carryovers import refine, refine_range
+from tailer.changelog.carryovers import ChangelogCounts, refine, refine_range
 from tailer.changelog.compared_tasks import InlineSelections
 from tailer.changelog.equal_rows.row_index_pool import borrowed_index
 from tailer.plan import ChangePlan
@@ -47,13 +47,14 @@ _UNPAIRED: Final = "raise_error('an update of this batch has lost its postimage'
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The rows that are left of a comparison.
+    """The rows that are left of a comparison, and the `counts` of the others.
 
     `preimages`: those of updates, if they are apart from `slices`; `places`: their places, and those of their
     postimages (`tailer.spark.native.equal_rows.places`).
     """
 
     slices: Sequence[FileSlice]
+    counts: ChangelogCounts
     preimages: Sequence[FileSlice] = ()
     places: DataFrame | None = None
 
@@ -89,18 +90,18 @@ def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit, kept: Exit
         index = (here if kept is None else kept).enter_context(closing(shared_index))
         rows = KeptRows([], partial(execute, files=split.files))
         if isinstance(split, NetChangesSplit):
-            plans, _ = refine_range(split.plans, split.rules, index, InlineSelections(), rows)
-            return Compared([part for plan in plans for part in file_slices(plan)])
-        plan, _ = refine(split.plan, split.rules, index, InlineSelections(), None, rows)
+            plans, counts = refine_range(split.plans, split.rules, index, InlineSelections(), rows)
+            return Compared([part for plan in plans for part in file_slices(plan)], counts)
+        plan, counts = refine(split.plan, split.rules, index, InlineSelections(), None, rows)
         own = len(plan.tasks) - len(split.plan.tasks)  # tasks of preimages come first
         preimages, others = (file_slices(replace(plan, tasks=tasks)) for tasks in (plan.tasks[:own], plan.tasks[own:]))
         if kept is None or not own:
-            return Compared([*preimages, *others])
+            return Compared([*preimages, *others], counts)
         numbers = pa.array([task.index for task in split.plan.tasks], pa.int64())
         tasks = pa.table({"task": pa.array(range(len(numbers)), pa.int64()), "number": numbers})
         found = places(index.partners(), spark_frame(spark, tasks))
         index.clear()
-        return Compared(others, preimages, found)
+        return Compared(others, counts, preimages, found)
 
 
 def at_postimages(preimages: DataFrame, places: DataFrame) -> DataFrame:

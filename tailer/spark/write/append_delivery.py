@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import open_files
-from tailer.engine.background import background
 from tailer.engine.port import Engine
 from tailer.errors import (
     ChangeError,
@@ -51,7 +50,7 @@ from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.progress.lookup import app_id_of, find_progress
 from tailer.sink import Append, Appendable, Progress, Sink
-from tailer.spark.job_group import STOP_AGAIN_S
+from tailer.spark.job_group import run_stoppable
 from tailer.spark.write.appends import RangeAppend
 from tailer.spark.write.delta_session import check_delta
 from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, schemas_of, splits_of
@@ -272,7 +271,7 @@ class AppendSession:
         await self._table.confirm(None)  # the target has whole versions only
         failure: TailerError | None = None
         try:
-            await _run(write)
+            await run_stoppable(write.run, write.stop)
         except (EngineUnavailable, SinkUnavailable, SinkFenced) as error:
             failure = error
         with anyio.CancelScope(shield=True):
@@ -288,30 +287,3 @@ class AppendSession:
                     await transaction.commit(Progress(app_id, Position.end(plan.version)))
             except TimeoutError as error:
                 raise CommitUnknown(self.sink.name, f"no answer within {deadline_s:g} s") from error
-
-
-async def _run(write: RangeAppend) -> None:
-    """Run `write` to its end. If cancelled, stop it and return when it has ended."""
-    stopping = _Stopping(write)
-    async with background() as group:
-        group.start_soon(stopping.stop_when_cancelled)
-        try:
-            await to_thread.run_sync(write.run)
-        finally:
-            stopping.ended.set()
-
-
-class _Stopping:
-    def __init__(self, write: RangeAppend) -> None:
-        self.ended = anyio.Event()
-        self._write = write
-
-    async def stop_when_cancelled(self) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                while not self.ended.is_set():
-                    await to_thread.run_sync(self._write.stop)
-                    with anyio.move_on_after(STOP_AGAIN_S):
-                        await self.ended.wait()

@@ -1,8 +1,7 @@
 """Kafka, exactly once, from the micro-batches of `tailer.spark.follow`.
 
-Each micro-batch is a DataFrame that Spark reads by itself wherever it can. Spark exchanges its rows by shard, so each
-file is read once, whatever the number of shards, and all executors share the comparison of a large version. A task for
-each shard then writes them in the order of their positions (`tailer.spark.write.shard_rows`).
+Each micro-batch is a DataFrame that Spark reads by itself wherever it can. Spark exchanges its rows by shard, and a
+task for each shard writes them in the order of their positions (`tailer.spark.write.exchange`).
 
 Shards, positions, keys and messages are those of the daemon's pipelines with `write = "executors"`
 (`tailer.shards`): with the same name, sink and number of shards, either can continue where the other stopped. The
@@ -13,8 +12,7 @@ After a micro-batch all shards are at its end. That may be inside a large versio
 where versions do is refused. It is never inside a change file, where the images of an update may be beside each other.
 """
 
-import pickle
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,21 +20,16 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, Writers
 from tailer.errors import ConfigError, Retry, TailerError
-from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeType, has_variant, type_text
 from tailer.pipeline.policy import Policy
-from tailer.plan import TASKS, Position
-from tailer.schema.exact_types import exact_type
-from tailer.shards.assignment import check_shard_key, shard_numbers
+from tailer.plan import Position
+from tailer.shards.assignment import check_shard_key
 from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, stream_names
 from tailer.shards.worker import make_sink
@@ -44,17 +37,15 @@ from tailer.sink import Sink
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Work
 from tailer.spark.source.options import SourceOptions
-from tailer.spark.source.views import POSITIONS, TypedView
-from tailer.spark.write.arrow_map import map_in_arrow
+from tailer.spark.source.views import TypedView
+from tailer.spark.write.exchange import check_columns, deliver_exchanged, exchanged
 from tailer.spark.write.patience import Patience
-from tailer.spark.write.shard_rows import SHARD, ShardRows, check_place, report_of
+from tailer.spark.write.shard_rows import ShardRows, check_place
 from tailer.start import Start, StartKind
 
 __all__ = ["KafkaShards"]
 
 _POLL_S: Final = 1.0  # of no use here: there is no loop
-_REPORT: Final = StructType([StructField("shard", IntegerType()), StructField("error", BinaryType())])
-_TASK, _ROW = POSITIONS.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +106,7 @@ class KafkaShards:
                 "into_kafka, and its query a checkpoint folder of its own."
             )
             raise ConfigError(chosen.path, reason, remedy)
-        _check_columns(view.columns)
+        check_columns(view.columns)
         check_shard_key(key, view.columns, chosen.path, span.through.version)
         (table_id,) = span.table_ids
         task = ShardRows(settings, view.columns, table_id, span.after, span.through, SameRelease())
@@ -128,31 +119,17 @@ class KafkaShards:
             sleep=patience.sleep,
             reraise=True,
         )
-        ordered = self._sharded(rows, key).sortWithinPartitions(
-            COMMIT_VERSION, _TASK, _ROW, sql.col(CHANGE_TYPE) == sql.lit(ChangeType.UPDATE_POSTIMAGE.value)
-        )
-        retrying(self._attempt, ordered, task, span.start, patience)
+        retrying(self._attempt, exchanged(rows, key, self.shards), task, span.start, patience)
 
     def _attempt(self, ordered: DataFrame, task: ShardRows, start: Position, patience: Patience) -> None:
         """Run the job of a micro-batch. The sink knows which of its rows were delivered by an earlier attempt."""
         # Spark calls from a thread of its own, but a notebook has an event loop in it.
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
             patience.note(thread.submit(anyio.run, partial(_settle, task, start)).result())
-            found = [(row["shard"], row["error"]) for row in map_in_arrow(ordered, task, _REPORT).collect()]
-            # Spark may leave out a partition without rows.
-            for shard in set(range(self.shards)) - {shard for shard, _ in found}:
-                report = thread.submit(report_of, task, shard, iter(())).result()
-                found += zip(report.column("shard").to_pylist(), report.column("error").to_pylist(), strict=True)
-        _raise_first([pickle.loads(error) for _, error in found])
-
-    def _sharded(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
-        """Return the rows with one partition for each shard."""
-        if key:
-            with_shard = StructType([*rows.schema, StructField(SHARD, IntegerType())])
-            numbered = map_in_arrow(rows, _Numbered(tuple(key), self.shards, SameRelease()), with_shard)
-        else:
-            numbered = rows.withColumn(SHARD, sql.expr(f"CAST(_task % {TASKS} % {self.shards} AS INT)"))
-        return numbered.repartitionById(self.shards, SHARD)
+        errors = [report.error for report in deliver_exchanged(ordered, task) if report.error is not None]
+        if errors:
+            # A lasting error matters more to a person.
+            raise min(errors, key=_may_pass)
 
     def _settings(self, chosen: SourceOptions) -> PipelineSettings:
         return PipelineSettings(
@@ -171,21 +148,6 @@ class KafkaShards:
             table_format=chosen.table_format,
             branch=chosen.branch,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A function for `map_in_arrow` that adds the shard of each row."""
-
-    key: tuple[str, ...]
-    shards: int
-    same: SameRelease
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with the shard of each row."""
-        for batch in batches:
-            numbers = shard_numbers([batch.column(name) for name in self.key], self.shards)
-            yield batch.append_column(SHARD, numbers)
 
 
 async def _settle(task: ShardRows, start: Position) -> list[Position]:
@@ -223,25 +185,6 @@ async def _layout(settings: PipelineSettings) -> AsyncIterator[tuple[Layout, Sin
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()
-
-
-def _check_columns(columns: pa.Schema) -> None:
-    """Raise `ConfigError` for a column whose values are other ones after they were Spark's, or whose name is ours."""
-    for field in columns:
-        if field.name.lower() in {*POSITIONS.names, SHARD}:
-            remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
-            raise ConfigError("columns", f"{field.name} is a name that into_kafka uses for a column of its own", remedy)
-        if has_variant(field.type) or not exact_type(field.type).equals(field.type):
-            reason = f"column {field.name} is {type_text(field.type)}, which is another type in Spark"
-            remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
-            raise ConfigError("columns", reason, remedy)
-
-
-def _raise_first(errors: Sequence[TailerError | None]) -> None:
-    """Raise an error of the shards, if there is one; a lasting one matters more to a person."""
-    found = [error for error in errors if error is not None]
-    if found:
-        raise min(found, key=_may_pass)
 
 
 def _may_pass(error: BaseException) -> bool:

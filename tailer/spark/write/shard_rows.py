@@ -7,6 +7,7 @@ one shard the later one fences the earlier one, which then waits for the other t
 
 import pickle
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tailer.plan import TASKS, Position, output_schema
 from tailer.progress.lookup import app_id_of
 from tailer.shards.division import Division
 from tailer.shards.resharding import LayoutSink, place_of
-from tailer.shards.worker import PATIENCE_S, is_finished, make_sink
+from tailer.shards.worker import PATIENCE_S, ShardReport, is_finished, make_sink
 from tailer.sink import Progress, Sink, SinkTransaction, shard_name
 from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease
@@ -35,7 +36,7 @@ from tailer.spark.source.views import POSITIONS
 __all__ = ["SHARD", "ShardRows", "check_place", "deliver_rows", "report_of"]
 
 SHARD: Final = "_shard"
-_REPORT: Final = pa.schema([pa.field("shard", pa.int32()), pa.field("error", pa.binary())])
+_REPORT: Final = pa.schema([pa.field("report", pa.binary())])
 _TASK, _ROW = POSITIONS.names
 _PREIMAGE: Final = pa.scalar(ChangeType.UPDATE_PREIMAGE.value)
 
@@ -46,7 +47,7 @@ class ShardRows:
 
     `settings`: of the pipeline; its options may hold secrets and are never shown. `columns`: of the table, as in
     `tailer.plan.ChangeTask.schema`. Rows are those after `begin` and up to `through`, of the table with the id
-    `table_id`. It yields one row: the shard, and its error if there was one.
+    `table_id`. It yields one row, with a pickled `ShardReport`.
     """
 
     settings: PipelineSettings
@@ -61,27 +62,31 @@ class ShardRows:
         context = TaskContext.get()
         assert context is not None, "an executor calls it"
         with our_task():
-            yield report_of(self, context.partitionId(), batches)
+            report = report_of(self, context.partitionId(), batches)
+            yield pa.record_batch([pa.array([pickle.dumps(report)])], schema=_REPORT)
 
 
-def report_of(work: ShardRows, shard: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    """Deliver the rows of a shard. Return the row that reports it.
+def report_of(work: ShardRows, shard: int, batches: Iterator[pa.RecordBatch]) -> ShardReport:
+    """Deliver the rows of a shard, and report that.
 
     An error of ours is part of it: running the task again would not help, but for `SinkFenced`, which is raised.
     """
-    error: TailerError | None = None
+    report = ShardReport(shard)
     try:
-        anyio.run(deliver_rows, work, shard, batches)
+        anyio.run(deliver_rows, work, report, batches)
     except SinkFenced:
         raise
-    except TailerError as found:
-        error = found
-    return pa.record_batch([pa.array([shard], pa.int32()), pa.array([pickle.dumps(error)])], schema=_REPORT)
+    except TailerError as error:
+        report.error = error
+    return report
 
 
-async def deliver_rows(work: ShardRows, shard: int, batches: Iterator[pa.RecordBatch]) -> None:
-    """Deliver the rows of a shard. Raises `SinkFenced` if another writer took it over and stands still."""
-    settings = work.settings
+async def deliver_rows(work: ShardRows, report: ShardReport, batches: Iterator[pa.RecordBatch]) -> None:
+    """Deliver the rows of a shard; add them to `report`.
+
+    Raises `SinkFenced` if another writer took it over and stands still.
+    """
+    settings, shard = work.settings, report.shard
     name = shard_name(settings.name, shard, settings.shards)
     table, sink = settings.open_table(), make_sink(settings)
     try:
@@ -90,9 +95,9 @@ async def deliver_rows(work: ShardRows, shard: int, batches: Iterator[pa.RecordB
             return
         check_place(name, place, work.begin, sink)
         layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
-        limits = settings.limits.within(sink.demands)
+        limits, app_id = settings.limits.within(sink.demands), app_id_of(name, work.table_id)
         try:
-            async with _Transactions(layout, app_id_of(name, work.table_id), work.columns, limits) as transactions:
+            async with _Transactions(layout, app_id, work.columns, limits, report.rows) as transactions:
                 rows = _after(place, _changes(_of_shard(shard, batches), work))
                 while (batch := await to_thread.run_sync(next, rows, None)) is not None:
                     await transactions.write(batch)
@@ -122,13 +127,17 @@ def check_place(name: str, place: Position, begin: Position, sink: Sink) -> None
 
 
 class _Transactions:
-    """The rows of a shard in transactions of `sink`, which stores any position, within `limits`."""
+    """The rows of a shard in transactions of `sink`, which stores any position, within `limits`.
 
-    def __init__(self, sink: Sink, app_id: str, columns: pa.Schema, limits: Limits) -> None:
+    `rows`: counts those that are committed, by change type.
+    """
+
+    def __init__(self, sink: Sink, app_id: str, columns: pa.Schema, limits: Limits, rows: Counter[str]) -> None:
         self._sink = sink
         self._app_id = app_id
         self._schema = output_schema(columns)
         self._limits = limits
+        self._rows = rows
         self._stack = AsyncExitStack()
         self._transaction: SinkTransaction | None = None
         self._held = TransactionSize(limits, 0)
@@ -144,6 +153,7 @@ class _Transactions:
         transaction = await self._open()
         await transaction.write(batch)
         self._held.add([batch])
+        self._held.count_kinds([batch])
         if self._held.is_due:
             await self.commit(Position(batch.version, batch.task, batch.last_row))
 
@@ -151,6 +161,7 @@ class _Transactions:
         """Commit what was written, up to `position`."""
         transaction = await self._open()
         await transaction.commit(Progress(self._app_id, position))
+        self._rows += self._held.kinds
         self._transaction = None
         await self._stack.aclose()
 

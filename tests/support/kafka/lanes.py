@@ -39,12 +39,15 @@ _EVERYTHING: Final = IsolationLevel.READ_UNCOMMITTED
 
 
 class Daemon:
-    """A process of `tailer run`, started as by a user; killed when left, if it still runs."""
+    """A process of `tailer run`, started as by a user; killed when left, if it still runs.
 
-    def __init__(self, config: Path) -> None:
+    `program`: the command in place of `tailer`.
+    """
+
+    def __init__(self, config: Path, program: Sequence[str] = (str(_TAILER),)) -> None:
         self._log = config.with_name(f"daemon-{unique_name('x')}.log")
         with self._log.open("wb") as said:
-            self.process = subprocess.Popen([_TAILER, "run", config], stdout=said, stderr=said)
+            self.process = subprocess.Popen([*program, "run", config], stdout=said, stderr=said)
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, UndividedSink
-from tailer.shards.shard_delivery import sharded_pipeline
+from tailer.shards.shard_delivery import WholeVersions, sharded_pipeline
 from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
 from tailer.sink import Sink
 from tailer.start import Start, StartKind
@@ -62,6 +62,7 @@ class ShardedDelivery:
         self.stores = Stores() if remote is None else remote.stores
         self.servers = kafka.bootstrap_servers
         self.rules: PairingRules | None = None  # None: those that go with the key
+        self.whole: Callable[[PipelineSettings], WholeVersions | None] = lambda _: None
         self.lane = Lane("confluent-kafka", form, options=options)
         self.lane.create(self.servers)
         self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
@@ -92,7 +93,9 @@ class ShardedDelivery:
 
     def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> Pipeline:
         end = None if until is None else Start(StartKind.VERSION, until)
-        return sharded_pipeline(self.settings(shards, start), self.table(), ThreadRunner, TimerWake(), until=end)
+        settings = self.settings(shards, start)
+        whole = self.whole(settings)
+        return sharded_pipeline(settings, self.table(), ThreadRunner, TimerWake(), until=end, whole=whole)
 
     def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
         """Deliver all shards up to the newest version, or up to that version."""
