@@ -181,7 +181,7 @@ class ShardSession:
 
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
         """See `Session.begin`."""
-        self._next, self._last = version, last
+        self._next, self._last, self._ahead = version, last, None
         self._before = self._table.state_id, schema
 
     async def plan(self) -> VersionRange | None:

@@ -4,6 +4,7 @@ Shards that compare by themselves, queries with `into_kafka` and shared versions
 """
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,11 @@ from pyspark.sql import SparkSession
 
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.engine.local import LocalEngine
 from tailer.errors import EngineUnavailable
+from tailer.pipeline.policy import Policy
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL
 from tailer.shards.worker import ShardReport
@@ -32,7 +35,10 @@ from tests.support.kafka.history import History
 from tests.support.kafka.lanes import FORMS
 from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.kafka.topics import unique_name
+from tests.support.oracle.recorded import HISTORIES, read
 from tests.support.tables.log_files import add, metadata, parquet, protocol, remove, schema_string, write_commit
+from tests.support.tables.mapped import Rewriting
+from tests.support.tables.schema_changes import Reshaped
 
 SHARDS = 3
 ENDS_S = 60.0
@@ -238,3 +244,57 @@ def test_whole_versions_in_one_transaction(
     place.deliver(SHARDS)
     check(place)
     assert notes.versions == []
+
+
+BY_KEY = PairingRules(compute_updates=True, key=("k",), skip_unchanged=True)
+
+
+# Two without row tracking, and two with it.
+@pytest.mark.parametrize("name", ["05", "08", "01", "11"])
+def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, name: str) -> None:
+    """Messages are those of shards that compare by themselves. With row ids, where rows are tracked."""
+    recorded = read(HISTORIES / f"{name}.tar.xz", tmp_path)
+    path, first = recorded.path, recorded.first
+    tracked = any(task.tracking for plan in plans(path, first) for task in plan.tasks)
+    rules, policy = PairingRules(compute_updates=tracked), Policy(row_ids=tracked)
+    check_messages(spark, kafka, notes, path, rules, policy, first)
+    assert len(notes.versions) > 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_columns_that_change_while_files_are_rewritten(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, seed: int
+) -> None:
+    path = Reshaped(tmp_path, random.Random(seed)).run(20).path
+    check_messages(spark, kafka, notes, path, PairingRules())
+
+
+def test_updates_by_a_key(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes) -> None:
+    check_messages(spark, kafka, notes, Rewriting(tmp_path, 1).table.path, BY_KEY)
+    assert len(notes.versions) > 5
+
+
+def check_messages(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    notes: Notes,
+    path: Path,
+    rules: PairingRules,
+    policy: Policy | None = None,
+    first: int = 0,
+) -> None:
+    """Deliver the table in both ways, and compare the messages."""
+    found = []
+    for shares in (True, False):
+        place = ShardedDelivery(kafka, path, "flat")
+        place.rules, place.policy = rules, policy or Policy()
+        (sharing(spark, place, notes) if shares else place).deliver(SHARDS, plans(path, first)[-1].version, str(first))
+        ends = [json.loads(record.value or b"") for record in place.read("ends")]
+        found.append(
+            Counter((record.key, record.value, record.headers) for record in place.read("rows"))
+            + Counter((each["id"], each["shard"], each["event_count"]) for each in ends)
+        )
+    shared, apart = found
+    assert not list((apart - shared).items())[:3], "missing"
+    assert not list((shared - apart).items())[:3], "doubled or wrong"
+    assert shared

@@ -79,7 +79,8 @@ def test_spark_delivers_what_threads_do(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "source")
     orders.insert(*range(200))
     orders.delete(3, 4)
-    with background("run", configuration(tmp_path, "spark"), SPARK_LOCAL_IP="127.0.0.1") as daemon:
+    read_only = configuration(tmp_path, "spark", more='write = "driver"')
+    with background("run", read_only, SPARK_LOCAL_IP="127.0.0.1") as daemon:
         until(lambda: copied(orders, tmp_path / "target-spark"))
         orders.insert(1000)
         orders.delete(1000, 5)
@@ -95,7 +96,7 @@ def test_executors_write_and_the_driver_continues_after_them(tmp_path: Path) -> 
     orders = Orders(tmp_path / "source")
     orders.insert(*range(200))
     orders.delete(3, 4)
-    by_executors = configuration(tmp_path, "spark", "same", 'write = "executors"')
+    by_executors = configuration(tmp_path, "spark", "same")
     with background("run", by_executors, SPARK_LOCAL_IP="127.0.0.1") as daemon:
         until(lambda: copied(orders, tmp_path / "target-same"))
         orders.insert(1000)

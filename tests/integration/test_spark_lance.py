@@ -211,7 +211,7 @@ def test_executors_read_for_the_daemon(tmp_path: Path) -> None:
     lance.write_dataset(rows(1000), source, enable_stable_row_ids=True, max_rows_per_file=100)
     for number in range(3):
         lance.dataset(source).update({"name": f"'u{number}'"}, where=f"id % 3 = {number}")
-    config = configuration(tmp_path, "spark")
+    config = configuration(tmp_path, "spark", more='write = "driver"')
     for number in range(3):
         wanted = expected(source)
         with background("run", config, SPARK_LOCAL_IP="127.0.0.1") as daemon:

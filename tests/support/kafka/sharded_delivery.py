@@ -62,6 +62,7 @@ class ShardedDelivery:
         self.stores = Stores() if remote is None else remote.stores
         self.servers = kafka.bootstrap_servers
         self.rules: PairingRules | None = None  # None: those that go with the key
+        self.policy = Policy()
         self.whole: Callable[[PipelineSettings], WholeVersions | None] = lambda _: None
         self.lane = Lane("confluent-kafka", form, options=options)
         self.lane.create(self.servers)
@@ -73,7 +74,7 @@ class ShardedDelivery:
             name=self.lane.name,
             table=self.location,
             start=Start.parse(start),
-            policy=Policy(),
+            policy=self.policy,
             pairing=self.rules or PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
             poll_interval_s=0.05,
             sink_kind="kafka",
