@@ -99,6 +99,7 @@ class _Job:
         self._key = key
         self._plan = plan
         self._group: JobGroup | None = None
+        self._is_stopped = False
 
     def run(self) -> list[ShardReport] | None:
         """Deliver the version; return None if executors cannot compare its rows."""
@@ -112,6 +113,7 @@ class _Job:
 
     def stop(self) -> None:
         """Make `run` end soon. Callable from any thread, any number of times."""
+        self._is_stopped = True
         if self._group is not None:
             self._group.stop()
 
@@ -120,6 +122,8 @@ class _Job:
         try:
             rows, counts = self._changes(session, kept)
         except SPARK_ERRORS as error:
+            if self._is_stopped:
+                raise
             _log.warning("%s: each shard compares version %d: %s", plan.table, plan.version, first_sentence(error))
             return None
         begin, through = Position.end(plan.version - 1), Position.end(plan.version)
