@@ -73,9 +73,9 @@ test-page: .venv/.synced
 test-tiers: .venv/.synced
 	@$(BIN)/python -m tests.count_tiers
 
-# Tests of brokers and of killed processes mostly wait, and those of tables compute, so they run side by side.
+# Tests of brokers and of killed processes mostly wait, and those of Spark compute, so they run side by side.
 test-all: setup $(CONNECT)/.synced
-	@tests/side_by_side.sh "test-tiers test test-stores" "test-golden test-long test-spark" "test-kafka test-faults"
+	@tests/side_by_side.sh "test-tiers test test-stores" test-spark test-kafka "test-golden test-long test-faults"
 
 check: .venv/.synced
 	$(BIN)/ruff check

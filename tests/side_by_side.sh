@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Make three lists of targets: side_by_side.sh "test" "test-golden test-spark" "test-kafka test-faults"
-# The first by itself, then the second beside the third. The targets of a list follow each other, and each is made
-# whatever became of the one before. What those of the third list print is shown at the end, then the names of all that
-# failed.
+# Make lists of targets: side_by_side.sh "test" "test-spark" "test-kafka" "test-golden test-faults"
+# The first by itself, then all others beside each other. The targets of a list follow each other, and each is made
+# whatever became of the one before. What the second list prints is shown as it comes, that of the others at the end,
+# then the names of all that failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -27,13 +27,20 @@ set -m # each list is a process group of its own
 make_each "$1" &
 running=($!)
 wait "${running[0]}"
-make_each "$3" >"$work/beside" 2>&1 </dev/null &
-running=($!)
-make_each "$2" &
-running+=($!)
-wait "${running[1]}"
-echo "waiting for: $3"
-wait "${running[0]}"
+shown=$2
+shift 2
 running=()
-cat "$work/beside"
+for list in "$@"; do
+    make_each "$list" >"$work/said-$((${#running[@]} + 1))" 2>&1 </dev/null &
+    running+=($!)
+done
+make_each "$shown" &
+running+=($!)
+wait "${running[-1]}"
+for list in "$@"; do
+    echo "waiting for: $list"
+    wait "${running[0]}"
+    running=("${running[@]:1}")
+done
+cat "$work"/said-*
 [ ! -s "$work/failed" ] || { echo "failed: $(xargs <"$work/failed")" >&2; exit 1; }
