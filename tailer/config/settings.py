@@ -44,7 +44,7 @@
     idle_poll_interval_s = 10.0   # the same at a quiet table
     max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour
     write = "driver"              # this process writes to the sink; or "executors", the default with engine = "spark"
-                                  # and a kafka sink, or a delta sink in a folder
+                                  # and a kafka sink, or a delta sink in a folder of this machine
     shards = 4                    # number of streams that executors write to kafka, at most 1024
 
     [pipelines.orders.catalog]    # only if a catalog manages the table's commits (catalogManaged)
@@ -93,7 +93,7 @@ from tailer.config.pipelines import (
     configure_catalog,
     fill,
 )
-from tailer.config.placement import EngineKind, Writers
+from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings, writers_of
@@ -160,6 +160,7 @@ class _Checks:
         self.path = path
         self.problems = reading.problems
         self._reading = reading
+        self._spark = SparkSettings()
 
     def settings(self, reading: Reading) -> Settings:
         """Return the settings, without the pipelines that have faults."""
@@ -171,14 +172,14 @@ class _Checks:
             self._problem(("pipelines",), "is missing or empty", MISSING["pipelines"])
         stateless = reading.file is not None and file.state_table is None and "state_table" not in unsound
         engine = None if reading.file is None or "engine" in unsound else file.engine
-        spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
+        self._spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
         tables = reading.pipelines.items()
         stores = configured_stores(reading.stores, self._problem)
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
         pipelines = tuple(each for each in candidates if isinstance(each, PipelineSettings))
         templates = tuple(each for each in candidates if isinstance(each, Template))
         metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
-        engines = file.engine, spark, stores
+        engines = file.engine, self._spark, stores
         settings = Settings(
             self.path,
             state_table,
@@ -225,7 +226,7 @@ class _Checks:
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         writers = Writers.DRIVER
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
-            writers = writers_of(engine, read, made)
+            writers = writers_of(engine, self._spark, read, made)
             check_writers(engine, writers, key, read, made, self._problem)
         table_format = self._format(key, shape, is_managed=catalog is not None)
         if table is None or options is None:

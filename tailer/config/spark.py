@@ -43,15 +43,19 @@ def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> Spa
     return SparkSettings(shape.master or LOCAL_MASTER, shape.remote, conf)
 
 
-def writers_of(engine: EngineKind, table: PipelineTable, sink: Sink | AtLeastOnceSink | None) -> Writers:
+def writers_of(
+    engine: EngineKind, spark: SparkSettings, table: PipelineTable, sink: Sink | AtLeastOnceSink | None
+) -> Writers:
     """Return who writes to the sink of a pipeline: what its table says, or else executors wherever they can.
 
-    `sink`: None if it could not be configured.
+    Whether the executors of a cluster share a folder is known only to who asks for it. `sink`: None if it could not be
+    configured.
     """
     shape = table.shape
     if shape.write is not None:
         return shape.write
-    they_can = _is_folder(shape.sink) if shape.sink.kind == SPARK_WRITES else _distributes(sink)
+    is_here = spark.remote is None and spark.master.startswith("local")
+    they_can = is_here and _is_folder(shape.sink) if shape.sink.kind == SPARK_WRITES else _distributes(sink)
     wanted = engine is EngineKind.SPARK and shape.on_data_loss is OnDataLoss.FAIL
     return Writers.EXECUTORS if wanted and they_can else Writers.DRIVER
 
@@ -71,7 +75,8 @@ def check_writers(
     shape, names_shards = table.shape, "shards" in table.given
     if writers is Writers.DRIVER:
         if names_shards:
-            report((*key, "shards"), "has no effect if the driver writes", 'Add write = "executors".')
+            remedy = "Leave it out." if engine is EngineKind.SPARK else 'Leave it out, or set engine = "spark".'
+            report((*key, "shards"), "has no effect: executors do not write", remedy)
         return
     if shape.on_data_loss is not OnDataLoss.FAIL:
         reason = f'is "{shape.on_data_loss}", but executors cannot report a gap between rows'

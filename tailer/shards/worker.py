@@ -104,7 +104,9 @@ def make_sink(settings: PipelineSettings) -> Sink:
     sink = settings.make_sink()
     if not isinstance(sink, Sink) or not sink.distributes:
         reason = f"a {settings.sink_kind} sink is written by one process"
-        raise ConfigError(f"{settings.name}.write", reason, 'Leave write out, or deliver to a sink of kind = "kafka".')
+        raise ConfigError(
+            f"{settings.name}.write", reason, 'Set write = "driver", or deliver to a sink of kind = "kafka".'
+        )
     return sink
 
 

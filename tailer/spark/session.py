@@ -88,8 +88,14 @@ def engine_name(session: SparkSession) -> str:
 
 
 def first_sentence(error: Exception) -> str:
-    """Return the text of one of Spark's errors without stack traces; it may contain values of settings."""
+    """Return the text of one of Spark's errors without stack traces; it may contain values of settings.
+
+    For an exception of Python on an executor it is the last line of its traceback, which says what it was.
+    """
     text = str(error)
+    raised = re.search(r"^\w.*$", text.partition("Traceback (most recent call last):")[2], re.MULTILINE)
+    if raised is not None:
+        return raised[0][:500]
     if isinstance(error, Py4JJavaError):
         # Below "An error occurred while calling ...": the class of the exception and its message.
         text = text.partition("\n: ")[2] or text

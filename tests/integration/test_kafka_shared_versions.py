@@ -4,24 +4,31 @@ Shards that compare by themselves, queries with `into_kafka` and shared versions
 """
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Final
 
 import anyio
+import lance
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from anyio import create_task_group, fail_after
+from anyio import create_task_group, fail_after, to_thread
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.engine.local import LocalEngine
-from tailer.errors import EngineUnavailable
+from tailer.errors import DataCorrupt, EngineUnavailable, SinkFenced
 from tailer.pipeline.policy import Policy
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL
@@ -246,7 +253,7 @@ def test_whole_versions_in_one_transaction(
     assert notes.versions == []
 
 
-BY_KEY = PairingRules(compute_updates=True, key=("k",), skip_unchanged=True)
+BY_KEY: Final = PairingRules(compute_updates=True, key=("k",), skip_unchanged=True)
 
 
 # Two without row tracking, and two with it.
@@ -274,6 +281,124 @@ def test_updates_by_a_key(spark: SparkSession, kafka: KafkaCluster, tmp_path: Pa
     assert len(notes.versions) > 5
 
 
+LACKING: Final = {
+    "nanoseconds": pa.array([1, 2], pa.timestamp("ns")),
+    "seconds of a day": pa.array([1, 2], pa.time32("s")),
+    "days in milliseconds": pa.array([86_400_000, 0], pa.date64()),
+    "many digits": pa.array([Decimal(1), Decimal(2)], pa.decimal256(50, 2)),
+}
+KEPT: Final = PairingRules(Carryovers.KEEP, compute_updates=True, key=("id",))
+
+
+@pytest.mark.parametrize("kind", LACKING)
+def test_types_that_spark_lacks(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, kind: str
+) -> None:
+    """Each shard compares by itself."""
+    written_and_updated(tmp_path, x=LACKING[kind])
+    check_messages(spark, kafka, notes, tmp_path, KEPT, first=2)
+    assert notes.versions == []
+
+
+def test_names_that_spark_does_not_tell_apart(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
+) -> None:
+    written_and_updated(tmp_path, ID=pa.array([5, 6]))
+    check_messages(spark, kafka, notes, tmp_path, KEPT, first=2)
+    assert notes.versions == []
+
+
+def written_and_updated(path: Path, **column: pa.Array) -> None:
+    """Write a Lance dataset with a column more, and update a row."""
+    lance.write_dataset(pa.table({"id": [1, 2], **column}), path)
+    lance.dataset(path).update({"id": "id + 10"}, where="id = 1")
+
+
+ZONE: Final = "spark.sql.session.timeZone"
+VALUES: Final = pa.schema(
+    [
+        ("r", pa.float64()),
+        ("f", pa.float32()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.timestamp("us")),
+        ("v", pa.int64()),
+    ]
+)
+
+
+@pytest.mark.parametrize("key", [("r", "f"), ("t", "n")])
+def test_values_that_two_machines_may_see_differently(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, key: tuple[str, ...]
+) -> None:
+    """As keys and as values: zeros, NaN, old times, and times that a zone leaves out."""
+    chance = random.Random(7)
+    for part in range(3):
+        rows = [
+            {
+                "r": chance.choice((0.0, -0.0, math.nan, 1.5, None)),
+                "f": chance.choice((0.0, -0.0, math.nan, None)),
+                "t": chance.choice((datetime(1, 3, 10, 2, 30, tzinfo=UTC), datetime(2024, 3, 10, 2, 30, tzinfo=UTC))),
+                "n": chance.choice((datetime(1850, 3, 10, 2, 30), datetime(2024, 3, 10, 2, 30), None)),  # noqa: DTZ001
+                "v": part if chance.random() < 0.3 else 0,
+            }
+            for _ in range(40)
+        ]
+        write_deltalake(tmp_path, pa.Table.from_pylist(rows, VALUES), mode="overwrite")
+    had = str(spark.conf.get(ZONE))
+    spark.conf.set(ZONE, "America/New_York")
+    try:
+        check_messages(spark, kafka, notes, tmp_path, PairingRules(compute_updates=True, key=key, null_keys=True))
+    finally:
+        spark.conf.set(ZONE, had)
+    assert notes.versions == [1, 2]
+
+
+def test_a_damaged_file(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes) -> None:
+    """Only the key is compared. The shards that read the rows afterwards name the file."""
+    for part in range(2):
+        rows = {"id": range(1000), "x": [f"{part} {random.Random(at).random()}" for at in range(1000)]}
+        write_deltalake(tmp_path, pa.table(rows), mode="overwrite")
+    (name,) = (Path(file).name for file in DeltaTable(tmp_path).file_uris())
+    damage(tmp_path / name, column=1)
+    place = sharing(spark, ShardedDelivery(kafka, tmp_path, "flat"), notes)
+    place.rules = KEPT
+    with pytest.raises(DataCorrupt, match=name[:20]):
+        place.deliver(SHARDS)
+    assert notes.versions == [1]
+
+
+def damage(file: Path, column: int) -> None:
+    """Change the bytes of a column."""
+    chunk, data = pq.read_metadata(file).row_group(0).column(column), bytearray(file.read_bytes())
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    for at in range(start, start + chunk.total_compressed_size):
+        data[at] ^= 0x5A
+    file.write_bytes(bytes(data))
+
+
+def test_another_instance_divides_the_pipeline(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: Notes
+) -> None:
+    """The earlier instance ends, and does not take the pipeline back."""
+    write_deltalake(tmp_path, pa.table({"id": range(100), "x": [0] * 100}))
+    place = sharing(spark, ShardedDelivery(kafka, tmp_path), notes)
+    place.deliver(SHARDS)
+    write_deltalake(tmp_path, pa.table({"id": range(100), "x": [*[0] * 99, 1]}), mode="overwrite")
+    made = SharedVersions.deliver
+
+    async def late(whole: SharedVersions, plan: ChangePlan) -> list[ShardReport] | None:
+        await to_thread.run_sync(place.settle, 2)
+        return await made(whole, plan)
+
+    monkeypatch.setattr(SharedVersions, "deliver", late)
+    with pytest.raises(SinkFenced, match="delivered in 2 shards"):
+        place.deliver(SHARDS)
+    assert place.places(2) == [Position.end(0)] * 2
+    monkeypatch.setattr(SharedVersions, "deliver", made)
+    place.deliver(2)
+    assert place.places(2) == [Position.end(1)] * 2
+
+
 def check_messages(
     spark: SparkSession,
     kafka: KafkaCluster,
@@ -285,10 +410,12 @@ def check_messages(
 ) -> None:
     """Deliver the table in both ways, and compare the messages."""
     found = []
+    is_lance = (path / "_versions").exists()
+    last = lance.dataset(path).version if is_lance else plans(path, first)[-1].version
     for shares in (True, False):
         place = ShardedDelivery(kafka, path, "flat")
         place.rules, place.policy = rules, policy or Policy()
-        (sharing(spark, place, notes) if shares else place).deliver(SHARDS, plans(path, first)[-1].version, str(first))
+        (sharing(spark, place, notes) if shares else place).deliver(SHARDS, last, str(first))
         ends = [json.loads(record.value or b"") for record in place.read("ends")]
         found.append(
             Counter((record.key, record.value, record.headers) for record in place.read("rows"))

@@ -21,6 +21,7 @@ from tailer.variant.nested import changed, changes_where
 __all__ = ["spark_column", "spark_frame", "spark_schema"]
 
 _VARIANT: Final = to_arrow_type(VariantType())
+_DIGITS: Final = 38  # of a decimal
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -44,7 +45,7 @@ def spark_column(column: pa.Array) -> pa.Array:
 def _spark_field(field: pa.Field) -> StructField:
     remedy = "Name the other columns in the option columns, or read the table with tailer.changes."
     lacking = ConfigError("columns", f"column {field.name} is {field.type}, which Spark lacks", remedy)
-    if _has_nanoseconds(field.type):
+    if _has_more(field.type):
         raise lacking
     try:
         (found,) = from_arrow_schema(pa.schema([field])).fields
@@ -53,10 +54,12 @@ def _spark_field(field: pa.Field) -> StructField:
     return found
 
 
-def _has_nanoseconds(kind: pa.DataType) -> bool:
-    """Return whether values are times in nanoseconds, of which Spark would keep microseconds."""
+def _has_more(kind: pa.DataType) -> bool:
+    """Return whether values are times in nanoseconds, or have more digits than Spark would keep."""
     if pa.types.is_nested(kind):
-        return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+        return any(_has_more(kind.field(at).type) for at in range(kind.num_fields))
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision > _DIGITS)
     is_time: bool = pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)
     return is_time and kind.unit == "ns"
 

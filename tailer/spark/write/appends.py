@@ -111,7 +111,7 @@ class RangeAppend:
             missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
             remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all machines: see tailer.spark.session."
             return ConfigError("spark", f"Spark's Python does not have the module {missing!r}", remedy)
-        reason = _raised_in_python(text) or first_sentence(error)
+        reason = first_sentence(error)
         if "ConcurrentTransactionException" in text or "DELTA_CONCURRENT_TRANSACTION" in text:
             return SinkFenced(self._sink, f"another instance committed for {self._append.app_id} at the same time")
         if "ConcurrentModificationException" in text or "DELTA_CONCURRENT" in text or "ChangedException" in text:
@@ -228,10 +228,3 @@ def _refuses(error: Exception) -> bool:
     if isinstance(error, AnalysisException) and "PYTHON_DATA_SOURCE_ERROR" not in text:
         return True
     return any(refusal in text for refusal in _REFUSALS)
-
-
-def _raised_in_python(text: str) -> str | None:
-    """Return the last line of a Python traceback at the start of Spark's text, if there is one."""
-    below = text.partition("Traceback (most recent call last):")[2]
-    said = re.search(r"^\w.*$", below, re.MULTILINE)
-    return None if said is None else said[0][:500]

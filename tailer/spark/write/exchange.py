@@ -24,6 +24,7 @@ from tailer.schema.exact_types import exact_type
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.worker import ShardReport
 from tailer.spark.release import SameRelease
+from tailer.spark.source.spark_types import spark_schema
 from tailer.spark.source.views import POSITIONS
 from tailer.spark.write.arrow_map import map_in_arrow
 from tailer.spark.write.shard_rows import SHARD, ShardRows, report_of
@@ -61,9 +62,13 @@ def deliver_exchanged(rows: DataFrame, work: ShardRows) -> list[ShardReport]:
 
 
 def check_columns(columns: pa.Schema) -> None:
-    """Raise `ConfigError` for a column whose values are other ones after they were Spark's, or whose name is ours."""
+    """Raise `ConfigError` for a column that Spark cannot bring here with its name and its values."""
     remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
+    spark_schema(columns)
+    names = [name.lower() for name in columns.names]
     for field in columns:
+        if names.count(field.name.lower()) > 1:
+            raise ConfigError("columns", f"Spark does not tell {field.name} from a column in other letters", remedy)
         if field.name.lower() in {*POSITIONS.names, SHARD}:
             raise ConfigError("columns", f"{field.name} is a name that into_kafka uses for a column of its own", remedy)
         if has_variant(field.type) or not exact_type(field.type).equals(field.type):

@@ -102,9 +102,15 @@ async def deliver_rows(work: ShardRows, report: ShardReport, batches: Iterator[p
                 while (batch := await to_thread.run_sync(next, rows, None)) is not None:
                     await transactions.write(batch)
                 await transactions.commit(work.through)
-        except SinkFenced:
-            if not await is_finished(settings, name, work.through, PATIENCE_S * random.uniform(1, 2)):
-                raise
+        except SinkFenced as fenced:
+            try:
+                finished = await is_finished(settings, name, work.through, PATIENCE_S * random.uniform(1, 2))
+            except SinkFenced as error:
+                # It is no shard of the pipeline any more.
+                report.error = error
+                return
+            if not finished:
+                raise fenced from None
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()

@@ -7,7 +7,8 @@ and finished in the other.
 
 Shards compare by themselves what this cannot deliver as they do: a version that changes columns, which only a pipeline
 announces; columns that are other ones in Spark; whole versions in one transaction. They also find out by themselves
-what is wrong with the key, or with a version that was begun by other rules.
+what is wrong with the key, with a version that was begun by other rules, or with files, for which Spark's job fails:
+they go on from wherever it got to.
 """
 
 import logging
@@ -33,7 +34,7 @@ from tailer.spark.native import comparing
 from tailer.spark.native.comparing import at_postimages, compared
 from tailer.spark.native.executed import ChangeRows, executed
 from tailer.spark.release import SameRelease
-from tailer.spark.session import engine_name, first_sentence
+from tailer.spark.session import engine_name, first_sentence, is_alive
 from tailer.spark.source.views import TypedView
 from tailer.spark.splits import DiffSplit, file_splits
 from tailer.spark.write.exchange import check_columns, deliver_exchanged, exchanged
@@ -102,14 +103,18 @@ class _Job:
         self._is_stopped = False
 
     def run(self) -> list[ShardReport] | None:
-        """Deliver the version; return None if executors cannot compare its rows."""
+        """Deliver the version; return None if Spark's jobs fail. Raises `EngineUnavailable` if Spark itself has."""
         session = self._open_session()
         self._group = JobGroup(session, f"lake-tailer-{uuid4()}", _DESCRIPTION)
         try:
             with self._group, ExitStack() as kept:
                 return self._delivered(session, kept)
         except SPARK_ERRORS as error:
-            raise EngineUnavailable(engine_name(session), first_sentence(error)) from error
+            name, version, reason = self._settings.name, self._plan.version, first_sentence(error)
+            if self._is_stopped or not is_alive(session):
+                raise EngineUnavailable(engine_name(session), reason) from error
+            _log.warning("%s: each shard compares version %d by itself: %s", name, version, reason)
+            return None
 
     def stop(self) -> None:
         """Make `run` end soon. Callable from any thread, any number of times."""
@@ -117,15 +122,9 @@ class _Job:
         if self._group is not None:
             self._group.stop()
 
-    def _delivered(self, session: SparkSession, kept: ExitStack) -> list[ShardReport] | None:
+    def _delivered(self, session: SparkSession, kept: ExitStack) -> list[ShardReport]:
         plan, shards = self._plan, self._settings.shards
-        try:
-            rows, counts = self._changes(session, kept)
-        except SPARK_ERRORS as error:
-            if self._is_stopped:
-                raise
-            _log.warning("%s: each shard compares version %d: %s", plan.table, plan.version, first_sentence(error))
-            return None
+        rows, counts = self._changes(session, kept)
         begin, through = Position.end(plan.version - 1), Position.end(plan.version)
         work = ShardRows(self._settings, plan.schema, plan.table_id, begin, through, SameRelease())
         reports = deliver_exchanged(exchanged(rows, self._key, shards), work)

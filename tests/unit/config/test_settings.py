@@ -26,6 +26,7 @@ sink = {kind = "delta", path = "copy"}
 
 SPARK = f'engine = "spark"\n{PIPELINE}write = "executors"\n'
 KAFKA = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "kafka", bootstrap_servers = "h:1", topic = "t"}')
+CLUSTER = '\n[spark]\nmaster = "spark://h:7077"\n'
 STDOUT = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "stdout"}')
 
 
@@ -285,7 +286,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "local"', 'engine = "spark"'),
     ("engine = 'auto'" + PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "auto"', ""),
     (SPARK + "on_data_loss = 'resnapshot'", "pipelines.orders.on_data_loss", 'is "resnapshot"', 'write = "driver"'),
-    (PIPELINE + "shards = 2", "pipelines.orders.shards", "has no effect if the driver writes", "executors"),
+    (PIPELINE + "shards = 2", "pipelines.orders.shards", "executors do not write", 'engine = "spark"'),
     (KAFKA + "shards = 0", "pipelines.orders.shards", "from 1 to 1024", ""),
     (KAFKA + "shards = 1025", "pipelines.orders.shards", "from 1 to 1024", ""),
     (KAFKA + "shards = true", "pipelines.orders.shards", "must be a whole number from 1 to 1024", ""),
@@ -308,6 +309,8 @@ def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: s
     [
         (SPARK, Writers.EXECUTORS),
         (KAFKA, Writers.EXECUTORS),
+        (KAFKA + CLUSTER, Writers.EXECUTORS),
+        (SPARK + CLUSTER, Writers.DRIVER),
         (KAFKA.replace('"spark"', '"auto"'), Writers.DRIVER),
         (KAFKA.replace('"spark"', '"local"'), Writers.DRIVER),
         (KAFKA + "on_data_loss = 'resnapshot'", Writers.DRIVER),
