@@ -234,7 +234,7 @@ def test_cancelled_in_the_middle(spark: SparkSession, place: ShardedDelivery, no
                 group.cancel_scope.cancel()
         notes.began = None
 
-    for after_s in (0.0, 0.2, 0.6, 1.2):
+    for after_s in (0.0, 0.5, 1.2):
         anyio.run(cancelled, after_s)
         assert not spark.sparkContext.statusTracker().getActiveJobsIds()
     place.deliver(SHARDS)
@@ -256,8 +256,8 @@ def test_whole_versions_in_one_transaction(
 BY_KEY: Final = PairingRules(compute_updates=True, key=("k",), skip_unchanged=True)
 
 
-# Two without row tracking, and two with it.
-@pytest.mark.parametrize("name", ["05", "08", "01", "11"])
+# The first without row tracking, the second with it.
+@pytest.mark.parametrize("name", ["08", "11"])
 def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, name: str) -> None:
     """Messages are those of shards that compare by themselves. With row ids, where rows are tracked."""
     recorded = read(HISTORIES / f"{name}.tar.xz", tmp_path)

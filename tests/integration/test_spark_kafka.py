@@ -65,7 +65,7 @@ class Delivery:
     def run(self, shards: int = SHARDS, **options: Any) -> None:
         """Run the query up to what is there."""
         into = tailer.spark.into_kafka(self.daemon.lane.name, {**self.daemon.options, **self.sink}, shards=shards)
-        given = {"start": 0, "maxFilesPerTrigger": 9, **options}
+        given = {"start": 0, "maxFilesPerTrigger": 25, **options}
         query = tailer.spark.follow(self._spark, self.history.path, into, **given).trigger(availableNow=True)
         checkpoint = self._folder / f"checkpoint-{self.checkpoints}"
         query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
@@ -147,7 +147,7 @@ def test_a_micro_batch_that_comes_again(delivery: Delivery, monkeypatch: pytest.
     failing(monkeypatch, lambda _: next(numbers) in (0, 3))
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match="the driver fails"):
-            delivery.run()
+            delivery.run(maxFilesPerTrigger=9)
     delivery.run()
     delivery.check()
 
