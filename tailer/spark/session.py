@@ -154,7 +154,9 @@ def _checked(running: SparkSession, settings: SparkSettings) -> SparkSession:
 def _not_started(error: Exception, settings: SparkSettings) -> ConfigError | EngineUnavailable:
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text or isinstance(error, OSError):
-        return _no_java("did not start; what it said is in the log")
+        fetched = settings.conf.get("spark.jars.packages")
+        more = f' If it could not fetch {fetched}, give its jars as "spark.jars".' if fetched else ""
+        return _no_java("did not start; what it said is in the log", more)
     if "Could not parse Master URL" in text or "Master must either be" in text:
         remedy = 'Give "local[*]", "spark://HOST:7077", "yarn" or "k8s://...".'
         return ConfigError("spark.master", "is not the address of a cluster", remedy)
@@ -163,8 +165,9 @@ def _not_started(error: Exception, settings: SparkSettings) -> ConfigError | Eng
     return EngineUnavailable(f"Spark at {settings.master}", _without_values(first_sentence(error), settings))
 
 
-def _no_java(reason: str) -> ConfigError:
-    return ConfigError("engine", f"Spark needs Java, which {reason}", "Install Java 17 or newer, or set JAVA_HOME.")
+def _no_java(reason: str, more: str = "") -> ConfigError:
+    remedy = f"Install Java 17 or newer, or set JAVA_HOME.{more}"
+    return ConfigError("engine", f"Spark needs Java, which {reason}", remedy)
 
 
 def _remote(remote: str, conf: Mapping[str, str]) -> SparkSession:

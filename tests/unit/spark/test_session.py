@@ -1,0 +1,33 @@
+"""Errors of Spark in the words of lake-tailer. No Spark is started."""
+
+from pyspark.errors import PySparkRuntimeError
+
+from tailer.config.placement import SparkSettings
+from tailer.spark.session import _not_started, first_sentence
+from tailer.spark.write.delta_session import delta_package, with_delta
+
+TRACEBACK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+tailer.errors.DataCorrupt: part-0.parquet: a page is damaged
+
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
+"""
+
+
+def test_an_exception_of_python_is_named() -> None:
+    assert first_sentence(RuntimeError(TRACEBACK)) == "tailer.errors.DataCorrupt: part-0.parquet: a page is damaged"
+
+
+def test_other_errors_lose_their_class_and_their_stack() -> None:
+    error = RuntimeError("org.apache.spark.SparkException: Job aborted. Driver stacktrace:\n\tat a.b(c.scala:1)")
+    assert first_sentence(error) == "Job aborted."
+
+
+def test_java_that_ends_may_lack_packages() -> None:
+    ended = PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    assert _not_started(ended, SparkSettings()).hint == "Install Java 17 or newer, or set JAVA_HOME."
+    settings = with_delta(SparkSettings(conf={"spark.jars.packages": "a:b:1"}))
+    given = f'If it could not fetch a:b:1,{delta_package()}, give its jars as "spark.jars".'
+    assert given in _not_started(ended, settings).hint
