@@ -16,7 +16,7 @@ from tailer.config.placement import SparkSettings
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History
-from tests.support.kafka.lanes import Daemon, Lane, Lanes
+from tests.support.kafka.lanes import TAILER, Daemon, Lane, Lanes
 from tests.support.kafka.shards import by_key, together
 from tests.support.kafka.topics import Record
 from tests.support.spark.cluster import StandaloneCluster
@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 SHARDS = 3
 KILLS = 4
 ROUNDS = 3
-ALONE = (str(Path(sys.executable).with_name("tailer")),)
 SHARING = (sys.executable, "-m", "tests.faults.sharing_daemon")
 LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 
@@ -74,7 +73,7 @@ def run_on(spark: SparkSettings, lanes: Sequence[Lane], patch: pytest.MonkeyPatc
         patch.setenv(f"{pipeline}__SHARDS", str(SHARDS))
 
 
-def finish(lanes: Lanes, program: Sequence[str] = ALONE) -> None:
+def finish(lanes: Lanes, program: Sequence[str] = TAILER) -> None:
     """Let one daemon deliver the rest, and check the figures."""
     lanes.history.publish(5)
     with Daemon(lanes.config, program) as daemon:

@@ -1,6 +1,6 @@
 """Versions of the daemon into Kafka that all executors compare together (`tailer.spark.write.shared_versions`).
 
-Shards that compare by themselves, queries with `into_kafka` and shared versions take turns, also inside a version.
+Messages are those of shards that compare by themselves, and these go on wherever a shared version ended.
 """
 
 import json
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from anyio import create_task_group, fail_after, to_thread
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
@@ -35,6 +35,8 @@ from tailer.read.data_files import LOCAL
 from tailer.shards.worker import ShardReport
 from tailer.spark.native import comparing
 from tailer.spark.write import shared_versions
+from tailer.spark.write.exchange import deliver_exchanged
+from tailer.spark.write.shard_rows import ShardRows
 from tailer.spark.write.shared_versions import SharedVersions
 from tests.support.follow import follow, plans
 from tests.support.kafka.cluster import KafkaCluster
@@ -161,6 +163,40 @@ def test_shards_that_are_at_different_places(place: ShardedDelivery, notes: Note
     place.deliver(SHARDS)
     check(place)
     assert versions[3] in notes.versions
+
+
+@pytest.mark.parametrize("place", ["keyed"], indirect=True)
+@pytest.mark.parametrize(
+    "error",
+    [OSError("the job fails"), EngineUnavailable("Spark", "the driver fails")],
+    ids=["each by itself", "together again"],
+)
+def test_a_version_delivered_in_part(
+    place: ShardedDelivery, notes: Notes, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """All shards are inside of it when the job ends."""
+    published(place, 21)
+    engine = ChangelogEngine(LocalEngine(), place.settings(SHARDS).pairing)
+    found = max(
+        (each for each in follow(place.table_path, engine=engine) if each.plan.version in compared(place)),
+        key=lambda each: len(each.positions),
+    )
+    inside, made = found.positions[len(found.positions) // 2], deliver_exchanged
+    begun: list[Position] = []
+
+    def half(rows: DataFrame, work: ShardRows) -> list[ShardReport]:
+        if begun or work.through.version != inside.version:
+            return made(rows, work)
+        some = rows.where(f"_task < {inside.task} OR (_task = {inside.task} AND _row <= {inside.row})")
+        assert not any(report.error for report in made(some, replace(work, through=inside)))
+        begun.extend(place.places(SHARDS))
+        raise error
+
+    monkeypatch.setattr(shared_versions, "deliver_exchanged", half)
+    place.deliver(SHARDS)
+    check(place)
+    assert all(at.is_inside and at.version == inside.version for at in begun)
+    assert notes.versions == compared(place)
 
 
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)

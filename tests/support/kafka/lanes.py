@@ -26,13 +26,13 @@ from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.topics import Follower, Record, admin, create_topic, read_topic, unique_name
 from tests.support.variant.avro_records import AvroReader
 
-__all__ = ["CLIENTS", "FORMS", "Daemon", "Form", "Lane", "Lanes"]
+__all__ = ["CLIENTS", "FORMS", "TAILER", "Daemon", "Form", "Lane", "Lanes"]
 
 CLIENTS: Final = ("kafka-python", "confluent-kafka")
 Form = Literal["keyed", "flat"]
 FORMS: Final[tuple[Form, ...]] = ("keyed", "flat")
 
-_TAILER: Final = Path(sys.executable).with_name("tailer")
+TAILER: Final = (str(Path(sys.executable).with_name("tailer")),)
 _PATIENCE_S: Final = 120.0
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _EVERYTHING: Final = IsolationLevel.READ_UNCOMMITTED
@@ -44,7 +44,7 @@ class Daemon:
     `program`: the command in place of `tailer`.
     """
 
-    def __init__(self, config: Path, program: Sequence[str] = (str(_TAILER),)) -> None:
+    def __init__(self, config: Path, program: Sequence[str] = TAILER) -> None:
         self._log = config.with_name(f"daemon-{unique_name('x')}.log")
         with self._log.open("wb") as said:
             self.process = subprocess.Popen([*program, "run", config], stdout=said, stderr=said)
