@@ -85,7 +85,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200
     # of a template: seconds between two looks for tables
     discover_interval_s: Interval = 60.0
-    # this process writes to the sink, or Spark's executors: by default with engine = "spark", where they can (spark.md)
+    # who writes to the sink: this process, or Spark's executors: the default if engine is spark and they can (spark.md)
     write: Writers | None = None
     # writers, where executors write to kafka
     shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS

@@ -62,7 +62,7 @@ def deliver_exchanged(rows: DataFrame, work: ShardRows) -> list[ShardReport]:
 
 
 def check_columns(columns: pa.Schema) -> None:
-    """Raise `ConfigError` for a column that Spark cannot bring here with its name and its values."""
+    """Raise `ConfigError` for a column that would not come out of Spark's exchange as it went in."""
     remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
     spark_schema(columns)
     names = [name.lower() for name in columns.names]
