@@ -1,7 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-long test-golden test-stores test-spark test-kafka test-faults test-page test-tiers test-all \
-	check check-deploy check-chart check-alerts check-unit bench soak setup java
+.PHONY: demo quick test test-long test-golden test-stores test-spark test-connect test-kafka test-faults test-page \
+	test-all nightly check check-deploy check-chart check-alerts check-unit bench setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -37,6 +37,11 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/tailer demo
 
+# Without Java: what to run while you work.
+quick: .venv/.synced
+	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not nightly" tests/unit tests/test_readme.py \
+		"tests/property/test_written_histories.py"
+
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
@@ -54,10 +59,12 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) java
 test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) java
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
-# The second environment is tried even if a test of the first one fails.
-test-spark: .venv/.synced $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) \
-		$(LAKE_TAILER_AZURITE) java
-	@failed=; $(PYTEST) --tier spark || failed=1; $(PYTEST:.venv/%=$(CONNECT)/%) --tier connect || failed=1; [ -z "$$failed" ]
+test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) java
+	$(PYTEST) --tier spark
+
+# In an environment of its own, which takes a while to make.
+test-connect: $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+	$(PYTEST:.venv/%=$(CONNECT)/%) --tier connect
 
 test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) java
 	$(PYTEST) --tier kafka
@@ -69,13 +76,16 @@ test-page: .venv/.synced
 	@command -v chromium >/dev/null || $(call lacks,Chromium)
 	$(PYTEST) --tier page
 
-# Every test is in one tier.
-test-tiers: .venv/.synced
-	@$(BIN)/python -m tests.count_tiers
-
 # Tests of brokers and of killed processes mostly wait, and those of Spark compute, so they run side by side.
-test-all: setup $(CONNECT)/.synced
-	@tests/side_by_side.sh "test-tiers test test-stores" test-spark test-kafka "test-golden test-long test-faults"
+test-all: setup
+	@tests/side_by_side.sh "test test-golden test-stores" test-spark test-kafka "test-faults test-long"
+
+# All of the above, and the repetition: hours. A failing test prints its seed.
+nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
+	@$(MAKE) --keep-going check check-deploy test-all test-connect test-page test-nightly
+
+test-nightly: setup
+	$(PYTEST) --tier nightly --timeout=0 -s
 
 check: .venv/.synced
 	$(BIN)/ruff check
@@ -116,9 +126,6 @@ check-unit:
 
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
-
-soak: setup
-	$(BIN)/pytest tests --tier soak --timeout=0
 
 setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) java
 

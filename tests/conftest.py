@@ -1,11 +1,14 @@
 """Fixtures of every suite: Spark, Kafka, S3 servers, the asyncio backend, tiers, a guard over every event loop."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.durations import FOLDER, Recorder
 from tests.support.cloud.servers import CloudServer, serving_azurite, serving_fake_gcs
 from tests.support.event_loop import watch_event_loops
 from tests.support.histories.random_history import quick
@@ -14,7 +17,7 @@ from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.spark.session import build_spark
-from tests.tiers import BY_HAND, TIERS, Watch, select, set_markers, watching
+from tests.tiers import BY_HAND, TIERS, Watch, sample, select, set_markers, watching
 
 # Settings for tests with many small queries, where optimising code that runs once would take most of the time. The
 # first compiler alone takes a fifth less; by default its code cache has 48 MB, which Spark with Delta soon fills, and
@@ -39,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin to watch the resources that tests use."""
     config.stash[_WATCH] = Watch()
     watching(config.stash[_WATCH])
+    if folder := os.environ.get(FOLDER):
+        config.pluginmanager.register(Recorder(Path(folder)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -52,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark every test with the resources it uses, and select those of the tier. First, because `-m` reads markers."""
     for item in items:
         set_markers(item)
+    sample(items)
     if tiers := config.getoption("tier"):
         items[:], left = select(items, tiers)
         config.hook.pytest_deselected(items=left)

@@ -2,7 +2,9 @@
 
 Markers name the resources of a test: golden tables, Spark, Kafka, servers of objects, killed processes. `set_markers`
 derives them from the test's fixtures and folder; otherwise the test has a `@pytest.mark`. `smoke` puts a test with one
-of these resources into the tier `test` nevertheless, and `long` keeps a test without them out of it.
+of these resources into the tier `test` nevertheless, and `long` keeps a test without them out of it. `nightly` is for
+repetition: more seeds, kills and combinations of what other tiers show already. `sampled(n)` leaves every nth case of a
+test where it is, and the others run in `make nightly`.
 
 A test is watched while it runs, so that markers stay correct. Helpers that use such a resource report it (`using`), and
 a test without a marker for Java gets a `java` that refuses to start, in its own process and in every child.
@@ -11,6 +13,7 @@ a test without a marker for Java gets a `java` that refuses to start, in its own
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +26,7 @@ __all__ = [
     "TIERS",
     "UnmarkedError",
     "Watch",
+    "sample",
     "select",
     "set_markers",
     "tier_of",
@@ -31,16 +35,16 @@ __all__ = [
 ]
 
 # The tiers of `make test-all`, and those that have only a target of their own.
-TIERS: Final = ("test", "long", "golden", "stores", "spark", "connect", "kafka", "faults")
-BY_HAND: Final = ("soak", "bench", "page")
+TIERS: Final = ("test", "long", "golden", "stores", "spark", "kafka", "faults")
+BY_HAND: Final = ("nightly", "connect", "bench", "page")
 
 # The first marker that a test has decides.
 _TIER_BY_MARKER: Final = {
     "bench": "bench",
-    "soak": "soak",
+    "spark_connect": "connect",
+    "nightly": "nightly",
     "page": "page",
     "smoke": "test",
-    "spark_connect": "connect",
     "golden": "golden",
     "faults": "faults",
     "kafka": "kafka",
@@ -98,6 +102,18 @@ def set_markers(item: pytest.Item) -> None:
         item.add_marker(folder)
     if folder == "faults" and (_PROCESSES in fixtures or _names_of(item) & {"spark", "kafka"}):
         item.add_marker(folder)
+
+
+def sample(items: Iterable[pytest.Item]) -> None:
+    """Move all but every nth case of the tests with the marker `sampled(n)` to `make nightly`."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("sampled"):
+            (every,) = marker.args
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % every:
+                item.add_marker("nightly")
+            cases[test] += 1
 
 
 def _reads_tables(item: pytest.Item) -> bool:

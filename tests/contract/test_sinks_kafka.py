@@ -53,6 +53,7 @@ def topic_of(prefix: str, app_id: str) -> str:
     return f"{prefix}-{app_id.replace('/', '-')}"
 
 
+@pytest.mark.sampled(5)
 class KafkaSinkTests(SinkTests):
     client = ""
 

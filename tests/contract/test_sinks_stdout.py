@@ -14,6 +14,7 @@ from tailer.progress.recorded import Recorded
 from tailer.sink import Progress
 
 
+@pytest.mark.sampled(7)
 class TestStdoutSink(SinkTests):
     exactly_once = False
 

@@ -94,6 +94,7 @@ def configure(tmp_path: Path, source: StoredHistory, cloud: CloudServer, there: 
 
 
 @pytest.mark.parametrize("is_in_cloud", [False, True], ids=["files here", "delta there"])
+@pytest.mark.sampled(4)
 def test_killed_again_and_again(
     source: StoredHistory, cloud: CloudServer, tmp_path: Path, daemons: list[Daemon], is_in_cloud: bool
 ) -> None:

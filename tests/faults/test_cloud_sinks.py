@@ -107,6 +107,7 @@ async def test_an_error_after_the_commit_was_made_is_resolved(target: Target, cl
     [{"status": 503, "code": "ServerBusy"}, {"status": 500, "code": "InternalError"}, {"is_lost": True}],
     ids=["503", "500", "reset"],
 )
+@pytest.mark.sampled(3)
 async def test_faults_of_all_requests(target: Target, cloud: CloudServer, fault: dict[str, Any]) -> None:
     requests = 0
 

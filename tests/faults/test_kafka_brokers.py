@@ -83,6 +83,7 @@ def test_link_cut_held_and_losing_answers(
         finish(lanes, daemon)
 
 
+@pytest.mark.nightly
 def test_brokers_of_three_killed_in_turn(tmp_path: Path, history: History, three_brokers: KafkaCluster) -> None:
     pipelines = [Lane(client) for client in CLIENTS]
     with (

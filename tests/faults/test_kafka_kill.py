@@ -13,10 +13,11 @@ import pytest
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import CLIENTS, FORMS, Daemon, Lane, Lanes
+from tests.support.seeds import first_seed
 
-KILLS = 20
-FEW_KILLS = 4
-SOAK_KILLS = 200
+KILLS = 6
+FEW_KILLS = 2
+MANY_KILLS = 200
 
 
 def killed(lanes: Lanes, kills: int, commits: int) -> None:
@@ -68,11 +69,11 @@ def test_killed_with_rows_that_are_too_large(tmp_path: Path, kafka: KafkaCluster
         killed(lanes, FEW_KILLS, 5)
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_killed_two_hundred_times(tmp_path: Path, kafka: KafkaCluster) -> None:
-    history = History(tmp_path / "table", seed=2, length=1600, large=400, large_every=10)
+    history = History(tmp_path / "table", seed=first_seed(), length=1600, large=400, large_every=10)
     pipelines = [Lane(client, form) for client in CLIENTS for form in FORMS]
     with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
-        killed(lanes, SOAK_KILLS, 5)
+        killed(lanes, MANY_KILLS, 5)
         assert lanes.torn() > 0, "no kill hit a transaction"

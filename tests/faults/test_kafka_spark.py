@@ -24,7 +24,7 @@ from tests.support.spark.cluster import StandaloneCluster
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 SHARDS = 3
-KILLS = 4
+KILLS = 2
 ROUNDS = 3
 SHARING = (sys.executable, "-m", "tests.faults.sharing_daemon")
 LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
@@ -119,6 +119,7 @@ def kill_both(lanes: ShardedLanes, cluster: StandaloneCluster, moments: random.R
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.nightly
 def test_the_process_with_all_of_it_is_killed(
     tmp_path: Path, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,10 @@ def check(history: LongHistory, destination: Destination, last: int) -> None:
     assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
 
 
-@pytest.mark.parametrize("kills", [pytest.param(FEW_KILLS, marks=pytest.mark.smoke), KILLS])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(FEW_KILLS, marks=pytest.mark.smoke), pytest.param(KILLS, marks=pytest.mark.nightly)],
+)
 def test_killed_again_and_again(
     history: LongHistory, destination: Destination, config: Path, started: list[Daemon], kills: int
 ) -> None:

@@ -26,7 +26,8 @@ from tests.support.streams import Growing
 FILES: Final = 36
 ROWS: Final = 60
 ROWS_TOGETHER: Final = 10
-KILLS: Final = 9
+KILLS: Final = 3
+MANY_KILLS: Final = 9
 DEADLINE_S: Final = 60.0
 SMALL_TRANSACTIONS: Final = f"""
 from functools import partial
@@ -161,10 +162,11 @@ def finish(followed: Followed, daemon: SmallDaemon) -> None:
     assert followed.delivered() == followed.expected
 
 
-def test_killed_again_and_again(followed: Followed, started: list[SmallDaemon]) -> None:
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.nightly)])
+def test_killed_again_and_again(followed: Followed, started: list[SmallDaemon], kills: int) -> None:
     moments = random.Random(len(followed.kind))
     reached: list[Position] = []
-    for number in range(KILLS):
+    for number in range(kills):
         started.append(SmallDaemon(followed.config))
         position = kill_behind(followed, started[-1], followed.transactions() + moments.randint(1, 20))
         assert position.in_snapshot, f"over before it could be killed: {position}"

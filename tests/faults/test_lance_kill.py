@@ -121,6 +121,7 @@ def configured(tmp_path: Path, writer: Writer, sink: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["delta", "files"])
+@pytest.mark.nightly
 def test_killed_again_and_again(tmp_path: Path, kind: str, started: list[Daemon]) -> None:
     writer = Writer(tmp_path / "orders", 1)
     make = DeltaDestination if kind == "delta" else FilesDestination
@@ -130,6 +131,7 @@ def test_killed_again_and_again(tmp_path: Path, kind: str, started: list[Daemon]
     writer.check([(version, kind, one) for version, kind, one, _ in rows])
 
 
+@pytest.mark.nightly
 def test_killed_while_it_delivers_to_kafka(tmp_path: Path, kafka: KafkaCluster, started: list[Daemon]) -> None:
     writer, servers = Writer(tmp_path / "orders", 2), kafka.bootstrap_servers
     topic, ends = create_topic(servers), create_topic(servers)

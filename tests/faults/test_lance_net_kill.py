@@ -62,6 +62,7 @@ def changed(row: dict[str, object]) -> Change:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+@pytest.mark.nightly
 def test_killed_inside_net_differences(tmp_path: Path, kafka: KafkaCluster, stable: bool) -> None:
     servers, path = kafka.bootstrap_servers, tmp_path / "orders"
     lance.write_dataset(rows(0, ROWS), path, enable_stable_row_ids=stable, max_rows_per_file=ROWS // 4)

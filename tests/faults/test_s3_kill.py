@@ -153,6 +153,7 @@ def errors(port: int) -> float:
     [FilesDestination, DeltaDestination, DeltaInS3Destination, FilesInS3Destination],
     ids=lambda kind: kind.__name__,
 )
+@pytest.mark.sampled(3)
 def test_killed_again_and_again(
     source: S3History, link: FaultyS3Link, tmp_path: Path, daemons: list[Daemon], kind: type
 ) -> None:

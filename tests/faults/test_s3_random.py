@@ -74,6 +74,7 @@ def source(tmp_path: Path, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", ["files", "delta"])
+@pytest.mark.sampled(2)
 async def test_a_growing_table_with_random_faults(
     source: S3History, versitygw: S3Server, tmp_path: Path, kind: str
 ) -> None:

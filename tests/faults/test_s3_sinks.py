@@ -129,6 +129,7 @@ async def test_an_error_after_the_commit_was_made_is_resolved(target: Target, li
     [{"status": 503, "code": "SlowDown"}, {"status": 500, "code": "InternalError"}, {"is_lost": True}],
     ids=["503", "500", "reset"],
 )
+@pytest.mark.sampled(3)
 async def test_faults_of_all_requests(target: Target, link: S3Link, fault: dict[str, Any]) -> None:
     requests = 0
 

@@ -142,6 +142,7 @@ def counted(rows: pa.Table) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("when", "by_key"), [("fingerprints", False), ("exchange", False), ("exchange", True), ("rows", True)]
 )
+@pytest.mark.sampled(3)
 def test_an_executor_dies(
     driver: Driver, cluster: StandaloneCluster, table: Table, events: Path, when: str, by_key: bool
 ) -> None:

@@ -73,6 +73,7 @@ def test_drivers_killed_while_they_follow(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_executors_killed_while_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them, twice, with slow tasks run a second time beside the first (speculation)."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -61,6 +61,7 @@ def check(delivery: ShardedDelivery) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sampled(2)
 def test_drivers_killed_while_they_follow(tmp_path: Path, kafka: KafkaCluster, form: Form) -> None:
     moments, history = random.Random(form), history_in(tmp_path, 12)
     delivery = ShardedDelivery(kafka, history, form)

@@ -158,6 +158,7 @@ def expected(source: Path) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_into_delta(cluster: StandaloneCluster, source: Path, tmp_path: Path) -> None:
     delivery = Delivery(source, tmp_path / "checkpoint", str(tmp_path / "target"))
     kill_both(cluster, delivery, tmp_path)

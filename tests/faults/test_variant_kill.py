@@ -53,6 +53,7 @@ def changes_in(target: Path) -> Counter[RowChange]:
     )
 
 
+@pytest.mark.nightly
 def test_killed_while_it_writes_a_delta_table(tmp_path: Path, started: list[Process]) -> None:
     moments = random.Random(11)
     history = History(tmp_path / "table", seed=11, length=120, large=900, large_every=12, variants=True)
@@ -88,6 +89,7 @@ def test_killed_while_it_writes_a_delta_table(tmp_path: Path, started: list[Proc
     print(f"killed at versions {reached}")
 
 
+@pytest.mark.nightly
 def test_killed_while_it_writes_to_kafka(tmp_path: Path, kafka: KafkaCluster) -> None:
     """Flat JSON, Debezium's JSON and both forms in Avro; the figures are 0."""
     moments = random.Random(12)

@@ -72,6 +72,7 @@ def judged(read: Callable[[], list[Followed]], name: str) -> tuple[list[tuple[pa
 
 
 @pytest.mark.parametrize("name", EVERY)
+@pytest.mark.sampled(12)
 def test_rows_positions_and_errors_are_the_local_ones(name: str, copied: Copied) -> None:
     remote, path = copied(name), golden_delta(name)
     found, error = remote.follow_until_error()

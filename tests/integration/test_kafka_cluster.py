@@ -70,6 +70,7 @@ def test_only_what_is_committed_is_read(kafka: KafkaCluster) -> None:
 
 
 @pytest.mark.parametrize("hard", [True, False], ids=["hard", "clean"])
+@pytest.mark.sampled(3)
 def test_a_bounced_node_keeps_what_it_had(mortal_kafka: KafkaCluster, hard: bool) -> None:
     topic = create_topic(mortal_kafka.bootstrap_servers)
     with (
@@ -166,6 +167,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 @pytest.mark.parametrize("listener", ["SASL", "SASL_TLS"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.sampled(3)
 def test_clients_that_authenticate_are_accepted(secure_kafka: SecureKafka, listener: str, mechanism: str) -> None:
     cluster = secure_kafka.cluster
     topic = create_topic(cluster.bootstrap_servers)
@@ -184,6 +186,7 @@ def test_clients_that_authenticate_are_accepted(secure_kafka: SecureKafka, liste
 
 
 @pytest.mark.parametrize("listener", ["TLS", "MUTUAL_TLS"])
+@pytest.mark.sampled(3)
 def test_clients_with_a_certificate_are_accepted(secure_kafka: SecureKafka, listener: str) -> None:
     cluster, certificates = secure_kafka.cluster, secure_kafka.certificates
     topic = create_topic(cluster.bootstrap_servers)
@@ -198,6 +201,7 @@ def test_clients_with_a_certificate_are_accepted(secure_kafka: SecureKafka, list
     assert values(cluster.bootstrap_servers, topic) == [b"in"]
 
 
+@pytest.mark.nightly
 def test_two_of_three_nodes_go_on(tmp_path: Path) -> None:
     with KafkaCluster(tmp_path / "kafka", 3) as cluster:
         topic = create_topic(cluster.bootstrap_servers, partitions=3)
@@ -211,6 +215,7 @@ def test_two_of_three_nodes_go_on(tmp_path: Path) -> None:
         assert values(cluster.bootstrap_servers, topic) == [b"without"] * 3
 
 
+@pytest.mark.nightly
 def test_a_node_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(KafkaDownError, match=r"(?s)node 1.*num\.network\.threads"):
         KafkaCluster(tmp_path / "kafka", properties={"num.network.threads": "none"})
@@ -222,6 +227,7 @@ def test_missing_jars_are_fetched_by_make_setup(tmp_path: Path, monkeypatch: pyt
         KafkaCluster(tmp_path / "kafka")
 
 
+@pytest.mark.nightly
 def test_no_node_outlives_tests_that_are_killed(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.support.kafka.cluster import KafkaCluster\n"

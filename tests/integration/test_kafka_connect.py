@@ -266,6 +266,7 @@ def test_a_database_follows_the_table(delivered: Delivered, connect: ConnectWork
     assert {name for name, _, nullable in columns if nullable == "NO"} == set(KEY)
 
 
+@pytest.mark.nightly
 def test_a_database_that_begins_with_a_snapshot(
     kafka: KafkaCluster, delivered: Delivered, connect: ConnectWorker, postgres: Postgres, tmp_path: Path
 ) -> None:

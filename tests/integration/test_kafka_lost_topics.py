@@ -52,6 +52,7 @@ def put(servers: str, topic: str, key: bytes | None, value: bytes | None) -> Non
 @every_client
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("how", ["deleted", "recreated", "expired"])
+@pytest.mark.sampled(5)
 def test_progress_that_is_lost_stops(pipe: Pipe, client: str, start: str, how: str) -> None:
     pipe.options["library"] = client
     pipe.deliver(start="0")
@@ -153,6 +154,7 @@ def test_progress_that_vanishes_while_it_runs(pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("shards", [0, 2, 3])
+@pytest.mark.sampled(3)
 def test_the_number_of_shards_is_lost(pipe: Pipe, shards: int) -> None:
     """Shards have progress, so the pipeline must not pass for an undivided one."""
     pipe.deliver(shards=2)
@@ -217,6 +219,7 @@ def test_all_progress_of_shards_is_lost(pipe: Pipe) -> None:
 @every_client
 @pytest.mark.parametrize("shards", [0, 2])
 @pytest.mark.parametrize("creates", [True, False])
+@pytest.mark.sampled(5)
 def test_a_topic_that_was_created_again_stops(pipe: Pipe, client: str, shards: int, creates: bool) -> None:
     pipe.options["library"] = client
     pipe.deliver(shards)
@@ -238,6 +241,7 @@ def test_a_topic_that_was_created_again_stops(pipe: Pipe, client: str, shards: i
 
 
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
+@pytest.mark.sampled(2)
 def test_a_topic_that_was_created_again_before_the_table_was_replaced_stops(pipe: Pipe, how: str) -> None:
     """The new table id has no progress yet: that of the previous id names the topic."""
     pipe.deliver()
@@ -261,6 +265,7 @@ def test_a_replaced_table_goes_on_in_the_same_topic(pipe: Pipe) -> None:
 
 @every_client
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
+@pytest.mark.sampled(3)
 def test_a_topic_is_created_again_while_it_runs(pipe: Pipe, client: str, how: str) -> None:
     pipe.options["library"] = client
 
@@ -301,6 +306,7 @@ def test_progress_without_a_topic_id_resumes_and_gets_one(pipe: Pipe, client: st
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.sampled(2)
 def test_random_losses_of_topics_neither_duplicate_nor_skip_rows(pipe: Pipe, seed: int) -> None:
     """Random starts, numbers of shards and losses; after a refused start its hint is followed."""
     chance = random.Random(seed)
@@ -336,6 +342,7 @@ def test_random_losses_of_topics_neither_duplicate_nor_skip_rows(pipe: Pipe, see
 
 @every_client
 @pytest.mark.parametrize("which", ["topic", "progress_topic"])
+@pytest.mark.sampled(3)
 def test_a_topic_that_is_deleted_is_reported_at_once(pipe: Pipe, client: str, which: str) -> None:
     """Not only when the delivery times out."""
     pipe.options["library"] = client

@@ -85,6 +85,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_driver
 @every_way
+@pytest.mark.sampled(3)
 def test_a_way_in(
     way: Callable[[SecureKafka], Connection],
     driver: ProducerFactory,
@@ -180,6 +181,7 @@ def test_tokens_are_kept_while_they_are_good(secure_kafka: SecureKafka) -> None:
 
 
 @every_driver
+@pytest.mark.sampled(3)
 def test_missing_permissions_are_named(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
     """Another user's topic or transactional id: the error names the missing permission."""
     servers = secure_kafka.cluster.bootstrap_servers

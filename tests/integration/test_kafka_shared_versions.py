@@ -294,6 +294,7 @@ BY_KEY: Final = PairingRules(compute_updates=True, key=("k",), skip_unchanged=Tr
 
 # The first without row tracking, the second with it.
 @pytest.mark.parametrize("name", ["08", "11"])
+@pytest.mark.sampled(2)
 def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, name: str) -> None:
     """Messages are those of shards that compare by themselves. With row ids, where rows are tracked."""
     recorded = read(HISTORIES / f"{name}.tar.xz", tmp_path)
@@ -305,6 +306,7 @@ def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.sampled(2)
 def test_columns_that_change_while_files_are_rewritten(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, seed: int
 ) -> None:
@@ -327,6 +329,7 @@ KEPT: Final = PairingRules(Carryovers.KEEP, compute_updates=True, key=("id",))
 
 
 @pytest.mark.parametrize("kind", LACKING)
+@pytest.mark.sampled(3)
 def test_types_that_spark_lacks(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, kind: str
 ) -> None:
@@ -363,6 +366,7 @@ VALUES: Final = pa.schema(
 
 
 @pytest.mark.parametrize("key", [("r", "f"), ("t", "n")])
+@pytest.mark.sampled(2)
 def test_values_that_two_machines_may_see_differently(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, key: tuple[str, ...]
 ) -> None:

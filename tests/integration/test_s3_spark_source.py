@@ -42,6 +42,7 @@ def timeless(rows: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=NAMES)
+@pytest.mark.sampled(8)
 def test_batch_and_stream_equal_the_local_table(archive: Path, tmp_path: Path, versitygw: S3Server) -> None:
     """Rows in the envelope name their positions. Micro-batches of few rows divide files."""
     recorded, remote = both(archive, tmp_path, versitygw)

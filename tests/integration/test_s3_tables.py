@@ -35,6 +35,7 @@ def environment(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
+@pytest.mark.sampled(12)
 def test_recorded_tables(archive: Path, tmp_path: Path, versitygw: S3Server) -> None:
     recorded = read(archive, tmp_path)
     remote = RemoteTable.copied(recorded.path, versitygw, versitygw.new_bucket())

@@ -97,12 +97,14 @@ def _placed(batches: Iterable[ChangeBatch]) -> Counter[Any]:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES)), ids=["values", "key", "unchanged", "null keys"])
+@pytest.mark.sampled(3)
 def test_rewritten_files(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     assert check(spark, Rewriting(tmp_path, seed).table.path, rules) > 5
 
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES))[1:], ids=["key", "unchanged", "null keys"])
+@pytest.mark.sampled(3)
 def test_both_images_of_an_update_have_one_place(
     spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules
 ) -> None:
@@ -129,6 +131,7 @@ def kept_frames(spark: SparkSession) -> int:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate([DROP, BY_KEY])), ids=["values", "key"])
+@pytest.mark.sampled(3)
 def test_net_changes(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     path = Rewriting(tmp_path, seed).table.path
     versions = [found.plan for found in follow(path)]
@@ -210,11 +213,13 @@ async def _run(engine: ChangelogEngine, plan: ChangePlan) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.sampled(3)
 def test_tables_whose_columns_change(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     assert check(spark, Reshaped(tmp_path, random.Random(seed)).run(9).path) > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sampled(3)
 def test_queries(spark: SparkSession, seed: int) -> None:
     """Equal rows in any number, of any tasks and sides, against the index of one process."""
     chance = random.Random(seed)

@@ -100,6 +100,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, behind: Callable[[Span], object]) -
 
 @pytest.mark.parametrize("delivery", FORMS, indirect=True)
 @pytest.mark.parametrize("shared_bytes", [comparing.SHARED_BYTES, 0], ids=["one compares", "all compare"])
+@pytest.mark.sampled(3)
 def test_every_change_once_in_order(delivery: Delivery, shared_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a key, and without one. Versions that must be compared, deletion vectors, and large ones that are cut."""
     for commits in (20, 19):
@@ -110,6 +111,7 @@ def test_every_change_once_in_order(delivery: Delivery, shared_bytes: int, monke
 
 
 @pytest.mark.parametrize("delivery", FORMS, indirect=True)
+@pytest.mark.sampled(2)
 def test_the_daemon_and_a_query_take_turns(delivery: Delivery) -> None:
     for _ in range(2):
         delivery.history.publish(9)
@@ -276,6 +278,7 @@ def test_other_rules_where_all_shards_are_level(delivery: Delivery) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": 5, "maxFilesPerTrigger": 100}, {"maxFilesPerTrigger": 1}])
+@pytest.mark.sampled(2)
 def test_images_of_an_update_stay_together(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, limit: dict[str, int]
 ) -> None:
@@ -402,6 +405,7 @@ def test_a_column_with_a_name_of_ours(spark: SparkSession, kafka: KafkaCluster, 
     ("key", "columns", "said"),
     [("ID", None, "no column 'ID'"), ("id", ["n"], "no column 'id'"), ("s", None, "which has type struct")],
 )
+@pytest.mark.sampled(3)
 def test_a_key_that_assigns_no_row(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, key: str, columns: list[str] | None, said: str
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_batch_has_all_rows(spark: SparkSession, dataset: Path) -> None:
     ],
     ids=["values", "key", "net", "net by key"],
 )
+@pytest.mark.sampled(5)
 def test_all_executors_compare(
     spark: SparkSession, dataset: Path, few_rows: int, rules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,7 @@ CONDITIONS: Final = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.sampled(3)
 def test_conditions_on_facts_choose_files(native: Native, tmp_path: Path, condition: str) -> None:
     """Spark does not look at such conditions again. `odd` is Python; the last is known only when the query runs."""
     spark = native.spark
@@ -248,6 +249,7 @@ MOMENTS: Final = [
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "GMT+8", "+05:30"])
+@pytest.mark.sampled(3)
 def test_times_without_a_zone_as_partition_values(
     native: Native, tmp_path: Path, zone: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +507,7 @@ def test_a_file_that_seems_hidden(native: Native, tmp_path: Path) -> None:
     ],
     ids=lambda values: next(iter(values)),
 )
+@pytest.mark.sampled(3)
 def test_settings_of_the_session_change_nothing(native: Native, tmp_path: Path, values: dict[str, str]) -> None:
     file = pa.table(
         {"a": [1, 2, 3], "d": [date(1500, 1, 1), None, date(2026, 1, 1)], "t": [datetime(1850, 1, 1, tzinfo=UTC)] * 3}
@@ -607,6 +610,7 @@ def _ranges(versions: Sequence[int]) -> list[tuple[int, int]]:
     [*HISTORY, *CASES],
     ids=lambda archive: archive.name.split(".")[0],
 )
+@pytest.mark.sampled(5)
 def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)

@@ -5,8 +5,8 @@ with delta-rs's and Spark's snapshots: the fold of the events holds, and there a
 snapshots differ. A history written twice, with a change feed and without one, has the same events when updates are
 identified by key. Histories whose columns change are those of `tests.support.oracle.recorded`.
 
-`make soak` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
-at `LAKE_TAILER_SOAK_SEED`.
+`make nightly` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked,
+beginning at a random seed, or at `LAKE_TAILER_SEED`.
 """
 
 import json
@@ -54,6 +54,7 @@ from tests.support.oracle.rows import (
     rows_of,
     spark_snapshot,
 )
+from tests.support.seeds import first_seed
 from tests.support.spark.table import Table, kinds, schemas_in
 
 SEED: Final = 20261121
@@ -256,12 +257,14 @@ def histories(quick_spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", DONE, ids=str)
+@pytest.mark.sampled(3)
 def test_only_what_changed_and_all_of_it(histories: Histories, shape: RewriteShape) -> None:
     assert check(histories[shape]) >= len(DONE[shape])
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", FED, ids=str)
+@pytest.mark.sampled(3)
 def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: RewriteShape) -> None:
     check_twins(histories[shape], histories[replace(shape, feed=False)])
 
@@ -384,10 +387,10 @@ def judged(table: Table, changed: dict[str, int], updates: dict[str, int], compa
         assert kinds(follow(table.path, engine=paired(rules))[-1]) == expected
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
     wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "5000"))
-    seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
+    seeds = count(first_seed())
     shapes = [shape(*kind) for kind in product((False, True), repeat=5)]
 
     def one(off: RewriteShape, seed: int) -> int:

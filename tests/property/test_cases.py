@@ -21,6 +21,9 @@ from tests.support.oracle.rows import METADATA, rows_of
 from tests.support.spark.sql_types import literal
 from tests.support.spark.table import Table, kinds
 
+# Spark writes it again in `make nightly`; what it wrote is read in `test_written_cases.py`.
+recorded = pytest.mark.nightly
+
 NASTY: Final = (
     "a/b",
     "x:y",
@@ -37,6 +40,7 @@ NASTY: Final = (
 )
 
 
+@recorded
 def test_unpaired_remove_with_vector_after_overwrite(table: Table) -> None:
     table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
     table.sql("DELETE FROM {t} WHERE id = 3")
@@ -45,6 +49,7 @@ def test_unpaired_remove_with_vector_after_overwrite(table: Table) -> None:
     assert kinds(table.check()[3]) == {"delete": 9, "insert": 2}
 
 
+@recorded
 def test_unpaired_add_with_vector_via_restore(table: Table) -> None:
     table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
     table.sql("DELETE FROM {t} WHERE id = 3")
@@ -54,6 +59,7 @@ def test_unpaired_add_with_vector_via_restore(table: Table) -> None:
     assert kinds(table.check()[4]) == {"delete": 2, "insert": 9}
 
 
+@recorded
 def test_restore_over_a_vector_gives_rows_back(table: Table) -> None:
     table.create("id BIGINT", "SELECT id FROM range(10)", vectors=True)
     for removed in (3, 4):
@@ -78,6 +84,7 @@ def test_unpaired_add_with_vector_via_shallow_clone(table: Table, tmp_path: Path
     assert [kinds(version) for version in versions] == [{"insert": 9}, {"delete": 1}]
 
 
+@recorded
 def test_merge_that_changes_nothing(table: Table) -> None:
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
     table.sql(
@@ -90,6 +97,7 @@ def test_merge_that_changes_nothing(table: Table) -> None:
     assert table.check()[2].plan.regime is Regime.NONE
 
 
+@recorded
 def test_feed_disabled_in_the_middle_and_enabled_again(table: Table) -> None:
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
     table.sql("UPDATE {t} SET n = 2 WHERE id < 3")
@@ -104,6 +112,7 @@ def test_feed_disabled_in_the_middle_and_enabled_again(table: Table) -> None:
     assert kinds(versions[6]) == {"update_preimage": 1, "update_postimage": 1}
 
 
+@recorded
 def test_vectors_on_a_file_with_many_row_groups(table: Table) -> None:
     rows = pa.table({"id": pa.array(range(100), pa.int64())})
     properties = WriterProperties(max_row_group_size=7, write_batch_size=7)
@@ -122,6 +131,7 @@ def test_vectors_on_a_file_with_many_row_groups(table: Table) -> None:
     assert kinds(versions[5]) == {"delete": 94, "insert": 3}
 
 
+@recorded
 def test_times_of_commit_files_that_go_backwards(table: Table, tmp_path: Path) -> None:
     table.create("id BIGINT", "SELECT id FROM range(3)")
     for first in (10, 20, 30):
@@ -139,6 +149,7 @@ def test_times_of_commit_files_that_go_backwards(table: Table, tmp_path: Path) -
     ]
 
 
+@recorded
 def test_in_commit_timestamps_enabled_in_the_middle(table: Table) -> None:
     table.create("id BIGINT", "SELECT id FROM range(3)")
     table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
@@ -150,6 +161,7 @@ def test_in_commit_timestamps_enabled_in_the_middle(table: Table) -> None:
     assert table.actions(3, "commitInfo")[0]["inCommitTimestamp"] == copy.check()[3].plan.timestamp_ms
 
 
+@recorded
 def test_partition_values_that_need_escapes(table: Table) -> None:
     values = ", ".join(f"({at}, {literal(value)})" for at, value in enumerate((*NASTY, None)))
     table.create("id BIGINT, p STRING", f"SELECT * FROM VALUES {values}", partition="p")
@@ -161,6 +173,7 @@ def test_partition_values_that_need_escapes(table: Table) -> None:
 
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
+@recorded
 def test_empty_text_and_null(table: Table, vectors: bool) -> None:
     """Both are null as a partition value, and two different values in a column."""
     rows = "SELECT * FROM VALUES (1, '', 'a'), (2, NULL, ''), (3, 'x', NULL), (4, '', NULL)"
@@ -176,6 +189,7 @@ def test_empty_text_and_null(table: Table, vectors: bool) -> None:
     )
 
 
+@recorded
 def test_typed_partition_values(table: Table) -> None:
     columns = "id BIGINT, i INT, l BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(10,2), b BOOLEAN, "
     columns += "f DOUBLE, y BINARY"
@@ -192,6 +206,7 @@ def test_typed_partition_values(table: Table) -> None:
 
 
 @pytest.mark.parametrize("position", ["FIRST", "AFTER id"])
+@recorded
 def test_columns_added_later_are_null_in_older_files(table: Table, position: str) -> None:
     table.create("id BIGINT, s STRUCT<a: INT>", "SELECT id, named_struct('a', 1) FROM range(4)", vectors=True)
     table.sql(
@@ -205,6 +220,7 @@ def test_columns_added_later_are_null_in_older_files(table: Table, position: str
     table.check()
 
 
+@recorded
 def test_overwrite_with_another_partitioning(table: Table) -> None:
     """The removed files have the old partitioning, the added ones the new."""
     table.create("id BIGINT, p STRING, q STRING", "SELECT id, IF(id = 0, NULL, 'x'), NULL FROM range(3)", partition="p")
@@ -215,6 +231,7 @@ def test_overwrite_with_another_partitioning(table: Table) -> None:
     table.check()
 
 
+@recorded
 def test_replace_where_writes_change_files(table: Table) -> None:
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(10)")
     rows = table.spark.sql("SELECT id, 2 AS n FROM range(3, 6)")

@@ -5,8 +5,8 @@ snapshot of each version into the next one. Without a feed, Spark's own snapshot
 the version and the difference. `tests.support.oracle.recorded` judges histories whose columns change
 (`tests.support.histories.schema_evolution`).
 
-`make soak` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked, beginning
-at `LAKE_TAILER_SOAK_SEED`.
+`make nightly` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked,
+beginning at a random seed, or at `LAKE_TAILER_SEED`.
 """
 
 import os
@@ -35,6 +35,7 @@ from tests.support.oracle.rows import (
     spark_snapshot,
     type_name,
 )
+from tests.support.seeds import first_seed
 
 SEED: Final = 20260801
 STEPS: Final = 8
@@ -98,10 +99,10 @@ def test_random_histories_of_tables_that_change(quick_spark: SparkSession, tmp_p
         assert sum(done) >= len(CHANGING) * CHANGING_STEPS
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
     wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "5000"))
-    seeds = count(int(os.environ.get("LAKE_TAILER_SOAK_SEED", "1")))
+    seeds = count(first_seed())
 
     def one(shape: Shape, seed: int) -> int:
         folder = tmp_path / str(seed)

@@ -24,10 +24,14 @@ from tests.support.follow import follow, follow_until_error
 from tests.support.spark.table import Table, kinds
 from tests.support.streams import Destination
 
+# Spark writes it again in `make nightly`; what it wrote is read in `test_written_cases.py`.
+recorded = pytest.mark.nightly
+
 MAPPED = "'delta.columnMapping.mode' = 'name'"
 WIDENING = "'delta.enableTypeWidening' = 'true'"
 
 
+@recorded
 def test_replace_with_a_new_id(table: Table) -> None:
     table.create("id BIGINT, n INT, gone STRING", "SELECT id, 1, 'x' FROM range(5)", feed=False)
     table.sql(
@@ -49,6 +53,7 @@ def test_replace_with_a_new_id(table: Table) -> None:
 
 
 @pytest.mark.parametrize(("mode", "vectors"), [("name", True), ("id", False)], ids=["name, vectors", "id"])
+@recorded
 def test_rename_in_the_middle_of_the_range(table: Table, mode: str, vectors: bool) -> None:
     """Spark refuses the whole range, but answers for each version."""
     table.create(
@@ -70,6 +75,7 @@ def test_rename_in_the_middle_of_the_range(table: Table, mode: str, vectors: boo
     assert kinds(versions[8]) == {"delete": 3}
 
 
+@recorded
 def test_drop_in_the_middle_of_the_range(table: Table) -> None:
     rows = "SELECT id, 1, named_struct('a', 2, 'b', 'x') FROM range(6)"
     table.create("id BIGINT, n INT, s STRUCT<a: INT, b: STRING>", rows, properties=MAPPED)
@@ -85,6 +91,7 @@ def test_drop_in_the_middle_of_the_range(table: Table) -> None:
     assert versions[8].table.column("n").to_pylist() == [None]
 
 
+@recorded
 def test_widening_in_the_middle_of_the_range(table: Table) -> None:
     columns = "id BIGINT, n TINYINT, d DECIMAL(5,1), f FLOAT, t DATE, s STRUCT<a: SMALLINT>, m MAP<STRING, INT>"
     row = "7Y, 1.5BD, CAST(0.1 AS FLOAT), DATE'1969-12-31', named_struct('a', 3S), map('k', 4)"
@@ -104,6 +111,7 @@ def test_widening_in_the_middle_of_the_range(table: Table) -> None:
     assert kinds(versions[10]) == {"delete": 1}
 
 
+@recorded
 def test_same_path_added_again_without_a_vector(table: Table) -> None:
     """The rows of the file are unchanged; Spark's own feed fails at the commit."""
     table.create("id BIGINT", "SELECT id FROM range(4)")
@@ -113,6 +121,7 @@ def test_same_path_added_again_without_a_vector(table: Table) -> None:
     assert table.check(feed_from=0, feed_to=1)[2].plan.tasks == ()
 
 
+@recorded
 def test_missing_commit_info(table: Table) -> None:
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(5)")
     table.sql("UPDATE {t} SET n = 2 WHERE id < 2")
@@ -129,6 +138,7 @@ def test_missing_commit_info(table: Table) -> None:
     assert kinds(versions[2]) == {"update_preimage": 2, "update_postimage": 2}
 
 
+@recorded
 def test_two_transaction_app_ids(table: Table) -> None:
     """Several writers keep their progress in the source table; a repeated write makes no version."""
     table.create("id BIGINT", "SELECT id FROM range(2)")
@@ -161,6 +171,7 @@ def stopped_at(table: Table, version: int) -> TailerError:
     return error
 
 
+@recorded
 def test_vector_whose_checksum_is_wrong(table: Table) -> None:
     file, descriptor = with_vector(table)
     assert kinds(table.check()[2]) == {"delete": 1}
@@ -184,6 +195,7 @@ def test_vector_with_a_wrong_size(table: Table, off: int) -> None:
     assert error.path == str(file)
 
 
+@recorded
 def test_commit_with_only_an_unknown_action(table: Table) -> None:
     table.create("id BIGINT", "SELECT id FROM range(4)")
     table.commit({"somethingNew": {"path": "part-0.parquet", "dataChange": True}})

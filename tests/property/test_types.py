@@ -84,6 +84,7 @@ def change_rows(table: Table) -> None:
 
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "rewrites"])
+@pytest.mark.sampled(3)
 def test_every_primitive(table: Table, vectors: bool) -> None:
     columns = f"id BIGINT, {named('c', lambda kind: kind)}"
     table.create(columns, rows(lambda value, _: value, more=True), vectors=vectors)
@@ -212,6 +213,7 @@ PLACES: Final[dict[str, tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize("places", ["column field element", "key value deep", "partition"])
+@pytest.mark.sampled(3)
 def test_every_change_of_type(table: Table, places: str) -> None:
     """Old rows are changed and deleted afterwards, with change files and vectors; new ones have wide values."""
     columns = {
@@ -328,6 +330,7 @@ def escaped(name: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
+@pytest.mark.sampled(3)
 def test_names(table: Table, mode: str) -> None:
     """As columns, as fields in them, and as partition columns, whose names are keys in the log and parts of paths."""
     names = NAMES if mode == "none" else (*NAMES, *NAMES_TO_MAP)
@@ -364,6 +367,7 @@ def test_names_with_backticks(table: Table) -> None:
 
 
 @pytest.mark.parametrize(("mode", "legacy"), [("name", True), ("id", False)])
+@pytest.mark.sampled(3)
 def test_mapped_columns_renamed_dropped_and_added_on_every_level(table: Table, mode: str, legacy: bool) -> None:
     properties = f"'delta.columnMapping.mode' = '{mode}'"
     if legacy:
@@ -412,6 +416,7 @@ CALENDARS: Final = ("spark__sql__parquet__datetimeRebaseModeInWrite", "spark__sq
     ],
     ids=["int96", "micros", "millis"],
 )
+@pytest.mark.sampled(3)
 def test_days_of_the_julian_calendar(table: Table, kind: str, old: str) -> None:
     """Spark converts them when it reads; we refuse them, and read everything else in such a file."""
     columns = "id BIGINT, d DATE, l ARRAY<TIMESTAMP>, n TIMESTAMP_NTZ"

@@ -15,6 +15,9 @@ from sinks.encoding import FlatEncoder
 from tests.support.follow import snapshot
 from tests.support.spark.table import Table, kinds
 
+# Spark writes it again in `make nightly`; what it wrote is read in `test_written_cases.py`.
+recorded = pytest.mark.nightly
+
 SHREDDED: Final = "'delta.enableVariantShredding' = 'true'"
 MAPPED: Final = "'delta.columnMapping.mode' = 'name'"
 # A null, the Variant null, objects with a field of two types, an array, and a value of every type that Spark casts.
@@ -69,6 +72,7 @@ def is_shredded(table: Table) -> set[bool]:
 @pytest.mark.parametrize("feed", [False, True], ids=["files", "feed"])
 @pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
 @pytest.mark.parametrize("properties", ["", SHREDDED], ids=["plain", "shredded"])
+@recorded
 def test_variants(table: Table, feed: bool, vectors: bool, properties: str) -> None:
     table.create("id BIGINT, v VARIANT", f"SELECT id, {VALUES} FROM range(9)", feed, vectors, properties=properties)
     for statement in (UPDATE, DELETE, MERGE, "OPTIMIZE {t}"):
@@ -81,6 +85,7 @@ def test_variants(table: Table, feed: bool, vectors: bool, properties: str) -> N
 
 @pytest.mark.parametrize("feed", [False, True], ids=["files", "feed"])
 @pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
+@recorded
 def test_forced_shredding(table: Table, feed: bool, vectors: bool) -> None:
     """Most values do not have the types of the schema. Spark cannot write change files with a forced schema."""
     schema = "a int, b struct<c array<int>>, none date"
@@ -97,6 +102,7 @@ def test_forced_shredding(table: Table, feed: bool, vectors: bool) -> None:
 
 @pytest.mark.parametrize("feed", [False, True], ids=["files", "feed"])
 @pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
+@recorded
 def test_mixed_shredding(table: Table, feed: bool, vectors: bool) -> None:
     """Files are shredded by their values, by force in two ways, and not at all."""
     table.create("id BIGINT, v VARIANT", f"SELECT id, {VALUES} FROM range(9)", feed, vectors, properties=SHREDDED)
@@ -113,6 +119,7 @@ def test_mixed_shredding(table: Table, feed: bool, vectors: bool) -> None:
     table.check(feed_from=0 if feed else None, by_spark=True)
 
 
+@recorded
 def test_shredding_enabled_and_disabled(table: Table) -> None:
     table.create("id BIGINT, v VARIANT", f"SELECT id, {VALUES} FROM range(6)")
     table.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({SHREDDED})")
@@ -125,6 +132,7 @@ def test_shredding_enabled_and_disabled(table: Table) -> None:
 
 
 @pytest.mark.parametrize("properties", ["", SHREDDED], ids=["plain", "shredded"])
+@recorded
 def test_nested_variants(table: Table, properties: str) -> None:
     columns = "id BIGINT, s STRUCT<v: VARIANT, n: BIGINT>, l ARRAY<VARIANT>, m MAP<STRING, VARIANT>"
     rows = f"{NESTED} FROM (SELECT id, {VALUES} AS v FROM range(7))"
@@ -135,6 +143,7 @@ def test_nested_variants(table: Table, properties: str) -> None:
     table.check(feed_from=3, by_spark=True)
 
 
+@recorded
 def test_variants_added_and_dropped(table: Table) -> None:
     table.create("id BIGINT, p STRING", "SELECT id, 'x' FROM range(3)", partition="p", properties=MAPPED)
     table.sql("ALTER TABLE {t} ADD COLUMN v VARIANT")

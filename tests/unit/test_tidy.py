@@ -8,7 +8,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -116,6 +116,10 @@ SINKS: Final = (
 FORBIDDEN: Final = frozenset({"asyncio", "pyarrow.dataset"})
 
 
+# Yields what a module does against a rule.
+Rule = Callable[[str], Iterator[str]]
+
+
 def module_name(path: Path) -> str:
     """Return the dotted name of a source file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -125,8 +129,6 @@ def module_name(path: Path) -> str:
 MODULES: Final = {
     module_name(path): path for package in ("tailer", "sinks") for path in sorted((ROOT / package).rglob("*.py"))
 }
-
-every_module = pytest.mark.parametrize("module", MODULES)
 
 
 @cache
@@ -180,27 +182,39 @@ def words(name: str) -> set[str]:
     return {word.lower().removesuffix("s") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
-@every_module
-def test_imports_respect_the_layers(module: str) -> None:
-    if module == "tailer":
-        return  # the facade, which imports the API when it is used
-    ours = ""
-    if module.partition(".")[0] == "sinks":
-        row = next(((ours, theirs) for rows, ours, theirs in SINKS if matches(module, rows)), None)
-        assert row is not None, f"add a row to SINKS for {module}"
-        ours, theirs = row
-    else:
-        theirs = LAYERS[layer(module)].libraries
-    for name in imports(module):
-        package = name.partition(".")[0]
-        assert not any(name == bad or name.startswith(f"{bad}.") for bad in FORBIDDEN), name
-        if module.startswith("sinks") and package in ("tailer", "sinks"):
-            assert matches(name, ours), f"{module} may not import {name}"
-        elif package == "tailer":
-            allowed = name == "tailer" or room(name) == room(module) or layer(name) < layer(module)
-            assert allowed, f"{module} may not import {name}, which is in a higher layer"
+def check_every_module(rule: Rule) -> None:
+    """Fail with the list of all that the modules do against a rule."""
+    broken = [f"{module}: {what}" for module in MODULES for what in rule(module)]
+    assert not broken, "\n".join(["", *broken])
+
+
+def test_imports_respect_the_layers() -> None:
+    def rule(module: str) -> Iterator[str]:
+        if module == "tailer":
+            return  # the facade, which imports the API when it is used
+        ours = ""
+        if module.partition(".")[0] == "sinks":
+            row = next(((ours, theirs) for rows, ours, theirs in SINKS if matches(module, rows)), None)
+            if row is None:
+                yield "has no row in SINKS: add one"
+                return
+            ours, theirs = row
         else:
-            assert package in sys.stdlib_module_names or package in theirs.split(), f"{module} may not import {name}"
+            theirs = LAYERS[layer(module)].libraries
+        for name in imports(module):
+            package = name.partition(".")[0]
+            if any(name == bad or name.startswith(f"{bad}.") for bad in FORBIDDEN):
+                allowed = False
+            elif module.startswith("sinks") and package in ("tailer", "sinks"):
+                allowed = matches(name, ours)
+            elif package == "tailer":
+                allowed = name == "tailer" or room(name) == room(module) or layer(name) < layer(module)
+            else:
+                allowed = package in sys.stdlib_module_names or package in theirs.split()
+            if not allowed:
+                yield f"may not import {name}"
+
+    check_every_module(rule)
 
 
 def test_tailer_imports_no_sink() -> None:
@@ -241,32 +255,43 @@ def test_folders_are_small() -> None:
     assert len(names) <= PACKAGE_NAMES
 
 
-@every_module
-def test_classes_are_short(module: str) -> None:
-    for node in ast.walk(tree(module)):
-        if isinstance(node, ast.ClassDef):
-            assert (node.end_lineno or node.lineno) - node.lineno < CLASS_LINES, node.name
+def test_classes_are_short() -> None:
+    def rule(module: str) -> Iterator[str]:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.ClassDef) and (node.end_lineno or node.lineno) - node.lineno >= CLASS_LINES:
+                yield f"{node.name} has {CLASS_LINES} lines or more"
+
+    check_every_module(rule)
 
 
-@every_module
-def test_module_is_short_and_says_why_it_exists(module: str) -> None:
-    assert len(MODULES[module].read_text().splitlines()) <= MODULE_LINES
-    assert ast.get_docstring(tree(module))
-    assigned = {
-        target.id
-        for node in tree(module).body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
-    }
-    assert "__all__" in assigned
+def test_modules_are_short_and_say_why_they_exist() -> None:
+    def rule(module: str) -> Iterator[str]:
+        if len(MODULES[module].read_text().splitlines()) > MODULE_LINES:
+            yield f"has more than {MODULE_LINES} lines"
+        if not ast.get_docstring(tree(module)):
+            yield "has no docstring"
+        assigned = {
+            target.id
+            for node in tree(module).body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        if "__all__" not in assigned:
+            yield "has no __all__"
+
+    check_every_module(rule)
 
 
-@every_module
-def test_functions_are_short_and_annotated(module: str) -> None:
-    for function in functions(module):
-        assert lines(function) <= FUNCTION_LINES, function.name
-        assert function.returns is not None, function.name
+def test_functions_are_short_and_annotated() -> None:
+    def rule(module: str) -> Iterator[str]:
+        for function in functions(module):
+            if lines(function) > FUNCTION_LINES:
+                yield f"{function.name} has more than {FUNCTION_LINES} lines"
+            if function.returns is None:
+                yield f"{function.name} has no return annotation"
+
+    check_every_module(rule)
 
 
 def test_most_functions_are_very_short() -> None:
@@ -274,11 +299,14 @@ def test_most_functions_are_very_short() -> None:
     assert lengths[math.ceil(0.9 * len(lengths)) - 1] <= FUNCTION_LINES_P90
 
 
-@every_module
-def test_names_say_something(module: str) -> None:
-    classes = [node.name for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
-    for name in [module.rpartition(".")[2], *classes]:
-        assert name in TERMS_OF_THE_FORMATS or not words(name) & VAGUE_WORDS, name
+def test_names_say_something() -> None:
+    def rule(module: str) -> Iterator[str]:
+        classes = [node.name for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
+        for name in [module.rpartition(".")[2], *classes]:
+            if name not in TERMS_OF_THE_FORMATS and words(name) & VAGUE_WORDS:
+                yield f"{name} is a vague name"
+
+    check_every_module(rule)
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -299,16 +327,18 @@ def test_docstrings_open_with_a_verb_or_a_noun(folder: str) -> None:
     assert not questions, "begin these with a verb or a noun:\n" + "\n".join(questions)
 
 
-@every_module
-def test_nothing_is_left_unfinished(module: str) -> None:
-    assert not UNFINISHED.search(MODULES[module].read_text())
+def test_nothing_is_left_unfinished() -> None:
+    check_every_module(lambda module: iter(UNFINISHED.findall(MODULES[module].read_text())))
 
 
-@every_module
-def test_only_the_command_line_prints(module: str) -> None:
-    calls = [node.func for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
-    printing = any(isinstance(func, ast.Name) and func.id == "print" for func in calls)
-    assert not printing or matches(module, "tailer.cli tailer.cli.*")
+def test_only_the_command_line_prints() -> None:
+    def rule(module: str) -> Iterator[str]:
+        calls = [node.func for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
+        printing = any(isinstance(func, ast.Name) and func.id == "print" for func in calls)
+        if printing and not matches(module, "tailer.cli tailer.cli.*"):
+            yield "prints"
+
+    check_every_module(rule)
 
 
 def test_no_file_names_a_registry_or_a_machine() -> None:

@@ -20,7 +20,7 @@ MARKERS: Final = (
     "smoke",
     "long",
     "bench",
-    "soak",
+    "nightly",
     "spark_connect",
     "stores",
     "page",
@@ -52,7 +52,8 @@ CONFTEST: Final = """
         ("stores spark", "spark"),
         ("long", "long"),
         ("long spark", "spark"),
-        ("soak kafka faults", "soak"),
+        ("nightly kafka faults", "nightly"),
+        ("smoke nightly", "nightly"),
         ("bench spark", "bench"),
     ],
 )
@@ -73,14 +74,14 @@ def test_each_tier_has_one_target_and_all_are_made_by_test_all() -> None:
         for tier in TIERS + BY_HAND
     }
     assert {tier: len(names) for tier, names in targets.items()} == dict.fromkeys(TIERS + BY_HAND, 1)
-    made = re.findall(r"test[\w-]*", recipes["test-all"].partition('"')[2])
-    assert sorted(made) == sorted({targets[tier][0] for tier in TIERS} | {"test-tiers"})
+    made = re.findall(r"test[\w-]*", recipes["test-all"].partition("side_by_side.sh")[2])
+    assert sorted(made) == sorted(targets[tier][0] for tier in TIERS)
 
 
 def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     """Run a generated test with the hooks of `tests/conftest.py`."""
     pytester.makeconftest(CONFTEST)
-    markers = "".join(f"    {marker}: one\n" for marker in MARKERS)
+    markers = "".join(f"    {marker}: one\n" for marker in (*MARKERS, "sampled(n)"))
     pytester.makeini(f"[pytest]\nmarkers =\n{markers}")
     pytester.makepyfile(test)
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
@@ -145,3 +146,18 @@ def test_a_tier_runs_its_tests_only(pytester: pytest.Pytester) -> None:
         run(pytester, test, "--tier", tier).assert_outcomes(passed=1, deselected=2)
     run(pytester, test, "--tier", "kafka", "--tier", "test").assert_outcomes(passed=2, deselected=1)
     run(pytester, test).assert_outcomes(passed=3)
+
+
+def test_of_sampled_tests_every_nth_case_stays(pytester: pytest.Pytester) -> None:
+    test = """
+        import pytest
+
+        @pytest.mark.sampled(3)
+        class TestOne:
+            @pytest.mark.parametrize("case", range(7))
+            def test_a(self, case): pass
+
+            def test_b(self): pass
+        """
+    run(pytester, test, "--tier", "test").assert_outcomes(passed=4, deselected=4)
+    run(pytester, test, "--tier", "nightly").assert_outcomes(passed=4, deselected=4)
