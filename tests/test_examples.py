@@ -24,10 +24,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 
-from tests.support.daemon.process import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import Record, read_topic, unique_name
 from tests.support.servers.ports import free_ports
+from tests.support.waiting import until
 from tests.test_readme import make_orders
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -29,11 +29,11 @@ import httpx2
 from tests.bench.idle_daemon import cpu_s
 from tests.integration.test_isolation import FAILURES, FILE_SINK, HEALTHY, silence
 from tests.support.daemon.commands import background
-from tests.support.daemon.process import until
 from tests.support.histories.s3_history import upload
 from tests.support.s3.server import serving_versitygw
 from tests.support.servers.ports import free_ports
 from tests.support.streams import Growing
+from tests.support.waiting import until
 
 COMMIT_S: Final = 30.0
 IDLE_S: Final = 60.0

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.daemon.commands import background
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 ROWS: Final = 10
 SETTLE_S: Final = 180

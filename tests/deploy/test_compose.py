@@ -10,10 +10,10 @@ import pytest
 
 from tests.deploy.files import DEPLOY
 from tests.support.daemon.commands import background, tailer
-from tests.support.daemon.process import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic, unique_name
 from tests.support.s3.server import S3Server
+from tests.support.waiting import until
 
 FOLDER: Final = DEPLOY / "compose"
 

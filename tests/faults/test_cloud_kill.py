@@ -18,10 +18,11 @@ from tailer.stores.stores import Stores
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import download
 from tests.support.daemon.kills import STDOUT, kill_while_busy, printed, progress
-from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination, until
+from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import StoredHistory
 from tests.support.s3.link import Fault
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.stores
 

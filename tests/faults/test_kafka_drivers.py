@@ -5,7 +5,7 @@ Faults of the link, the broker, other producers and the clock, and refusals by t
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -21,6 +21,7 @@ from tests.support.kafka.drivers import DRIVERS, SINK, connection_to, messages_o
 from tests.support.kafka.proxy import END_TXN, Proxy
 from tests.support.kafka.topics import admin, create_topic, end_offsets, read_topic, unique_name
 from tests.support.servers.ports import free_ports
+from tests.support.waiting import until
 
 SHORT: Final = ProducerSettings(transaction_timeout_ms=60_000, delivery_timeout_ms=2000)
 IMPATIENT: Final = ProducerSettings(transaction_timeout_ms=3000, delivery_timeout_ms=2000)
@@ -35,17 +36,9 @@ every_driver = pytest.mark.parametrize(
 )
 
 
-def await_true(reached: Callable[[], bool]) -> None:
-    """Wait until a condition becomes true."""
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def await_stored(kafka: KafkaCluster, topic: str, count: int) -> None:
     """Wait until so many messages of an open transaction are stored in a topic."""
-    await_true(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= count)
+    until(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= count)
 
 
 def state_of(kafka: KafkaCluster, shard: str) -> str:
@@ -130,7 +123,7 @@ def test_a_transaction_that_the_broker_gave_up(driver: ProducerFactory, kafka: K
         producer.begin()
         producer.send(topic, messages_of([b"lost"]))
         await_stored(kafka, topic, 1)
-        await_true(lambda: state_of(kafka, shard) == "CompleteAbort")
+        until(lambda: state_of(kafka, shard) == "CompleteAbort")
         with pytest.raises(SinkError):
             send_and_commit(producer, topic, *more)
         assert_useless(producer)
@@ -354,11 +347,11 @@ def test_reading_survives_a_bounce(mortal_kafka: KafkaCluster) -> None:
             producer.commit()
         assert seen()
         mortal_kafka.bounce(hard=True)
-        await_true(seen)
+        until(seen)
         mortal_kafka.stop(hard=True)
         with pytest.raises(SinkUnavailable):
             cluster.read(topic, 2)
         mortal_kafka.start()
-        await_true(seen)
+        until(seen)
     finally:
         cluster.close()

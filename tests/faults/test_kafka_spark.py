@@ -84,7 +84,6 @@ def finish(lanes: Lanes, program: Sequence[str] = TAILER) -> None:
     lanes.check()
 
 
-@pytest.mark.timeout(900)
 def test_executors_and_drivers_are_killed(
     tmp_path: Path, kafka: KafkaCluster, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +117,6 @@ def kill_both(lanes: ShardedLanes, cluster: StandaloneCluster, moments: random.R
     finish(lanes, SHARING)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.nightly
 def test_the_process_with_all_of_it_is_killed(
     tmp_path: Path, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch

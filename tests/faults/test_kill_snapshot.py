@@ -8,7 +8,6 @@ reported by a new instance of the sink must be the position of the last row.
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,13 +21,13 @@ from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Sink
 from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination
 from tests.support.streams import Growing
+from tests.support.waiting import until
 
 FILES: Final = 36
 ROWS: Final = 60
 ROWS_TOGETHER: Final = 10
 KILLS: Final = 3
 MANY_KILLS: Final = 9
-DEADLINE_S: Final = 60.0
 SMALL_TRANSACTIONS: Final = f"""
 from functools import partial
 import tailer.config.pipelines
@@ -142,22 +141,20 @@ def started() -> Iterator[list[SmallDaemon]]:
 
 def kill_behind(followed: Followed, daemon: SmallDaemon, transactions: int) -> Position:
     """Kill the daemon after so many transactions in total; check the delivered rows and return their end."""
-    deadline = time.monotonic() + DEADLINE_S
-    while followed.transactions() < transactions:
+
+    def is_reached() -> bool:
         assert daemon.process.poll() is None, daemon.said
-        assert time.monotonic() < deadline, daemon.said
-        time.sleep(0.001)
+        return followed.transactions() >= transactions
+
+    # The daemon must not get far beyond this transaction.
+    until(is_reached, followed.transactions, lambda: daemon.said, look_s=0.001)
     daemon.kill()
     return followed.check()
 
 
 def finish(followed: Followed, daemon: SmallDaemon) -> None:
     """Let the daemon deliver the rest."""
-    deadline = time.monotonic() + DEADLINE_S
-    while followed.position() != Position.end(followed.table.version):
-        assert daemon.process.poll() is None, daemon.said
-        assert time.monotonic() < deadline, daemon.said
-        time.sleep(0.05)
+    until(lambda: followed.position() == Position.end(followed.table.version), followed.position, lambda: daemon.said)
     assert daemon.terminate() == 0, daemon.said
     assert followed.delivered() == followed.expected
 

@@ -17,6 +17,7 @@ from tailer.lance.table import dataset_id
 from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic
+from tests.support.waiting import until
 
 KILLS: Final = 8
 Changes = list[tuple[int, str, int]]
@@ -95,8 +96,8 @@ def killed(config: Path, writer: Writer, reached: Callable[[], int], started: li
         started.append(Daemon(config))
         started[-1].wait_until_running()
         # Every other daemon is killed when it has delivered something, the others at any moment.
-        until, begun = time.monotonic() + (60 if number % 2 else chance.uniform(0.0, 1.5)), reached()
-        while time.monotonic() < until and (number % 2 == 0 or reached() == begun):
+        ends_at, begun = time.monotonic() + (60 if number % 2 else chance.uniform(0.0, 1.5)), reached()
+        while time.monotonic() < ends_at and (number % 2 == 0 or reached() == begun):
             writer.commit(chance.randrange(3))
             time.sleep(chance.uniform(0.0, 0.1))
         places.add(reached())
@@ -104,11 +105,7 @@ def killed(config: Path, writer: Writer, reached: Callable[[], int], started: li
     writer.commit(3)
     started.append(Daemon(config))
     started[-1].wait_until_running()
-    deadline = time.monotonic() + 120
-    while reached() < writer.version:
-        assert time.monotonic() < deadline, started[-1].said
-        assert started[-1].process.poll() is None, started[-1].said
-        time.sleep(0.05)
+    until(lambda: reached() >= writer.version, reached, lambda: started[-1].said)
     assert started[-1].terminate() == 0, started[-1].said
     assert len(places) > KILLS // 3, f"the daemon hardly got anywhere between kills: {sorted(places)}"
 

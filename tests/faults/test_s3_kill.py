@@ -17,13 +17,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from tests.support.daemon.kills import STDOUT, kill_while_busy, printed, progress
-from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination, until
+from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import S3History
 from tests.support.s3.faults import FaultKind, FaultyS3Link
 from tests.support.s3.link import Fault
 from tests.support.s3.server import S3Server, download
 from tests.support.servers.ports import free_ports
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.stores
 

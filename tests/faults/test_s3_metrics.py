@@ -10,11 +10,12 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from tests.support.daemon.process import Daemon, FilesDestination, until
+from tests.support.daemon.process import Daemon, FilesDestination
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server
 from tests.support.servers.ports import free_ports
 from tests.support.streams import Growing
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.stores
 

@@ -16,6 +16,7 @@ from tests.support.histories.long_history import LongHistory
 from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.spark.executor_writes import check_delivered
 from tests.support.spark.session import delta_jars
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -38,14 +39,14 @@ def commits(target: Path) -> int:
 
 def wait_for(target: Path, versions: int, ended: Callable[[], object]) -> None:
     """Return when the target has so many versions; `ended` is not true before."""
-    deadline = time.monotonic() + PATIENCE_S
-    while commits(target) < versions:
+
+    def is_reached() -> bool:
         assert not ended(), "it ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return commits(target) >= versions
+
+    until(is_reached, lambda: commits(target))
 
 
-@pytest.mark.timeout(600)
 def test_drivers_killed_while_they_follow(tmp_path: Path) -> None:
     moments, history, target = random.Random(11), history_in(tmp_path, 8), tmp_path / "target"
     killed = []
@@ -72,7 +73,6 @@ def test_drivers_killed_while_they_follow(tmp_path: Path) -> None:
     check_delivered(history, target)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.nightly
 def test_executors_killed_while_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them, twice, with slow tasks run a second time beside the first (speculation)."""

@@ -23,6 +23,7 @@ from tests.support.kafka.lanes import FORMS, Form
 from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.kafka.topics import end_offsets
 from tests.support.spark.cluster import Driver, StandaloneCluster
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -44,11 +45,12 @@ def written(delivery: ShardedDelivery) -> int:
 
 def wait_for(delivery: ShardedDelivery, records: int, ended: Callable[[], object]) -> None:
     """Return when so many records were written; `ended` is not true before."""
-    deadline = time.monotonic() + PATIENCE_S
-    while written(delivery) < records:
+
+    def is_reached() -> bool:
         assert not ended(), "it ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return written(delivery) >= records
+
+    until(is_reached, lambda: written(delivery))
 
 
 def check(delivery: ShardedDelivery) -> None:
@@ -59,7 +61,6 @@ def check(delivery: ShardedDelivery) -> None:
     assert figures.all_zero, figures
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.sampled(2)
 def test_drivers_killed_while_they_follow(tmp_path: Path, kafka: KafkaCluster, form: Form) -> None:
@@ -86,7 +87,6 @@ def test_drivers_killed_while_they_follow(tmp_path: Path, kafka: KafkaCluster, f
     check(delivery)
 
 
-@pytest.mark.timeout(900)
 def test_executors_killed_while_they_write(
     tmp_path: Path, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,6 @@ def expected(path: Path) -> Changes:
     return Counter(tuple(row[name] for name in COLUMNS) for row in rows)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.nightly
 def test_executors_killed_in_the_middle_of_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once while rows are inserted, once while a version is compared with the one before."""

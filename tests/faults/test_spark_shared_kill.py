@@ -157,7 +157,6 @@ def expected(source: Path) -> Counter[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.nightly
 def test_into_delta(cluster: StandaloneCluster, source: Path, tmp_path: Path) -> None:
     delivery = Delivery(source, tmp_path / "checkpoint", str(tmp_path / "target"))
@@ -168,7 +167,6 @@ def test_into_delta(cluster: StandaloneCluster, source: Path, tmp_path: Path) ->
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(600)
 def test_into_kafka(cluster: StandaloneCluster, kafka: KafkaCluster, source: Path, tmp_path: Path) -> None:
     delivery = Delivery(source, tmp_path / "checkpoint", unique_name("shared"), kafka.bootstrap_servers)
     create_topic(kafka.bootstrap_servers, delivery.target)

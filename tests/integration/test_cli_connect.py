@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 CONFIG = """
 [pipelines.copy]

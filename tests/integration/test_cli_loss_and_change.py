@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from tests.support.daemon.commands import background, complaints, tailer
-from tests.support.daemon.process import until
 from tests.support.tables.handwritten import HandwrittenTable
+from tests.support.waiting import until
 
 CONFIG = """
 metrics = "127.0.0.1:0"

@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 TWO = """
 state_table = "state"

@@ -11,9 +11,9 @@ from tailer.events import COMMIT_TIMESTAMP
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import copied, download
 from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.daemon.process import until
 from tests.support.follow import Followed, follow, snapshot
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.stores
 

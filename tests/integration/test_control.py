@@ -16,7 +16,7 @@ from deltalake.exceptions import TableNotFoundError
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
 from tests.support.daemon.commands import Orders, background, in_terminal, metrics_address, tailer
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 # The client library forgets a Unix socket that nobody serves.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")

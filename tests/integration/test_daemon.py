@@ -16,7 +16,7 @@ from deltalake.exceptions import TableNotFoundError
 from tailer.daemon.runs import run_all
 from tailer.errors import NotATable
 from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 
 class Endless:

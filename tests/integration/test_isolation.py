@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.support.daemon.commands import background, metrics_address
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 HEALTHY: Final = 37
 ROWS: Final = 10

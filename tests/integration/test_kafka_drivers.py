@@ -4,7 +4,7 @@ import inspect
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final
@@ -22,6 +22,7 @@ from tailer.errors import SinkRejected, SinkUnavailable
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing
 from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
+from tests.support.waiting import until
 
 # From UtilsTest of Apache Kafka.
 JAVA_HASHES: Final = {
@@ -39,17 +40,9 @@ def values_of(records: Sequence[Record]) -> list[bytes | None]:
     return [record.value for record in records]
 
 
-def await_true(reached: Callable[[], bool]) -> None:
-    """Wait for something that the broker does in its own time."""
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def await_end(kafka: KafkaCluster, topic: str, end: int) -> None:
     """Wait until the first partition of a topic has that length, open transactions included."""
-    await_true(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= end)
+    until(lambda: end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] >= end)
 
 
 @every_driver
@@ -347,7 +340,7 @@ def test_a_recreated_topic_is_read_from_its_start(kafka: KafkaCluster) -> None:
         assert cluster.read(topic, 60) == ReadResult({b"old": b"1"}, complete=True)
         with admin(kafka.bootstrap_servers) as client:
             client.delete_topics([topic])
-            await_true(lambda: topic not in cluster.describe([topic]))
+            until(lambda: topic not in cluster.describe([topic]))
         create_topic(kafka.bootstrap_servers, topic)
         with producing(PythonProducer, kafka.bootstrap_servers, unique_name()) as producer:
             producer.begin()

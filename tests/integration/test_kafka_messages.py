@@ -16,6 +16,7 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.lanes import CLIENTS, Daemon
 from tests.support.kafka.topics import admin, unique_name
 from tests.support.servers.ports import free_ports
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -33,11 +34,8 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster
 
 def await_forgotten(cluster: KafkaCluster, transactional_id: str) -> None:
     """Return when the broker has forgotten the id."""
-    deadline = time.monotonic() + 60
     with admin(cluster.bootstrap_servers) as client:
-        while transactional_id in str(client.list_transactions()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: transactional_id not in str(client.list_transactions()))
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon.commands import Orders, background, states, tailer
-from tests.support.daemon.process import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import read_topic, unique_name
+from tests.support.waiting import until
 
 # The client library forgets a Unix socket that nobody serves.
 pytestmark = [

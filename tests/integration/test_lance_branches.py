@@ -24,10 +24,10 @@ from tailer.start import Start
 from tailer.stores.wakeup import TimerWake
 from tests.support.daemon.commands import background
 from tests.support.daemon.commands import tailer as command
-from tests.support.daemon.process import until
 from tests.support.s3.server import S3Server
 from tests.support.streams import Destination
 from tests.support.tables.lance_histories import LanceHistory, changes_of
+from tests.support.waiting import until
 
 BRANCH = [(4, "delete", 1), (5, "insert", 7)]
 MAIN = [(1, "insert", 1), (1, "insert", 2), (1, "insert", 3), (2, "delete", 2), (3, "insert", 4), (4, "insert", 5)]

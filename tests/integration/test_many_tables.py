@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.daemon.commands import background
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 TABLES: Final = 50
 ROWS: Final = 10

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.daemon.commands import Orders, background
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 NAMES = ("a", "b", "c")
 

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.daemon.commands import Orders, background
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 SECRET: Final = "open-sesame"
 METRIC_INTERVAL_MS: Final = "200"

@@ -9,12 +9,12 @@ import pytest
 
 from tailer.events import COMMIT_TIMESTAMP
 from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.daemon.process import until
 from tests.support.follow import Followed, follow, snapshot
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.s3.link import Fault, S3Link
 from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.stores
 

@@ -21,8 +21,9 @@ from deltalake import write_deltalake
 
 from tailer.daemon.client import DaemonClient
 from tailer.pipeline.status import PipelineState
-from tests.support.daemon.process import Daemon, until
+from tests.support.daemon.process import Daemon
 from tests.support.seeds import first_seed
+from tests.support.waiting import until
 
 DURATION_S: Final = float(os.environ.get("LAKE_TAILER_SOAK_S", "3600"))
 TABLES: Final = int(os.environ.get("LAKE_TAILER_SOAK_TABLES", "100"))

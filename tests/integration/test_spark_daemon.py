@@ -2,8 +2,6 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from tests.support.daemon.commands import Orders, background
 from tests.support.spark.session import delta_jars
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -23,14 +22,6 @@ def copied(orders: Orders, target: Path) -> bool:
         return orders.copied_to(target) == sorted(orders.changes)
     except TableNotFoundError:
         return False
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for an effect of another process."""
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.1)
 
 
 def configuration(folder: Path, engine: str, name: str = "", more: str = "") -> Path:

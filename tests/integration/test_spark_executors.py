@@ -24,6 +24,7 @@ from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, engine_name, is_alive, is_remote, open_session
 from tests.support.servers.ports import free_ports
 from tests.support.spark.cluster import ConnectServer, Driver, StandaloneCluster
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -150,10 +151,7 @@ def expected(items: list[int]) -> list[list[bytes]]:
 
 def await_files(folder: Path, count: int) -> None:
     """Return when there are so many files."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while len(list(folder.iterdir())) < count:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    until(lambda: len(list(folder.iterdir())) >= count, lambda: len(list(folder.iterdir())))
 
 
 def test_results_come_in_the_order_of_items(executors: Executors) -> None:

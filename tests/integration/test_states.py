@@ -18,7 +18,7 @@ from tailer.daemon.client import DaemonClient
 from tailer.daemon.status_report import PipelineReport
 from tailer.errors import ConfigError
 from tests.support.daemon.commands import Orders, background, metrics_address
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 SNAPSHOT_ROWS: Final = 1_000_000
 BACKLOG: Final = 40

@@ -11,10 +11,10 @@ from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.client import DaemonClient
 from tests.support.daemon.commands import Orders, background, states, tailer
-from tests.support.daemon.process import until
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
+from tests.support.waiting import until
 
 # The client library forgets a Unix socket that nobody serves.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")

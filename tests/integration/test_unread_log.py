@@ -16,8 +16,8 @@ import pytest
 from tailer.daemon.client import DaemonClient
 from tailer.daemon.observe.log_writer import WAITING_CHARS
 from tests.support.daemon.commands import COMMAND, Orders
-from tests.support.daemon.process import until
 from tests.support.servers.ports import free_ports
+from tests.support.waiting import until
 
 # The client library forgets a Unix socket that nobody serves.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")

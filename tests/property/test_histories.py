@@ -83,7 +83,6 @@ def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape, s
     return len(judge(RecordedTable.of(EvolvingHistory(spark, path, seed, shape).run(steps))))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("feed", [True, False], ids=["feed", "no feed"])
 def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool) -> None:
     shapes = [shape for shape in SHAPES if shape.feed == feed]
@@ -92,7 +91,6 @@ def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool)
         assert sum(done) >= len(shapes) * STEPS // 2
 
 
-@pytest.mark.timeout(900)
 def test_random_histories_of_tables_that_change(quick_spark: SparkSession, tmp_path: Path) -> None:
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         done = pool.map(lambda shape: make_and_check(quick_spark, tmp_path, SEED, shape, CHANGING_STEPS), CHANGING)

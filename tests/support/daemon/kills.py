@@ -12,25 +12,28 @@ from tests.support.daemon.commands import tailer
 from tests.support.daemon.process import Daemon, Destination
 from tests.support.histories.long_history import Change
 from tests.support.histories.s3_history import StoredHistory
+from tests.support.waiting import until
 
 __all__ = ["STDOUT", "kill_while_busy", "printed", "progress"]
 
 STDOUT: Final = '{kind = "stdout", format = "jsonl"}'
 _BACKLOG: Final = 8
-_BUSY_S: Final = 120.0
 
 
 def kill_while_busy(daemon: Daemon, source: StoredHistory, there: Destination, moments: random.Random) -> int:
     """Publish versions until the daemon has delivered some, and kill it a moment later. Return the version reached."""
     daemon.wait_until_running()
-    before, killed_at, late = there.reached(), math.inf, time.monotonic() + _BUSY_S
-    while time.monotonic() < killed_at:
-        assert time.monotonic() < late, f"nothing after version {before}\n{daemon.said}"
+    before, killed_at = there.reached(), math.inf
+
+    def is_over() -> bool:
+        nonlocal killed_at
         if source.history.published < there.reached() + _BACKLOG:
             source.publish(moments.randrange(4))
-        time.sleep(0.05)
         if there.reached() > before:
             killed_at = min(killed_at, time.monotonic() + moments.uniform(0, 0.6))
+        return time.monotonic() >= killed_at
+
+    until(is_over, there.reached, lambda: daemon.said)
     daemon.kill()
     return there.reached()
 

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from tests.support.waiting import until
+
 __all__ = [
     "Daemon",
     "Delivered",
@@ -26,14 +28,10 @@ __all__ = [
     "FilesDestination",
     "delivered",
     "peak_mb",
-    "until",
 ]
 
 TAILER: Final = Path(sys.executable).with_name("tailer")
-READY_S: Final = 60.0
-CAUGHT_UP_S: Final = 120.0
-EXIT_S: Final = 40.0
-WAIT_S: Final = 60.0
+EXIT_S: Final = 120.0
 
 Delivered = list[tuple[int, str, int, int]]  # version, change type, id, time of commit in milliseconds
 
@@ -137,19 +135,18 @@ class Daemon:
 
     def wait_until_running(self) -> None:
         """Return when the pipelines have been started."""
-        deadline = time.monotonic() + READY_S
-        while "running" not in self.said:
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
+        self._until(lambda: "running" in self.said, lambda: None)
 
     def wait_until_reached(self, destination: Destination, version: int) -> None:
         """Return when `version` has been delivered."""
-        deadline = time.monotonic() + CAUGHT_UP_S
-        while destination.reached() < version:
+        self._until(lambda: destination.reached() >= version, destination.reached)
+
+    def _until(self, holds: Callable[[], bool], progress: Callable[[], object]) -> None:
+        def living() -> bool:
             assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, f"at version {destination.reached()}\n{self.said}"
-            time.sleep(0.05)
+            return holds()
+
+        until(living, progress, lambda: self.said)
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""
@@ -161,14 +158,6 @@ class Daemon:
         """Send SIGTERM; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(EXIT_S)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for an effect of another process."""
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
 
 
 def peak_mb(process: subprocess.Popen[bytes]) -> float:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from tests.support.kafka.figures import Figures, Read, keyed_figures, unkeyed_fi
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.topics import Follower, Record, admin, create_topic, read_topic, unique_name
 from tests.support.variant.avro_records import AvroReader
+from tests.support.waiting import until
 
 __all__ = ["CLIENTS", "FORMS", "TAILER", "Daemon", "Form", "Lane", "Lanes"]
 
@@ -67,11 +67,12 @@ class Daemon:
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
         """Return when a condition holds; the daemon must live until then."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not reached():
+
+        def living() -> bool:
             assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
+            return reached()
+
+        until(living, lambda: len(self.said), lambda: self.said)
 
     def freeze(self) -> None:
         """Freeze it with all its connections open (SIGSTOP)."""

@@ -1,7 +1,6 @@
 """A pipeline into topics of its own, over a table with one row in each version, and accidents of the topics."""
 
 import json
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -32,6 +31,7 @@ from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.shards import ThreadRunner
 from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
+from tests.support.waiting import until
 
 __all__ = ["TABLE_ID", "Pipe"]
 
@@ -142,10 +142,7 @@ class Pipe:
         """Delete a topic."""
         with admin(self.servers) as client:
             client.delete_topics([topic])
-            deadline = time.monotonic() + _PATIENCE_S
-            while topic in client.list_topics():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: topic not in client.list_topics())
 
     def recreate(self, topic: str) -> None:
         """Delete a topic and create it again, as an operator would to empty it."""

@@ -6,13 +6,14 @@ The driver sees within milliseconds what runs. A process beside it would come to
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 import psutil  # type: ignore[import-untyped]
 from pyspark import SparkStageInfo
 from pyspark.sql import SparkSession
+
+from tests.support.waiting import until
 
 __all__ = ["WATCHED", "StageKiller", "await_executors"]
 
@@ -69,11 +70,8 @@ class StageKiller:
 
 def await_executors(session: SparkSession, count: int) -> None:
     """Return when the session has so many executors."""
-    deadline_s = time.monotonic() + PATIENCE_S
     # The driver is one of them.
-    while session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() <= count:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    until(lambda: session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() > count)
 
 
 def _ports(pid: int) -> list[int]:

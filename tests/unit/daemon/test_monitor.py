@@ -18,7 +18,7 @@ from tailer.errors import NotATable, StorageUnavailable, TailerError
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import Committed, PipelineState, PipelineStatus
 from tailer.plan import Position
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 
 @pytest.fixture
