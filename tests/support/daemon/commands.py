@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
+from tests.support.daemon import fork_server
 
 __all__ = ["Orders", "background", "complaints", "in_terminal", "metrics_address", "states", "tailer"]
 
@@ -30,16 +31,8 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def tailer(*arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `tailer` to its end with pipes for its output; `variables` are added to its environment."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=cwd,
-        env=_environment(variables),
-        check=False,
-    )
+    """Run `tailer` to its end with files for its output; `variables` are added to its environment."""
+    return fork_server.run(list(map(str, arguments)), cwd, _environment(variables), TIMEOUT_S)
 
 
 def complaints(stderr: str) -> list[str]:
