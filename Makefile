@@ -1,7 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
 .PHONY: demo quick test test-long test-golden test-stores test-spark test-connect test-kafka test-faults test-page \
-	test-all nightly check check-deploy check-chart check-alerts check-unit bench setup java
+	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit bench setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -77,12 +77,13 @@ test-page: .venv/.synced
 	$(PYTEST) --tier page
 
 # Tests of brokers and of killed processes mostly wait, and those of Spark compute, so they run side by side.
+PAGE := test-page
 test-all: setup
-	@tests/side_by_side.sh "test test-golden test-stores" test-spark test-kafka "test-faults test-long"
+	@tests/side_by_side.sh "check test test-golden $(PAGE)" test-spark test-kafka "test-faults test-long test-stores"
 
 # All of the above, and the repetition: hours. A failing test prints its seed.
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
-	@$(MAKE) --keep-going check check-deploy test-all test-connect test-page test-nightly
+	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
 
 test-nightly: setup
 	$(PYTEST) --tier nightly --timeout=0 -s

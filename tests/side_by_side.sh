@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Make lists of targets: side_by_side.sh "test" "test-spark" "test-kafka" "test-golden test-faults"
-# The first by itself, then all others beside each other. The targets of a list follow each other, and each is made
-# whatever became of the one before. What the second list prints is shown as it comes, that of the others at the end,
-# then the names of all that failed.
+# Make lists of targets beside each other: side_by_side.sh "check test" test-spark "test-faults test-long"
+# The targets of a list follow each other, and each is made whatever became of the one before. What the first list
+# prints is shown as it comes, that of the others at the end, then how long each target took and the names of all that
+# failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -19,17 +19,15 @@ trap 'exit 130' INT TERM
 
 make_each() {
     for target in $1; do
+        began=$SECONDS
         "${MAKE:-make}" --no-print-directory "$target" || echo "$target" >>"$work/failed"
+        echo "$target took $((SECONDS - began)) s" >>"$work/took"
     done
 }
 
 set -m # each list is a process group of its own
-make_each "$1" &
-running=($!)
-wait "${running[0]}"
-shown=$2
-shift 2
-running=()
+shown=$1
+shift
 for list in "$@"; do
     make_each "$list" >"$work/said-$((${#running[@]} + 1))" 2>&1 </dev/null &
     running+=($!)
@@ -42,5 +40,5 @@ for list in "$@"; do
     wait "${running[0]}"
     running=("${running[@]:1}")
 done
-cat "$work"/said-*
+cat "$work"/said-* "$work/took"
 [ ! -s "$work/failed" ] || { echo "failed: $(xargs <"$work/failed")" >&2; exit 1; }

@@ -126,6 +126,7 @@ def compared(place: ShardedDelivery) -> list[int]:
     return [plan.version for plan in plans(place.table_path) if concerns(plan, rules)]
 
 
+@pytest.mark.sampled(2)
 def test_every_change_once_in_order(place: ShardedDelivery, notes: Notes) -> None:
     for commits in (11, 10):
         published(place, commits)
@@ -171,6 +172,7 @@ def test_shards_that_are_at_different_places(place: ShardedDelivery, notes: Note
     [OSError("the job fails"), EngineUnavailable("Spark", "the driver fails")],
     ids=["each by itself", "together again"],
 )
+@pytest.mark.sampled(2)
 def test_a_version_delivered_in_part(
     place: ShardedDelivery, notes: Notes, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -314,6 +316,7 @@ def test_columns_that_change_while_files_are_rewritten(
     check_messages(spark, kafka, notes, path, PairingRules())
 
 
+@pytest.mark.nightly
 def test_updates_by_a_key(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes) -> None:
     check_messages(spark, kafka, notes, Rewriting(tmp_path, 1).table.path, BY_KEY)
     assert len(notes.versions) > 5
