@@ -22,6 +22,7 @@ from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.stores.local import LocalStore
 from tests.bench.append_tables import FEED, write_appends
+from tests.bench.delta_rs_reader import delta_rs
 
 RUNS: Final = 5
 ROWS: Final = 50_000
@@ -74,11 +75,6 @@ def printed(path: Path) -> int:
     """Count the lines that `tailer tail` prints for the whole range."""
     words = [sys.executable, "-m", "tailer", "tail", str(path), "--from", "earliest", "--to", "latest"]
     return subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout.count(b"\n")
-
-
-def delta_rs(path: Path) -> int:
-    """Read the same by `load_cdf` over the whole range."""
-    return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(DeltaTable(path).load_cdf()))
 
 
 def delta_rs_by_version(path: Path) -> int:

@@ -17,8 +17,8 @@ import pytest
 
 import tailer
 from tests.bench.conftest import PutLine
+from tests.bench.delta_rs_reader import delta_rs
 from tests.bench.small_commits import ROWS, write_adds, write_checkpoint, write_commits
-from tests.bench.test_first_stream import delta_rs
 
 RUNS: Final = 5
 VERSIONS: Final = 5000

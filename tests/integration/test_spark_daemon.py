@@ -8,7 +8,7 @@ import pytest
 from deltalake.exceptions import TableNotFoundError
 
 from tests.support.daemon.commands import Orders, background
-from tests.support.spark.session import delta_jars
+from tests.support.spark.configuration import configuration
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -22,34 +22,6 @@ def copied(orders: Orders, target: Path) -> bool:
         return orders.copied_to(target) == sorted(orders.changes)
     except TableNotFoundError:
         return False
-
-
-def configuration(folder: Path, engine: str, name: str = "", more: str = "") -> Path:
-    """Write a configuration of a pipeline from `source` to `target-<name>`, with Spark in the same process."""
-    name = name or engine
-    path = folder / f"{name}.toml"
-    path.write_text(
-        f"""
-        engine = "{engine}"
-        drain_s = 60
-        [spark]
-        master = "local[2]"
-        [spark.conf]
-        "spark.ui.enabled" = false
-        "spark.driver.bindAddress" = "127.0.0.1"
-        "spark.local.dir" = "{folder / "spark"}"
-        "spark.jars" = "{",".join(map(str, delta_jars()))}"
-        [pipelines.orders]
-        table = "source"
-        carryovers = "drop"
-        poll_interval_s = 0.1
-        {more}
-        [pipelines.orders.sink]
-        kind = "delta"
-        path = "target-{name}"
-        """
-    )
-    return path
 
 
 def java_children(pid: int) -> list[str]:

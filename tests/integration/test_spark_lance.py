@@ -16,8 +16,8 @@ import tailer
 import tailer.spark
 from tailer.spark.native import comparing
 from tailer.spark.native.comparing import Compared
-from tests.integration.test_spark_daemon import configuration
 from tests.support.daemon.commands import background
+from tests.support.spark.configuration import configuration
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark

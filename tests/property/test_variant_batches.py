@@ -24,8 +24,8 @@ from tailer.variant.batch import BatchTexts
 from tailer.variant.keys import KeyForm
 from tailer.variant.scalars import JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
-from tests.property.test_variant import LAYOUTS, TEXTS, VALUES
 from tests.support.variant.encoder import Encoded, Layout, Scalar, array, encode, metadata, names_in, object_of
+from tests.support.variant.strategies import LAYOUTS, TEXTS, VALUES
 
 Row = tuple[bytes | None, bytes | None] | None
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.variant import UNSHREDDED, InvalidVariant, compare_keys
-from tests.property.test_variant import LAYOUTS, NAMES, VALUES
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in
 from tests.support.variant.shredder import Shredding, shred, shreddings
+from tests.support.variant.strategies import LAYOUTS, NAMES, VALUES
 
 # Each row is one value in several encodings; the values of any two rows differ.
 CLASSES: tuple[tuple[Any, ...], ...] = (

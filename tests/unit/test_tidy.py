@@ -294,6 +294,12 @@ def test_functions_are_short_and_annotated() -> None:
     check_every_module(rule)
 
 
+def test_no_test_module_imports_another() -> None:
+    importing = re.compile(r"^(?:from|import) tests\.\w+\.(?:\w+\.)*test_\w+", re.MULTILINE)
+    modules = (ROOT / "tests").rglob("test_*.py")
+    assert not [(path.name, found) for path in modules for found in importing.findall(path.read_text())]
+
+
 def test_most_functions_are_very_short() -> None:
     lengths = sorted(lines(function) for module in MODULES for function in functions(module))
     assert lengths[math.ceil(0.9 * len(lengths)) - 1] <= FUNCTION_LINES_P90

@@ -21,46 +21,11 @@ from tailer.plan import ChangePlan, Position
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.stores.local import LocalStore
 from tests.support.streams import APP, Destination, Growing, pipeline
+from tests.support.together import Together, TogetherWhole
 
 pytestmark = pytest.mark.anyio
 
 FILES: Final = 100
-
-
-class Together(FaultySink):
-    """A sink that takes batches together, and remembers them so."""
-
-    def __init__(self, destination: Destination) -> None:
-        super().__init__(destination.sink())
-        self.taken: list[list[ChangeBatch]] = []
-
-    @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        async with super().begin(app_id, schema) as transaction:
-            yield TogetherTransaction(transaction, self.taken)
-
-
-class TogetherWhole(Together):
-    """The same, for whole versions only."""
-
-    @property
-    def splits_versions(self) -> bool:
-        return False
-
-
-class TogetherTransaction:
-    def __init__(self, transaction: SinkTransaction, taken: list[list[ChangeBatch]]) -> None:
-        self._transaction = transaction
-        self._taken = taken
-        self.announce, self.commit = transaction.announce, transaction.commit
-
-    async def write(self, batch: ChangeBatch) -> None:
-        await self.write_all([batch])
-
-    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        self._taken.append(list(batches))
-        for batch in batches:
-            await self._transaction.write(batch)
 
 
 class Engine:

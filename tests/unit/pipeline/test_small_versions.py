@@ -31,7 +31,7 @@ from tailer.read.execute import execute
 from tailer.sink import Demands, Progress, Sink
 from tests.support import streams
 from tests.support.streams import APP, Destination, Growing, become, pipeline
-from tests.unit.pipeline.test_many_small_files import Together, TogetherWhole
+from tests.support.together import Together, TogetherWhole
 
 pytestmark = pytest.mark.anyio
 

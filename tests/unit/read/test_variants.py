@@ -16,10 +16,10 @@ from tailer.read.execute import execute
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
 from tailer.schema.variant_paths import with_paths
 from tailer.variant import compare_keys, json_texts
-from tests.property.test_variant import VALUES
 from tests.support.tables.log_files import parquet, task
 from tests.support.variant.encoder import Layout, Scalar, metadata
 from tests.support.variant.shredder import Shredding, shred, shreddings
+from tests.support.variant.strategies import VALUES
 
 ONE, NULL = Scalar(3, 1, ""), Scalar(0, None, "")
 PLAIN: Final = Shredding()
