@@ -39,8 +39,9 @@ demo: .venv/.synced $(LAKE_TAILER_JARS) java
 
 # Without Java: what to run while you work.
 quick: .venv/.synced
-	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not nightly" tests/unit tests/test_readme.py \
-		"tests/property/test_written_histories.py"
+	$(BIN)/pytest -p no:cacheprovider --tier test $(SIDE_BY_SIDE) -m "not spark and not kafka" \
+		-k "not written_histories or 00 or 05" \
+		tests/unit tests/test_readme.py tests/property/test_written_histories.py
 
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider
