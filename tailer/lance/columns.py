@@ -41,7 +41,10 @@ class ColumnNames:
         return ColumnNames({number: self._name(number) for _, _, number in _fields(schema)}, self.prefix)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return a schema from `arrow_schema` with physical names as the only metadata of its fields."""
+        """Return a schema from `arrow_schema` with physical names as the only metadata of its fields.
+
+        It is that of rows as tasks deliver them: a dictionary is its values.
+        """
         return pa.schema([self._field(each) for each in schema])
 
     def _name(self, number: int) -> str:
@@ -52,6 +55,8 @@ class ColumnNames:
         return pa.field(found.name, self._type(found.type), found.nullable, {PHYSICAL_NAME: name})
 
     def _type(self, kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(kind):
+            return kind.value_type
         if pa.types.is_struct(kind):
             return pa.struct([self._field(each) for each in kind])
         if pa.types.is_list(kind):

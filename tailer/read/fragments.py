@@ -6,6 +6,9 @@ offset in the fragment, whatever was deleted. Where few rows are wanted, it is a
 
 pylance names columns as the dataset does at that version. Tasks know them by the id of their field, which a rename does
 not change, so the columns get those ids as names before they are projected (`tailer.read.projection`).
+
+Dictionaries become their values here, and nothing else knows them: each batch has dictionaries of its own, and an index
+may be too narrow for the values of two.
 """
 
 import base64
@@ -25,11 +28,12 @@ from tailer.errors import ConfigError, DataCorrupt, FileVacuumed, ScratchUnavail
 from tailer.errors.extras import how_to_install
 from tailer.events import ChangeBatch, ChangeType
 from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
-from tailer.read.batch_sizes import MAX_ROWS
+from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS
 from tailer.read.data_files import Files
 from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span
+from tailer.variant.nested import Change, changed, changes_where
 
 if TYPE_CHECKING:
     import lance
@@ -70,10 +74,11 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
             if wanted is not None:
                 ours = pc.is_in(positions, value_set=_within(wanted, positions))
                 batch, positions = batch.filter(ours), positions.filter(ours)
-            if batch.num_rows > 0:
-                columns = [*scan.projected(batch), *_metadata(task, positions, updated)]
+            for first, part in _decodable(batch) if batch.num_rows > 0 else ():
+                row_index = positions.slice(first, part.num_rows)
+                columns = [*scan.projected(part), *_metadata(task, row_index, updated)]
                 changes = pa.RecordBatch.from_arrays(columns, schema=scan.schema)
-                yield ChangeBatch(task.table_id, task.version, task.index, changes, positions)
+                yield ChangeBatch(task.table_id, task.version, task.index, changes, row_index)
 
 
 def count_rows(task: ChangeTask, fragment: FragmentRef, files: Files) -> int:
@@ -229,9 +234,12 @@ def _named(column: pa.Field, field: "LanceField", known: Mapping[int, str]) -> p
 
 
 def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]) -> pa.DataType:
+    """Return the type of the decoded values, with the ids of fields as their names."""
     inner = field.children()
     if isinstance(kind, pa.BaseExtensionType):
         return _named_type(kind.storage_type, field, known)
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
     if pa.types.is_struct(kind):
         return pa.struct([_named(each, child, known) for each, child in zip(kind, inner, strict=True)])
     if pa.types.is_list(kind):
@@ -246,10 +254,48 @@ def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]
 
 
 def _relabelled(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the same values with other names of nested fields."""
+    """Return the same values, decoded, with other names of nested fields."""
+    column = _in_dictionaries(column, pa.DictionaryArray.dictionary_decode)
+    return column if column.type.equals(kind) else column.view(kind)
+
+
+def _in_dictionaries(column: pa.Array, change: Change) -> pa.Array:
+    """Return a column, as it is stored, with a change made to all dictionaries in it."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    return column if column.type.equals(kind) else column.view(kind)
+    return changed(column, changes_where(column.type, pa.types.is_dictionary, change))
+
+
+def _decodable(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield a batch in parts, each with the number of its first row, that decode to about `BATCH_BYTES` at most.
+
+    A dictionary has a value once, however many rows repeat it. A part of one row may be larger.
+    """
+    parts = [(0, batch)]
+    while parts:
+        first, part = parts.pop()
+        rows = part.num_rows
+        if rows == 1 or sum(map(_decoded_bytes, part.columns)) <= BATCH_BYTES:
+            yield first, part
+        else:
+            half = rows // 2
+            # Not slices: these would still have the elements of all lists.
+            parts.append((first + half, part.take(pa.array(range(half, rows)))))
+            parts.append((first, part.take(pa.array(range(half)))))
+
+
+def _decoded_bytes(column: pa.Array) -> int:
+    """Return the bytes of the texts and binaries that the dictionaries of a column decode to."""
+    found: list[int] = []
+
+    def count(values: pa.DictionaryArray) -> pa.DictionaryArray:
+        if not pa.types.is_primitive(values.dictionary.type):
+            lengths = pc.binary_length(values.dictionary).take(values.indices)
+            found.append(pc.sum(lengths).as_py() or 0)
+        return values
+
+    _in_dictionaries(column, count)
+    return sum(found)
 
 
 def _lacks(task: ChangeTask, fragment: FragmentRef) -> DataCorrupt:
