@@ -22,7 +22,7 @@ plan's tasks, so that executing them yields only the rows that changed:
 
 Rows are equal if they are equal in all columns that the table has before or after the version. Columns are matched by
 their identity over time (`tailer.schema.identity`), and a missing column counts as null. Where the types of a column
-cannot be compared, no rows are equal.
+cannot be compared, no rows are equal. The order of entries in a map does not matter, on any level, as in Spark.
 
 All other rows keep their positions (invariant 4): `task` and `row` are those of the original plan. Memory is bounded by
 `tailer.changelog.equal_rows.row_index` and one bit for each row of a version.
@@ -38,6 +38,7 @@ from tailer.changelog.equal_rows.port import TaskIndex
 from tailer.changelog.partition_groups import by_partition
 from tailer.changelog.rules import PairingRules, check_key, has_carryovers
 from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.changelog.task_ids import has_maps_in_order
 from tailer.plan import ChangePlan, ChangeTask, Regime, select_columns
 from tailer.read.kept_rows import KeptRows
 from tailer.read.row_bitmaps import Bitmaps
@@ -108,7 +109,7 @@ def refine(
     """
     columns = ComparedColumns.of([plan])
     comparison = ComparedTasks(plan.tasks, columns, row_index, bitmaps, rows)
-    row_index.begin()
+    row_index.begin(has_maps_in_order(plan))
     carryovers = updates = ambiguous = 0
     if plan.paired:
         updates, ambiguous = comparison.pair_by_id()

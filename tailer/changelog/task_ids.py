@@ -8,23 +8,29 @@ plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in whi
 
     1 to 2**28              format 1: a Python `repr`, spelled out in `_old_text`. Read, no longer given to new versions
     2**28 + 1 to 2**29      format 2: JSON of the columns, and of those rules that are not `_USUAL`
+    2**29 + 1 to 1.5*2**29  format 3: the same text, of a version with a map among its columns
+
+Until format 3, maps whose entries came in another order were different. A version with maps that was begun by a number
+of format 1 or 2 is finished so (`has_maps_in_order`).
 
 `paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`). A new rule must get an entry in
 `_USUAL`: the value with which versions were read before there was such a rule. Numbers of pipelines without it then
-stay what they are. A format 3 would begin at 2**29 + 1 and must end before 2**30, where snapshots begin
-(`tailer.plan.SNAPSHOT_TASKS`).
+stay what they are. All must end before 2**30, where snapshots begin (`tailer.plan.SNAPSHOT_TASKS`).
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 from zlib import crc32
+
+import pyarrow as pa
 
 from tailer.changelog.rules import PairingRules
 from tailer.errors import ConfigError
 from tailer.plan import TASKS, ChangePlan, Position
 
-__all__ = ["check_reading", "renumbered", "unusual"]
+__all__ = ["check_reading", "has_maps_in_order", "renumbered", "unusual"]
 
 _READINGS: Final = 2**28  # of each format
 
@@ -42,14 +48,15 @@ _OLD_CARRYOVERS: Final = {"drop": "<Carryovers.DROP: 'drop'>", "keep": "<Carryov
 def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = None) -> ChangePlan:
     """Give the tasks the numbers for rows that are compared by `rules`, in the columns of the plan.
 
-    Where `after` is a place inside the version and has a number of format 1 for the same rules and columns, the tasks
-    keep the numbers of that format. A version that changes columns gets those of format 2 all the same: with format 1,
-    its rows were compared in fewer columns, and other rows came before the position.
+    Where `after` is a place inside the version and has a number of an earlier format for the same rules and columns,
+    the tasks keep the numbers of that format. A version that changes columns does not keep those of format 1: with
+    them, its rows were compared in fewer columns, and other rows came before the position.
     """
-    reading = _reading(plan, rules)
-    if _is_inside(plan, after) and not _changes_columns(plan):
-        old = _old_reading(plan, rules)
-        reading = old if after is not None and after.task // TASKS == old else reading
+    reading = _reading(plan, rules, in_order=not _has_maps(plan))
+    if after is not None and _is_inside(plan, after):
+        former = {_reading(plan, rules, in_order=True)}
+        former |= set() if _changes_columns(plan) else {_old_reading(plan, rules)}
+        reading = after.task // TASKS if after.task // TASKS in former else reading
     tasks = tuple(replace(task, index=task.index + reading * TASKS) for task in plan.tasks)
     return replace(plan, tasks=tasks)
 
@@ -74,10 +81,27 @@ def _is_inside(plan: ChangePlan, after: Position | None) -> bool:
     return after is not None and after.version == plan.version and not after.closes_version
 
 
+def has_maps_in_order(plan: ChangePlan) -> bool:
+    """Return whether the tasks have numbers with which maps are different if their entries come in another order."""
+    return any(0 < task.index // TASKS <= 2 * _READINGS for task in plan.tasks[:1])
+
+
 def _changes_columns(plan: ChangePlan) -> bool:
     """Return whether rows of the version have other columns than the table has after it."""
-    schemas = {id(each): each for task in plan.tasks for each in (task.schema, task.compared) if each is not None}
-    return not all(schema.equals(plan.schema, check_metadata=True) for schema in schemas.values())
+    return not all(schema.equals(plan.schema, check_metadata=True) for schema in _schemas(plan))
+
+
+def _has_maps(plan: ChangePlan) -> bool:
+    return any(_has_map(field.type) for schema in (plan.schema, *_schemas(plan)) for field in schema)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind)) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _schemas(plan: ChangePlan) -> Collection[pa.Schema]:
+    found = {id(each): each for task in plan.tasks for each in (task.schema, task.compared) if each is not None}
+    return found.values()
 
 
 def unusual(rules: PairingRules) -> dict[str, Any]:
@@ -92,11 +116,12 @@ def unusual(rules: PairingRules) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != _USUAL[name]}
 
 
-def _reading(plan: ChangePlan, rules: PairingRules) -> int:
+def _reading(plan: ChangePlan, rules: PairingRules, in_order: bool) -> int:
+    """Return the reading of format 2 or, for maps that are not compared `in_order`, of format 3."""
     chosen = unusual(rules) | ({"paired": True} if plan.paired else {})
     text = {"columns": plan.schema.names, "rules": chosen}
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    return _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS
+    return (1 if in_order else 2) * _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS
 
 
 def _old_reading(plan: ChangePlan, rules: PairingRules) -> int:

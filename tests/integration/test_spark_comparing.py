@@ -360,7 +360,7 @@ def test_many_equal_rows(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_values_that_sql_takes_for_equal(spark: SparkSession, tmp_path: Path) -> None:
-    """Minus zero is not zero, NaN is NaN; null and an empty text differ; maps are compared as lists."""
+    """Minus zero is not zero, NaN is NaN; null and an empty text differ; the order of a map's entries is nothing."""
     columns = {
         "a": "double",
         "b": "string",
@@ -369,6 +369,8 @@ def test_values_that_sql_takes_for_equal(spark: SparkSession, tmp_path: Path) ->
     kind = pa.schema([("a", pa.float64()), ("b", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))])
     one = [(0.0, None, None), (NAN, "n", []), (1.0, "", [("p", 1), ("q", None)]), (2.0, "same", [("p", 1)])]
     two = [(-0.0, None, None), (NAN, "n", []), (1.0, None, [("q", None), ("p", 1)]), (2.0, "same", [("p", 1)])]
+    one.append((3.0, "moved", [("p", 1), ("q", None)]))
+    two.append((3.0, "moved", [("q", None), ("p", 1)]))
 
     def table(rows: list[tuple[Any, ...]]) -> pa.Table:
         return pa.table([list(values) for values in zip(*rows, strict=True)], schema=kind)

@@ -27,7 +27,7 @@ from sinks.testing.rows import change_batch, numbered
 from sinks.testing.snapshots import inside, part
 from sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.changelog.task_ids import check_reading, renumbered
+from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
 from tailer.lance.table import branch_id, dataset_id
@@ -425,6 +425,29 @@ def test_task_numbers(columns: list[str], rules: PairingRules, old: int, new: in
 def test_task_numbers_where_row_ids_alone_pair_rows() -> None:
     plan = replace(planned(["id", "v"]), paired=True)
     assert numbers(renumbered(plan, PairingRules())) == [413522752 * 2**32, 413522752 * 2**32 + 1]
+
+
+def test_task_numbers_where_columns_have_maps() -> None:
+    """Format 3 ends before 2**30. A version begun by a number of format 1 or 2 is finished with maps in order."""
+    maps = pa.schema([("id", pa.int64()), ("amount", pa.list_(pa.map_(pa.string(), pa.int64())))])
+    plan = planned(["id", "amount"])
+    plan = replace(plan, schema=maps, tasks=tuple(replace(task, schema=maps) for task in plan.tasks))
+    _, rules, first, second = READINGS[0]
+    third = second + 2**28
+    assert 2**29 < third <= 2**29 + 2**28 < 2**30
+    places = {
+        third: [None, Position.end(6), Position(7, third * TASKS, 9), Position(7, (third + 1) * TASKS, 9)],
+        second: [Position(7, second * TASKS + 1, 9)],
+        first: [Position(7, first * TASKS, 9)],
+    }
+    for number, afters in places.items():
+        for after in afters:
+            found = renumbered(plan, rules, after)
+            assert numbers(found) == [number * TASKS, number * TASKS + 1]
+            assert has_maps_in_order(found) == (number != third)
+    assert not has_maps_in_order(plan)
+    deleted = planned(["id"], pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]))
+    assert numbers(renumbered(deleted, rules))[0] > 2**29 * TASKS
 
 
 @pytest.mark.parametrize("number", [4, 5])

@@ -30,11 +30,12 @@ _DELETED_VALUES: Final = pa.array([ChangeType.DELETE.value, ChangeType.UPDATE_PR
 class Wanted:
     """The rows that are compared: those of some change types.
 
-    `nulls_differ`: without rows that have a null in one of the compared columns.
+    `nulls_differ`: without rows that have a null in one of the compared columns. `maps_in_order`: as in `TaskIndex`.
     """
 
     types: tuple[ChangeType, ...]
     nulls_differ: bool = False
+    maps_in_order: bool = False
 
     def of(self, source: int, batch: ChangeBatch) -> tuple[pa.Array, pa.RecordBatch]:
         """Return the positions of the wanted rows, and these rows in the types of `comparable_values`.
@@ -48,7 +49,7 @@ class Wanted:
         if self.nulls_differ:
             for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
                 wanted = pc.and_(wanted, column.is_valid())
-        rows = _addressed(source, batch)
+        rows = _addressed(source, batch, self.maps_in_order)
         if wanted.true_count == len(batch):
             return batch.row_index, rows
         return batch.row_index.filter(wanted), rows.filter(wanted)
@@ -74,12 +75,12 @@ def add_addresses(found: Bitmaps, addresses: pa.Array) -> None:
         found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
 
 
-def _addressed(source: int, batch: ChangeBatch) -> pa.RecordBatch:
+def _addressed(source: int, batch: ChangeBatch, maps_in_order: bool) -> pa.RecordBatch:
     columns = batch.rows.columns[: -len(METADATA_FIELDS)]
     deleted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=_DELETED_VALUES)
     try:
         address = pc.add(batch.row_index, pa.scalar(source * MAX_ROWS, pa.int64()))
-        arrays = [address, deleted, *map(comparable, columns)]
+        arrays = [address, deleted, *(comparable(column, maps_in_order) for column in columns)]
     except InvalidVariant as error:
         file = f"the file of task {batch.task}"
         raise DataCorrupt(batch.table_id, batch.version, file, f"a Variant is not sound: {error}") from error

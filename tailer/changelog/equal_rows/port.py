@@ -28,8 +28,10 @@ class TaskIndex(Protocol):
     equal rows, it returns the first deleted ones and the last inserted ones, in the order of tasks and positions.
     """
 
-    def begin(self) -> None:
-        """Remove all rows and partners."""
+    def begin(self, maps_in_order: bool = False) -> None:
+        """Remove all rows and partners. `maps_in_order`: until the next call, maps differ if their entries come in
+        another order.
+        """
         ...
 
     def clear(self) -> None:

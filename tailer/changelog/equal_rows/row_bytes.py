@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 
 __all__ = ["has_bytes", "most_bytes", "row_bytes"]
 
-_FIXED_WIDTH: Final = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_decimal)
+_FIXED_WIDTH: Final = (
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_temporal,
+    pa.types.is_decimal,
+    pa.types.is_fixed_size_binary,
+)
 _LISTS: Final = (pa.types.is_list, pa.types.is_large_list)
 _TEXTS: Final = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 _BYTE_BITS: Final = 8

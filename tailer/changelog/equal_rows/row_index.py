@@ -34,6 +34,7 @@ class RowIndex:
     def __init__(self, memory_bytes: int = MEMORY_BYTES, few_rows: int = FEW_ROWS) -> None:
         self._memory_bytes = memory_bytes  # of the database
         self._nulls_differ = False  # for the rows added last
+        self._maps_in_order = False
         self._memory = MemoryIndex(few_rows)
         self._database: DatabaseIndex | None = None
         self._in_database = False
@@ -67,8 +68,9 @@ class RowIndex:
         if self._database is not None:
             self._database.stop()
 
-    def begin(self) -> None:
+    def begin(self, maps_in_order: bool = False) -> None:
         """See `TaskIndex.begin`."""
+        self._maps_in_order = maps_in_order
         self._here().begin()
         self._memory.begin()
         self._in_database = False
@@ -90,7 +92,7 @@ class RowIndex:
         """
         positions: Bitmaps = {}
         self._nulls_differ = nulls_differ
-        batches = Wanted(types, nulls_differ).of_sources(sources, positions)
+        batches = Wanted(types, nulls_differ, self._maps_in_order).of_sources(sources, positions)
         try:
             for batch in batches if self._in_database else self._beyond_memory(batches):
                 self._move_to_database().add(chain([batch], batches), nulls_differ)

@@ -57,6 +57,7 @@ class SharedIndex:
         self._local = local
         self._files = files
         self._few_rows = few_rows
+        self._maps_in_order = False
         self._fingerprints = Fingerprints(secrets.token_hex(16))
         self._added: DataFrame | None = None  # fingerprints and sums; None: the rows are those of `local`
         self._partners: DataFrame | None = None  # found by Spark
@@ -70,9 +71,10 @@ class SharedIndex:
         _release(self._kept)
         _release(self._kept_partners)
 
-    def begin(self) -> None:
+    def begin(self, maps_in_order: bool = False) -> None:
         """See `TaskIndex.begin`."""
-        self._local.begin()
+        self._maps_in_order = maps_in_order
+        self._local.begin(maps_in_order)
         self._added, self._partners, self._paired_here = None, None, False
         self.close()
 
@@ -93,7 +95,7 @@ class SharedIndex:
         # Whoever has the pairs compares their rows.
         if self._paired_here or (self._partners is None and self._are_few(tasks)):
             return self._local.add_tasks(tasks, read, types, nulls_differ)
-        view = FingerprintSums(self._fingerprints, Wanted(types, nulls_differ))
+        view = FingerprintSums(self._fingerprints, Wanted(types, nulls_differ, self._maps_in_order))
         self._added = self._keep(executed(self._spark, view, self._work(tasks)))
         positions: Bitmaps = {}
         rows = self._added.where("source IS NOT NULL").select("source", "positions").toArrow()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -229,6 +229,31 @@ class TestCarryovers:
             ("insert", "b", 3),
             ("insert", "c", 1),
         ]
+
+
+class TestMaps:
+    """Entries in another order are no change."""
+
+    SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.map_(pa.string(), pa.list_(pa.map_(pa.int64(), pa.string()))))])
+    ONE: Final = [("a", [[(1, "x"), (2, "y")]]), ("b", None)]
+    SAME: Final = [("b", None), ("a", [[(2, "y"), (1, "x")]])]
+    OTHER: Final = [("b", None), ("a", [[(2, "x"), (1, "y")]])]
+
+    def test_in_carryovers_updates_and_net_changes(self, table: Versions) -> None:
+        gone = File({"k": [1, 2, 3], "v": [self.ONE, self.ONE, self.ONE]}, self.SCHEMA)
+        come = File({"k": [1, 2, 4], "v": [self.SAME, self.OTHER, self.SAME]}, self.SCHEMA)
+        plan = table.files([gone], [come], self.SCHEMA)
+        changes = [("delete", 2), ("delete", 3), ("insert", 2), ("insert", 4)]
+        assert [row[:2] for row in left(plan)] == changes
+        assert [row[0] for row in net(table)] == ["delete", "delete", "insert", "insert"]
+        updates = [("delete", 3), ("update_preimage", 2), ("update_postimage", 2), ("insert", 4)]
+        assert [row[:2] for row in left(plan, BY_KEY)] == updates
+        unchanged = replace(BY_KEY, carryovers=Carryovers.KEEP, skip_unchanged=True)
+        rows, counts = refined(plan, unchanged)
+        assert [(row[0], row[3]) for row in rows] == updates
+        assert counts.unchanged == 2
+        by_map = replace(BY_KEY, key=("v",), carryovers=Carryovers.KEEP)
+        assert [row[0] for row in left(plan, by_map)].count("update_preimage") == 2
 
 
 class TestRowTracking:

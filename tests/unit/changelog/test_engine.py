@@ -19,6 +19,7 @@ from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.row_index_pool import close_idle
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
@@ -124,6 +125,27 @@ async def test_every_place_to_resume(plan: ChangePlan, rules: PairingRules) -> N
         assert await run(engine, plan, Position(7, task, row)) == expected
     assert await run(engine, plan, Position.end(6)) == whole
     assert await run(engine, plan, Position.end(7)) == []
+
+
+async def test_a_version_begun_with_maps_in_order_is_finished_so(tmp_path: Path) -> None:
+    """Before a place that former code reached are rows of which only the entries of maps were moved."""
+    schema = pa.schema([("k", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))])
+    gone, come = [[("a", 1), ("b", 2)], [("c", 3)], []], [[("b", 2), ("a", 1)], [("c", 4)], []]
+    tasks = []
+    for index, (kind, maps) in enumerate(((TaskKind.DELETE, gone), (TaskKind.INSERT, come))):
+        path = parquet(tmp_path / f"{index}.parquet", pa.table([[1, 2, 3], maps], schema=schema))
+        tasks.append(ChangeTask("t", "id", 7, 1000, index, kind, str(path), 2**10, schema))
+    plan = ChangePlan("t", "id", 7, 1000, "UPDATE", Regime.FILES, schema, tuple(tasks))
+    engine = ChangelogEngine(LocalEngine(1), DROP)
+    whole = await run(engine, plan)
+    assert [(kind, row) for kind, _, row, _ in whole] == [("delete", 1), ("insert", 1)]
+    # The number that former code gave: that of a plan without maps, for the same columns and rules.
+    plain = replace(plan, schema=SCHEMA.rename_columns(["k", "m"]), tasks=())
+    plain = replace(plain, tasks=tuple(replace(task, schema=plain.schema) for task in tasks))
+    first, second = (task.index for task in renumbered(plain, DROP).tasks)
+    before = [("delete", first, 0, 1), ("delete", first, 1, 2), ("insert", second, 0, 1), ("insert", second, 1, 2)]
+    for number, (_, task, row, _) in enumerate(before):
+        assert await run(engine, plan, Position(7, task, row)) == before[number + 1 :]
 
 
 @pytest.mark.parametrize(

@@ -155,11 +155,25 @@ def identity(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return ("list", *(identity(each, kind.value_type) for each in value))
     if pa.types.is_map(kind):
-        return ("map", *((identity(key, kind.key_type), identity(item, kind.item_type)) for key, item in value))
+        entries = ((identity(key, kind.key_type), identity(item, kind.item_type)) for key, item in value)
+        return ("map", *sorted(entries, key=lambda entry: repr(entry[0])))
     if pa.types.is_struct(kind):
         return ("struct", *(identity(value[field.name], field.type) for field in kind))
     if pa.types.is_floating(kind):
         return "NaN" if value != value else struct.pack("<d", value)  # noqa: PLR0124 - only NaN is not itself
+    return value
+
+
+def turned(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with the entries of all its maps in the other order."""
+    if value is None:
+        return None
+    if pa.types.is_list(kind):
+        return [turned(each, kind.value_type) for each in value]
+    if pa.types.is_map(kind):
+        return [(key, turned(item, kind.item_type)) for key, item in reversed(value)]
+    if pa.types.is_struct(kind):
+        return {field.name: turned(value[field.name], field.type) for field in kind}
     return value
 
 
@@ -261,6 +275,7 @@ def test_wherever_rows_are_compared_the_answers_are_the_same(
 def test_rows_of_any_types_against_counting(shared: RowIndex, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(TYPES, min_size=1, max_size=3))
     pool = data.draw(st.lists(st.tuples(*map(values, kinds)), min_size=1, max_size=6))
+    pool += [tuple(turned(value, kind) for value, kind in zip(row, kinds, strict=True)) for row in pool]
     sources = data.draw(
         st.lists(st.lists(st.tuples(st.sampled_from(pool), st.sampled_from(ALL)), min_size=1, max_size=8), max_size=3)
     )
@@ -330,7 +345,7 @@ DIFFERENT: dict[str, list[pa.Array]] = {
     ],
     "maps": [
         pa.array(
-            [[("a", 1), ("b", 2)], [("b", 2), ("a", 1)], [("a", 2), ("b", 1)], [("a", None)], [], None],
+            [[("a", 1), ("b", 2)], [("b", 2), ("a", 2)], [("a", 2), ("b", 1)], [("a", None)], [], None],
             pa.map_(pa.string(), pa.int64()),
         )
     ],
@@ -401,6 +416,11 @@ def test_a_source_that_fails_after_a_stop_was_stopped() -> None:
 
 
 MASKED = pa.array([True, False])
+MAP = pa.map_(pa.string(), pa.int64())
+INNER = pa.list_(pa.struct([("m", MAP)]))
+KEY = pa.struct([("x", pa.string()), ("y", pa.float64())])
+KEYED = [{"x": "a", "y": 1.0}, {"x": None, "y": -1.0}, {"x": "a", "y": None}]
+ENTRIES = pa.array([[("b", 1), ("c", 2)], [("a", 1)]], MAP)
 STRUCTS = pa.StructArray.from_arrays([pa.array([1.5, 1.5]), pa.array(["a", "a"])], ["x", "y"], mask=MASKED)
 EQUAL: dict[str, tuple[pa.Array, pa.Array]] = {
     "NaNs": (
@@ -440,6 +460,34 @@ EQUAL: dict[str, tuple[pa.Array, pa.Array]] = {
     "maps from the middle": (
         pa.array([[(9, 9.0)], [(1, float("nan"))], None, []], pa.map_(pa.int64(), pa.float64())).slice(1, 3),
         pa.array([[(1, float("nan"))], None, []], pa.map_(pa.int64(), pa.float64())),
+    ),
+    "maps in another order": (
+        pa.array([[("b", 1), ("a", None)], [("", 2), ("é", 3), ("ab", 4)], None], MAP),
+        pa.array([[("a", None), ("b", 1)], [("ab", 4), ("", 2), ("é", 3)], None], MAP),
+    ),
+    "maps in maps in another order": (
+        pa.array([[("k", [{"m": [("a", 1), ("b", 2)]}]), ("l", [])]], pa.map_(pa.string(), INNER)),
+        pa.array([[("l", []), ("k", [{"m": [("b", 2), ("a", 1)]}])]], pa.map_(pa.string(), INNER)),
+    ),
+    "maps with keys of several fields in another order": (
+        pa.array([[(KEYED[0], 1), (KEYED[1], 2), (KEYED[2], 3)], None], pa.map_(KEY, pa.int64())),
+        pa.array([[(KEYED[2], 3), (KEYED[0], 1), (KEYED[1], 2)], None], pa.map_(KEY, pa.int64())),
+    ),
+    "maps with bytes of one length in another order": (
+        pa.array([[(b"ab", 1), (b"aa", 2)]], pa.map_(pa.binary(2), pa.int64())),
+        pa.array([[(b"aa", 2), (b"ab", 1)]], pa.map_(pa.binary(2), pa.int64())),
+    ),
+    "maps with a key twice, around another": (
+        pa.array([[("a", 1), ("b", 3), ("a", 2)]], MAP),
+        pa.array([[("b", 3), ("a", 1), ("a", 2)]], MAP),
+    ),
+    "maps in another order, from the middle": (
+        pa.array([[("z", 1)], [("b", 1), ("a", 2)], None, [("d", 1), ("c", 2)]], MAP).slice(1),
+        pa.array([[("a", 2), ("b", 1)], None, [("c", 2), ("d", 1)]], MAP),
+    ),
+    "null maps over values": (
+        pa.Array.from_buffers(MAP, 2, [pa.py_buffer(b"\2"), *ENTRIES.buffers()[1:2]], children=[ENTRIES.values]),
+        pa.array([None, [("a", 1)]], MAP),
     ),
     "structs from the middle": (STRUCTS.slice(1), pa.array([{"x": 1.5, "y": "a"}], STRUCTS.type)),
 }
