@@ -29,7 +29,7 @@ def comparable(values: pa.Array, maps_in_order: bool = False) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return comparable(values.dictionary_decode(), maps_in_order)
     if values.offset and pa.types.is_nested(kind):
-        values = values.take(pa.array(range(len(values))))  # nested values of a slice may begin at any offset
+        values = values.take(pa.array(range(len(values)), pa.int64()))  # nested values of a slice may begin anywhere
     if not _needs_conversion(kind):
         return values
     if pa.types.is_floating(kind):

@@ -49,6 +49,16 @@ def test_variants_are_compared_by_value(level: int) -> None:
     assert all(a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True))
 
 
+def test_no_rows_of_a_slice() -> None:
+    maps = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
+    for values in (
+        maps.slice(2),
+        maps.slice(0, 0),
+        pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), maps).slice(1),
+    ):
+        assert len(comparable(values)) == 0
+
+
 def batch(values: pa.Array, kind: ChangeType) -> ChangeBatch:
     schema = output_schema(pa.schema([("v", values.type)]))
     count = len(values)
