@@ -435,7 +435,7 @@ def test_task_numbers_where_columns_have_maps() -> None:
     _, rules, first, second = READINGS[0]
     third = second + 2**28
     assert 2**29 < third <= 2**29 + 2**28 < 2**30
-    places = {
+    places: dict[int, list[Position | None]] = {
         third: [None, Position.end(6), Position(7, third * TASKS, 9), Position(7, (third + 1) * TASKS, 9)],
         second: [Position(7, second * TASKS + 1, 9)],
         first: [Position(7, first * TASKS, 9)],
