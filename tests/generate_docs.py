@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 import msgspec
 
 from sinks import stdout
-from sinks.delta import sink as delta
+from sinks.delta import options as delta
 from sinks.files import sink as files
 from sinks.kafka import options as kafka
 from sinks.kafka.clients.settings import ClientSettings
@@ -47,7 +47,7 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
         "Settings of the client, as Kafka spells them; write their names in quotes.",
         ClientSettings,
     ),
-    ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta._Options),
+    ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta.Options),
     ('[pipelines.NAME.sink], kind = "files"', "See [delta.md](delta.md).", files._Options),
     ('[pipelines.NAME.sink], kind = "stdout"', "It delivers at least once, and needs `state_table`.", stdout._Options),
     ("[spark]", "For `engine`, see [spark.md](spark.md).", SparkShape),

@@ -17,6 +17,7 @@ under `gap`.
     table      the table, through delta-rs: makes an append exactly once
     txns       the actions that hold progress
     folder     the table's folder, on this machine or, with `in_store`, in an object store
+    options    the configuration, checked without I/O
     target     rules: which tables and folders may be written to
     schema     fit of rows and tables
     spool      rows before they are committed, in bounded memory
@@ -28,34 +29,27 @@ needs OPTIMIZE now and then: delta-rs opens a table in time that grows with the 
 """
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self
 
-import msgspec
 import pyarrow as pa
 from anyio import to_thread
 
-from sinks import read_options
 from sinks.delta.appending import append_to, took_place
+from sinks.delta.options import read
 from sinks.delta.schema import far_dates, partition_refusal, rows_schema
 from sinks.delta.spool import Spool
 from sinks.delta.table import Anchor, TargetTable
 from sinks.encoding.typed import Misfit, conform, gap_row
-from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
+from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
 from tailer.sink import Append, Demands, Progress
 from tailer.stores.stores import Stores
 
 __all__ = ["DeltaSink"]
-
-
-class _Options(msgspec.Struct, frozen=True):
-    path: str  # the folder of the target table, also in a store
-    partition_by: list[str] | None = None  # the columns that a new table is partitioned by
-    adopt: bool = False  # write to a table, or into a folder, that is not ours
 
 
 class DeltaSink:
@@ -81,7 +75,7 @@ class DeltaSink:
 
         Raises `ConfigError`.
         """
-        chosen = read_options(name, options, _Options, _check)
+        chosen = read(name, options)
         return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
 
     def use_stores(self, stores: Stores) -> None:
@@ -226,10 +220,3 @@ class _DeltaTransaction:
 
     def _append(self, position: Position) -> None:
         self._table.append(self._anchor, position, self._spool.reader, self._notes, self._far)
-
-
-def _check(name: str, options: _Options) -> Iterator[ConfigError]:
-    if not options.path:
-        yield ConfigError(f"{name}.path", "is empty", "Set path to the target table's folder.")
-    if options.partition_by == []:
-        yield ConfigError(f"{name}.partition_by", "is empty", "Leave it out, or name columns of the table.")

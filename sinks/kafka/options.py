@@ -268,7 +268,7 @@ def _check_packages(name: str, options: Options) -> Iterator[ConfigError]:
 def _check_sizes(name: str, options: Options) -> Iterator[ConfigError]:
     limits: dict[str, tuple[float, float, float]] = {
         "partitions": (options.partitions, 1, 100_000),
-        "replication_factor": (options.replication_factor or 1, 1, 32),
+        "replication_factor": (1 if options.replication_factor is None else options.replication_factor, 1, 32),
         "max_record_bytes": (options.max_record_bytes, 1024, _LARGEST_REQUEST - _OVERHEAD),
         "transaction_rows": (options.transaction_rows, 1, 10_000_000),
         "transaction_bytes": (options.transaction_bytes, 1, 2**32),

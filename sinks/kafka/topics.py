@@ -1,7 +1,7 @@
 """The topics of a sink: created on request, with settings that keep their records, and checked before any use."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -9,7 +9,7 @@ from sinks.kafka.options import Options
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 
-__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "missing", "recreated", "wanted"]
+__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "recreated", "wanted"]
 
 _log = logging.getLogger(__name__)
 
@@ -82,18 +82,13 @@ def wanted(options: Options) -> list[Topic]:
 def check_present(name: str, admin: Admin, options: Options) -> None:
     """Check existing topics, and that all exist which will not be created. Raises as `check` does."""
     topics = wanted(options)
-    states = admin.describe([topic.name for topic in topics])
-    for topic in topics:
-        if topic.name in states:
-            _check_one(name, topic, states[topic.name])
-        elif not options.create_topics:
-            raise missing(name, topic.name, topic.option)
+    _refuse(name, topics, admin.describe([topic.name for topic in topics]), options)
 
 
 def check(name: str, admin: Admin, options: Options, delivered: Position | None = None) -> TopicState:
     """Return the topic for rows. Creates missing topics if configured, but never one to which rows were delivered.
 
-    `delivered`: the last delivered position, None for none. Raises `SinkRejected` for a topic that is missing or
+    `delivered`: the last delivered position, None for none. Raises `SinkRejected` naming all topics that are missing or
     unsuitable, `SinkUnavailable` for one that not all brokers know yet, and what `admin` raises. `name`: the sink's
     name in errors.
     """
@@ -102,18 +97,17 @@ def check(name: str, admin: Admin, options: Options, delivered: Position | None 
     absent = [topic for topic in topics if topic.name not in states]
     if delivered is not None and options.topic not in states:
         raise recreated(name, options.topic, delivered)
-    if absent and not options.create_topics:
-        raise missing(name, absent[0].name, absent[0].option)
+    _refuse(name, topics, states, options)
     for topic in absent:
         _create(admin, topic, options)
         _log.info("%s: created the topic %s (%s)", name, topic.name, topic.option)
     if absent:
         states |= admin.describe([topic.name for topic in absent])
-    for topic in topics:
+    for topic in absent:
         if topic.name not in states:
             # Other brokers may learn of it later than the one that created it.
             raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
-        _check_one(name, topic, states[topic.name])
+    _refuse(name, absent, states, options)
     return states[options.topic]
 
 
@@ -137,11 +131,23 @@ def recreated(name: str, topic: str, delivered: Position, what: str = "is not th
     return SinkRejected(name, reason, remedy)
 
 
-def missing(name: str, topic: str, option: str) -> SinkRejected:
-    """Make the error for a topic that is missing and must not be created."""
-    settings = " with one partition and cleanup.policy=compact" if option == "progress_topic" else ""
-    remedy = f"Create it{settings}, or set create_topics = true."
-    return SinkRejected(name, f"there is no topic {topic} ({option})", remedy)
+def _refuse(name: str, topics: list[Topic], states: Mapping[str, TopicState], options: Options) -> None:
+    """Raise `SinkRejected` naming all of `topics` that are unsuitable, or missing and must not be created."""
+    absent = [topic for topic in topics if topic.name not in states]
+    faults = [_missing(absent)] if absent and not options.create_topics else []
+    faults += [fault for topic in topics if topic.name in states for fault in _faults(topic, states[topic.name])]
+    if faults:
+        reasons, remedies = zip(*faults, strict=True)
+        raise SinkRejected(name, "; ".join(reasons), " ".join(remedies))
+
+
+def _missing(topics: list[Topic]) -> tuple[str, str]:
+    """Return the reason and the next step for topics that are missing and must not be created."""
+    them = "it" if len(topics) == 1 else "them"
+    compacted = next((topic.name for topic in topics if topic.option == "progress_topic"), None)
+    settings = "" if compacted is None else f", {compacted} with one partition and cleanup.policy=compact"
+    listed = ", and no topic ".join(f"{topic.name} ({topic.option})" for topic in topics)
+    return f"there is no topic {listed}", f"Create {them}{settings}, or set create_topics = true."
 
 
 def _create(admin: Admin, topic: Topic, options: Options) -> None:
@@ -157,23 +163,23 @@ def _create(admin: Admin, topic: Topic, options: Options) -> None:
     admin.create(topic.name, partitions, replicas, configs)
 
 
-def _check_one(name: str, topic: Topic, state: TopicState) -> None:
+def _faults(topic: Topic, state: TopicState) -> Iterator[tuple[str, str]]:
+    """Yield the reason and the next step of each thing that makes a topic unsuitable."""
     policies = [policy.strip() for policy in state.configs.get("cleanup.policy", "delete").split(",")]
     where = f"the topic {topic.name} ({topic.option})"
     if topic.partitions is not None and state.partitions != topic.partitions:
         reason = f"{where} has {state.partitions} partitions, and must have {topic.partitions}"
-        raise SinkRejected(name, reason, "Give another topic: partitions cannot be taken away.")
+        yield reason, "Give another topic: partitions cannot be taken away."
     if topic.compacted and policies != ["compact"]:
         # Deletion by age would drop the progress of idle streams.
         reason = f"{where} has cleanup.policy={','.join(policies)}, and would forget progress"
-        raise SinkRejected(name, reason, f"Set cleanup.policy=compact for {topic.name}.")
+        yield reason, f"Set cleanup.policy=compact for {topic.name}."
     if topic.compacted is False and "compact" in policies:
         why = "only messages with a key can be kept there"
         remedy = f"Set cleanup.policy=delete for {topic.name}" + (", or give key." if topic.option == "topic" else ".")
-        raise SinkRejected(name, f"{where} is compacted: {why}", remedy)
+        yield f"{where} is compacted: {why}", remedy
     needed = topic.record_bytes + _BATCH_OVERHEAD
     largest = int(state.configs.get("max.message.bytes", needed))
     if largest < needed:
         reason = f"{where} takes messages of {largest} bytes, less than max_record_bytes ({topic.record_bytes})"
-        remedy = f"Raise max.message.bytes of {topic.name}, or lower max_record_bytes."
-        raise SinkRejected(name, reason, remedy)
+        yield reason, f"Raise max.message.bytes of {topic.name}, or lower max_record_bytes."

@@ -3,12 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from tailer.config.shapes import FileShape
+from tailer.errors import ConfigError, how_to_install
 from tailer.stores.folders import local_folder
 
-__all__ = ["ControlSettings", "control_settings"]
+__all__ = ["ControlSettings", "control_settings", "missing_library", "parse_address"]
+
+_NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +41,20 @@ def control_settings(
     if file.control:
         socket = attempt(("control",), partial(local_folder, file.control, path.parent, ""))
     return ControlSettings(socket, socket is not None, token_file)
+
+
+def missing_library(file: FileShape) -> tuple[str, str, str] | None:
+    """Return the key, the reason and the next step where a library to serve what `file` asks for is not installed."""
+    key = "metrics" if file.metrics is not None else "control"
+    missing = next((each for each in _NEEDED if find_spec(each) is None), None)
+    if missing is None or not getattr(file, key):
+        return None
+    return key, f"cannot be served: No module named {missing!r}", how_to_install("daemon")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return the host and the port that `text` names. Raises `ConfigError`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')
+    return host.strip("[]"), int(port)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -207,6 +208,11 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
         remedy = did_you_mean(word, spelled) or "The environment can only override pipelines that the file has."
         where = f"environment {_variable(('pipelines', word))}"
         problems.append(Problem((), ConfigError(where, f"the file has no pipeline {word!r}", remedy)))
+    for word in pipelines:
+        if len(alike := [name for name in names if _spelled(name) == word]) > 1:
+            where = f"environment {_variable(('pipelines', word))}"
+            reason = f"may be any of the pipelines {', '.join(alike)}"
+            problems.append(Problem((), ConfigError(where, reason, "Rename one of them, or set the key in the file.")))
     values["pipelines"] = {spelled[word]: value for word, value in pipelines.items() if word in spelled}
     return values
 
@@ -214,9 +220,10 @@ def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any
 def _variables() -> dict[str, Any]:
     """Return the variables of the environment that are keys of the file, in its shape and in lower case.
 
-    Raises `ConfigError` for one that is not UTF-8.
+    Raises `ConfigError` for one that is not UTF-8, and for one that is there twice, in other case.
     """
     values: dict[str, Any] = {}
+    before = ""
     known = option_names(FileShape)
     # A table comes before its keys, which are longer names.
     for variable in sorted((name for name in os.environ if name.upper().startswith(ENV_PREFIX)), key=str.upper):
@@ -228,7 +235,9 @@ def _variables() -> dict[str, Any]:
             if not isinstance(table.get(name), dict):
                 table[name] = {}
             table = table[name]
-        text = os.environ[variable]
+        if variable.upper() == before.upper():
+            raise ConfigError(f"environment {variable}", f"is there twice, also as {before}", "Keep one of the two.")
+        before, text = variable, os.environ[variable]
         if not _is_utf8(text):
             raise ConfigError(f"environment {variable}", "is not UTF-8 text", "Set it again, in UTF-8.")
         table[last] = _as_json(text) if tables or last in _JSON_AT_THE_TOP else text
@@ -263,15 +272,16 @@ def _validate(
 ) -> tuple[S | None, frozenset[str]]:
     """Return `table` as a `shape` without its wrong values, or None if it is not a table, and the keys of these."""
     if not isinstance(table, dict):
-        problems.append(Problem.at(path, key, "must be a table"))
+        problems.append(Problem.at(path, key, "must be a table", f"Begin it with [{'.'.join(key)}]."))
         return None, frozenset()
     faults: dict[Key, ConfigError] = {(fault.where,): fault for fault in faults_of(table, shape)}
-    faults |= {(name, "kind"): fault for name, fault in _faults_of_kinds(table, shape)}
+    faults |= {(name, fault.where): fault for name, fault in _faults_of_kinds(table, shape)}
     problems += [Problem.at(path, (*key, *where), fault.reason, fault.remedy) for where, fault in faults.items()]
-    unsound = frozenset(where[0] for where in faults) & set(option_names(shape))
+    missing = {each.encode_name for each in msgspec.structs.fields(shape) if each.required} - table.keys()
+    unsound = (missing | {where[0] for where in faults}) & set(option_names(shape))
     sound = {name: value for name, value in table.items() if name in option_names(shape) and name not in unsound}
     stand_ins = {name: STAND_INS[name] for name in unsound & STAND_INS.keys()}
-    return msgspec.convert(sound | stand_ins, shape), unsound
+    return msgspec.convert(sound | stand_ins, shape), frozenset(unsound)
 
 
 def _faults_of_kinds(table: Mapping[str, Any], shape: type[msgspec.Struct]) -> Iterator[tuple[str, ConfigError]]:
@@ -279,7 +289,11 @@ def _faults_of_kinds(table: Mapping[str, Any], shape: type[msgspec.Struct]) -> I
     for name in ("sink", "catalog") if shape is PipelineShape else ():
         inner = table.get(name)
         if isinstance(inner, dict) and "kind" not in inner:
-            yield name, ConfigError("kind", "is missing", MISSING["kind"])
+            near = next(filter(partial(did_you_mean, known=("kind",)), inner), None)
+            if near is None:
+                yield name, ConfigError("kind", "is missing", MISSING[f"{name}.kind"])
+            else:
+                yield name, ConfigError(near, "no such option", did_you_mean(near, ("kind",)))
         elif isinstance(inner, dict) and not isinstance(inner["kind"], str):
             yield name, ConfigError("kind", "must be text", "Write it in quotes.")
 

@@ -8,7 +8,7 @@ their value is of the wrong type.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import EnumType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
@@ -16,7 +16,17 @@ import msgspec
 
 from tailer.errors import ConfigError, did_you_mean
 
-__all__ = ["described", "faults_of", "flattened", "from_texts", "option_names", "read_options"]
+__all__ = [
+    "as_one",
+    "described",
+    "each_fault",
+    "faults_by",
+    "faults_of",
+    "flattened",
+    "from_texts",
+    "option_names",
+    "read_options",
+]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -44,7 +54,31 @@ def read_options(
         found += (fault for fault in more if not faults or _stands_alone(name, fault, sound, faults))
         if not found:
             return given
-    raise found[0] if len(found) == 1 else ExceptionGroup(f"options of {name}", found)
+    raise as_one(name, found)
+
+
+def as_one(name: str, faults: Sequence[ConfigError]) -> ConfigError | ExceptionGroup[ConfigError]:
+    """Return what to raise for the faults of the thing called `name`, at least one."""
+    return faults[0] if len(faults) == 1 else ExceptionGroup(f"options of {name}", faults)
+
+
+def each_fault(error: ConfigError | ExceptionGroup[Exception]) -> list[ConfigError]:
+    """Return the faults that `as_one` joined. Raises anything else that is in the group."""
+    if isinstance(error, ConfigError):
+        return [error]
+    faults, rest = error.split(ConfigError)
+    if rest is not None or faults is None:
+        raise error
+    return [each for each in faults.exceptions if isinstance(each, ConfigError)]
+
+
+def faults_by(read: Callable[[], object]) -> list[ConfigError]:
+    """Return the faults that `read`, which reads options, raises."""
+    try:
+        read()
+    except (ConfigError, ExceptionGroup) as error:
+        return each_fault(error)
+    return []
 
 
 def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, texts: bool = False) -> Iterator[ConfigError]:

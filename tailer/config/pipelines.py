@@ -5,17 +5,20 @@ libraries for it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.control import ControlSettings
+from tailer.config.options import as_one, faults_by, read_options
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import TableFormat, open_table
+from tailer.delta.catalog.options import UnityOptions, unity_faults
 from tailer.delta.catalog.port import CommitCatalog
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
@@ -29,7 +32,15 @@ from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import StoreOptions, Stores
 from tailer.table_log import TableLog
 
-__all__ = ["PLACEHOLDER", "PipelineSettings", "Settings", "TablePattern", "Template", "configure_catalog", "fill"]
+__all__ = [
+    "PipelineSettings",
+    "Settings",
+    "TablePattern",
+    "Template",
+    "configure_catalog",
+    "fill",
+    "target_faults",
+]
 
 PLACEHOLDER: Final = "{table}"
 _WILDCARD: Final = "*"
@@ -211,6 +222,17 @@ def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return filled
 
 
+def target_faults(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield the option (empty: none), the reason and the next step where the tables of a template would share a target."""
+    targets = [option for option in ("path", "topic") if isinstance(options.get(option), str)]
+    remedy = f'Add it, for example path = "/data/{PLACEHOLDER}_changes" or topic = "sales.{PLACEHOLDER}".'
+    if not targets:
+        yield (), f"has no path or topic with {PLACEHOLDER}: all tables would share one target", remedy
+    for option in targets:
+        if PLACEHOLDER not in options[option]:
+            yield (option,), f"has no {PLACEHOLDER}: all tables would share it", remedy
+
+
 def _escape(name: str) -> str:
     """Return a name in the characters that the name of a pipeline may have, and percent signs."""
     return quote(name.encode("utf-8", "surrogateescape"), safe="").replace("~", "%7E")
@@ -248,9 +270,14 @@ class Settings:
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:
-    """The catalog with these options, of which there is one kind; no I/O. Raises `ConfigError`."""
+    """The catalog with these options, of which there is one kind; no I/O.
+
+    Raises `ConfigError` naming `catalog` or `catalog.<option>`; several as an `ExceptionGroup`.
+    """
+    read = partial(read_options, "catalog", options, UnityOptions, unity_faults)
     try:
         from tailer.delta.catalog.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
     except ImportError as error:
-        raise ConfigError("", f"Unity Catalog cannot be asked: {error}", how_to_install("unity")) from error
-    return UnityCatalog.configure(options)
+        missing = ConfigError("catalog", f"Unity Catalog cannot be asked: {error}", how_to_install("unity"))
+        raise as_one("catalog", [missing, *faults_by(read)]) from error
+    return UnityCatalog(read())

@@ -74,24 +74,25 @@ them over the file's.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.control import control_settings
+from tailer.config.control import control_settings, missing_library, parse_address
 from tailer.config.file import Key, PipelineTable, Problem, Reading, digest_of, read_file
+from tailer.config.options import each_fault
 from tailer.config.overlaps import folder_faults
 from tailer.config.pipelines import (
-    PLACEHOLDER,
     PipelineSettings,
     Settings,
     TablePattern,
     Template,
     configure_catalog,
     fill,
+    target_faults,
 )
 from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, SparkShape
@@ -106,7 +107,7 @@ from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
 from tailer.stores.location import parse_location
-from tailer.stores.stores import Stores
+from tailer.stores.stores import Stores, check_client
 
 __all__ = ["Findings", "examine", "load"]
 
@@ -178,7 +179,11 @@ class _Checks:
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
         pipelines = tuple(each for each in candidates if isinstance(each, PipelineSettings))
         templates = tuple(each for each in candidates if isinstance(each, Template))
-        metrics = self._attempt(("metrics",), partial(_address, file.metrics)) if file.metrics is not None else None
+        metrics = (
+            self._attempt(("metrics",), partial(parse_address, file.metrics)) if file.metrics is not None else None
+        )
+        if (missing := missing_library(file)) is not None:
+            self._problem((missing[0],), *missing[1:])
         engines = file.engine, self._spark, stores
         settings = Settings(
             self.path,
@@ -257,6 +262,11 @@ class _Checks:
             self._check_targets((*key, "sink"), options)
         return Template(pattern, settings, shape.discover_interval_s)
 
+    def _check_targets(self, key: Key, options: Mapping[str, Any]) -> None:
+        """Refuse a template whose tables would share a target."""
+        for option, reason, remedy in target_faults(options):
+            self._problem((*key, *option), reason, remedy)
+
     def _format(self, key: Key, shape: PipelineShape, *, is_managed: bool) -> TableFormat | None:
         try:
             return check_choices(shape.table_format, shape.branch, is_managed=is_managed)
@@ -277,16 +287,6 @@ class _Checks:
             reason = "names one table, but table is a pattern of many"
             self._problem((*key, "catalog"), reason, "Add a pipeline for each table of a catalog.")
         return pattern
-
-    def _check_targets(self, key: Key, options: Mapping[str, Any]) -> None:
-        """Refuse a template whose tables would share a target."""
-        targets = [option for option in ("path", "topic") if isinstance(options.get(option), str)]
-        remedy = f'Add it, for example path = "/data/{PLACEHOLDER}_changes" or topic = "sales.{PLACEHOLDER}".'
-        if not targets:
-            self._problem(key, f"has no path or topic with {PLACEHOLDER}: all tables would share one target", remedy)
-        for option in targets:
-            if PLACEHOLDER not in options[option]:
-                self._problem((*key, option), f"has no {PLACEHOLDER}: all tables would share it", remedy)
 
     def _pairing(self, key: Key, read: PipelineTable, demanded: tuple[str, ...]) -> PairingRules:
         """Return the rules. A sink that identifies rows by `demanded` sets the key of the pipeline."""
@@ -322,14 +322,7 @@ class _Checks:
         try:
             sink = configure_sink(name, shape.kind, fill(options, names) if names else options, stores)
         except (ConfigError, ExceptionGroup) as error:
-            for fault in [error] if isinstance(error, ConfigError) else error.exceptions:
-                if not isinstance(fault, ConfigError):
-                    raise
-                # A sink puts the option at fault behind its name.
-                option = fault.where.removeprefix(name).removeprefix(".")
-                table, _, inner = option.partition(".")
-                if option not in refused:
-                    self._problem((*key, *filter(None, (table, inner))), fault.reason, fault.remedy)
+            self._problems(key, name, error, refused)
             return None, None if refused else options
         if refused:
             return None, None
@@ -362,18 +355,18 @@ class _Checks:
             self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
             return options
         if isinstance(file := options.get("token_file"), str) and file:
-            options["token_file"] = self._file(file)()
+            options["token_file"] = self._attempt((*key, "token_file"), self._file(file))
         try:
             configure_catalog(options)
-        except ConfigError as error:
-            self._problem((*key, error.where) if error.where else key, error.reason, error.remedy)
+        except (ConfigError, ExceptionGroup) as error:
+            self._problems(key, "catalog", error)
         return options
 
     def _file(self, text: str) -> Callable[[], str]:
         return lambda: str(local_folder(text, self.path.parent, ""))
 
     def _location(self, text: str) -> Callable[[], str]:
-        return lambda: parse_location(text, self.path.parent, "")
+        return lambda: check_client(parse_location(text, self.path.parent, ""))
 
     def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
         """Return the result of `work`; its `ConfigError` becomes a problem at `key`."""
@@ -383,6 +376,16 @@ class _Checks:
             self._problem(key, error.reason, error.remedy)
             return None
 
+    def _problems(
+        self, key: Key, name: str, error: ConfigError | ExceptionGroup[Exception], known: Set[str] = frozenset()
+    ) -> None:
+        """Report the faults of the options at `key`, each named behind `name`, without those that are `known`."""
+        for fault in each_fault(error):
+            option = fault.where.removeprefix(name).removeprefix(".")
+            table, _, inner = option.partition(".")
+            if option not in known:
+                self._problem((*key, *filter(None, (table, inner))), fault.reason, fault.remedy)
+
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
         error = Problem.at(self.path, self._reading.origin(key), reason, remedy).error
         self.problems.append(Problem(key, error))
@@ -391,10 +394,3 @@ class _Checks:
 def _is_file(option: str) -> bool:
     """Return whether an option of a sink is a file: `password_file`, or `ssl.ca.location` in a table of its own."""
     return option.endswith(("_file", ".location", "_location")) or option == "location"
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')
-    return host.strip("[]"), int(port)

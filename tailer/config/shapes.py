@@ -21,7 +21,8 @@ __all__ = ["MISSING", "FileShape", "KindTable", "PipelineShape", "SparkShape", "
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log (or _versions), for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
-    "kind": 'Add the kind of the sink, for example kind = "delta".',
+    "sink.kind": 'Add the kind of the sink, for example kind = "delta".',
+    "catalog.kind": 'Add the kind of the catalog: kind = "unity".',
     "pipelines": "Add a table [pipelines.NAME] with the keys table and sink.",
     "prefix": 'Add the buckets or folders it is for, for example prefix = "s3://lake".',
 }

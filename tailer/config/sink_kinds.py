@@ -1,9 +1,12 @@
 """Sinks by kind, found through the entry-point group `tailer.sinks`: ours and those of third parties."""
 
 from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
+from tailer.config.options import as_one, faults_by
 from tailer.errors import ConfigError, did_you_mean, how_to_install
 from tailer.sink import AtLeastOnceSink, Sink, StoreWriter
 from tailer.stores.location import is_local
@@ -24,8 +27,7 @@ def configure_sink(
 ) -> Sink | AtLeastOnceSink:
     """Make the sink of `kind`, configured as `name`; no I/O. `stores`: those that its `path` may be in.
 
-    Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of them for
-    several bad options.
+    Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of several.
     """
     found = entry_points(group=ENTRY_POINTS, name=kind)
     if not found:
@@ -35,7 +37,8 @@ def configure_sink(
     try:
         factory = entry.load()
     except ImportError as error:
-        raise ConfigError(name, f"the {kind} sink cannot be loaded: {error}", _remedy(entry)) from error
+        missing = ConfigError(name, f"the {kind} sink cannot be loaded: {error}", _remedy(entry))
+        raise as_one(name, [missing, *_faults_without_library(entry, name, options)]) from error
     path = options.get("path")
     in_store = isinstance(path, str) and "://" in path and not is_local(path)
     if in_store and not hasattr(factory, "use_stores"):
@@ -48,6 +51,15 @@ def configure_sink(
         except ConfigError as error:
             raise ConfigError(f"{name}.path", error.reason, error.remedy) from error
     return sink
+
+
+def _faults_without_library(entry: EntryPoint, name: str, options: Mapping[str, Any]) -> list[ConfigError]:
+    """Return the faults of the options, if the module `options` beside the sink can `read` them."""
+    try:
+        read = import_module(f"{entry.module.rpartition('.')[0]}.options").read
+    except (ImportError, AttributeError):
+        return []
+    return faults_by(partial(read, name, options))
 
 
 def _remedy(entry: EntryPoint) -> str:

@@ -118,7 +118,7 @@ def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]
         elif name in OWN_KEYS:
             report(key, "has a key of its own", f"Set {OWN_KEYS[name]} in the table [spark].")
         elif text is None:
-            report(key, "must be text, a number or a boolean", "")
+            report(key, "must be text, a number or a boolean", "Write it in quotes.")
         else:
             yield name, text
 

@@ -2,12 +2,19 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
 
 __all__ = ["did_you_mean"]
 
+_SEPARATORS: Final = str.maketrans("", "", "-_. ")
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `Did you mean 'x'?` with the closest of `known`, ignoring case; empty where none is close."""
-    folded = {name.lower(): name for name in known}
-    near = get_close_matches(word.lower(), folded, n=1)
+    """Return `Did you mean 'x'?` with the closest of `known`, ignoring case and separators; empty: none is close."""
+    folded = {_fold(name): name for name in known}
+    near = get_close_matches(_fold(word), folded, n=1)
     return f"Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def _fold(name: str) -> str:
+    return name.lower().translate(_SEPARATORS)

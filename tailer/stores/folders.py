@@ -42,22 +42,34 @@ _LASTING: Final = frozenset(
         errno.EROFS,
     )
 )
+_VARIABLE: Final = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})", re.ASCII)
 _FILE_URI: Final = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
 
 
 def local_folder(text: str, beside: Path, where: str) -> Path:
     """Return the absolute path that `text` names, relative to `beside`; no I/O. Raises `ConfigError` naming `where`.
 
-    A file URI stands for the path in it, as in Hadoop: percent signs in it are not escapes.
+    `~` is the home folder. A file URI stands for the path in it, as in Hadoop: percent signs in it are not escapes, and
+    names such as `$HOME` are literal; elsewhere these are refused, because nothing replaces them.
     """
-    if not text:
-        raise ConfigError(where, "is empty", "Give the path of a folder.")
+    if not text or "\0" in text:
+        raise ConfigError(where, "has a null character" if text else "is empty", "Give the path of a folder.")
     uri = _FILE_URI.fullmatch(text)
+    if uri is None and (name := next(filter(_VARIABLE.fullmatch, text.split("/")), None)) is not None:
+        remedy = (
+            f"Write the path itself, with ~ for the home folder; for a folder of that name, write file:/.../{name}."
+        )
+        raise ConfigError(where, f"{name} is not replaced by the variable of the environment", remedy)
     text = uri[1] if uri is not None else text
     if "://" in text:
         # The rest of an address may hold a secret.
         raise ConfigError(where, f"{text.partition('://')[0]}:// is not a local path", "Give a folder of this machine.")
-    return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
+    try:
+        return Path(os.path.normpath(beside.absolute() / Path(text).expanduser()))
+    except RuntimeError as error:
+        name = text.partition("/")[0]
+        remedy = f"Write the path itself; for a folder of that name, write file:/.../{name}."
+        raise ConfigError(where, f"{name} names a user that this machine does not have", remedy) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tailer.stores.ranges import ObjectRanges
 from tailer.stores.s3 import S3Options
 from tailer.stores.uploads import UploadStore
 
-__all__ = ["OPTIONS", "StoreOptions", "Stores"]
+__all__ = ["OPTIONS", "StoreOptions", "Stores", "check_client"]
 
 StoreOptions = S3Options | GcsOptions | AzureOptions
 
@@ -90,6 +90,17 @@ class Stores:
         if isinstance(options, S3Options):
             return s3.open_ranges(found.bucket, found.key, options)
         return cloud.open_ranges(found.root, found.key, options)
+
+
+def check_client(location: str) -> str:
+    """Return `location`. Raises `ConfigError` where the client of its store is not installed; it is not imported."""
+    if not is_local(location):
+        found = _split(location)
+        if found.scheme == S3:
+            s3.check_client(found.bucket)
+        else:
+            cloud.check_client(found.root)
+    return location
 
 
 def _split(location: str) -> ObjectLocation:

@@ -278,6 +278,6 @@ def test_a_missing_library_is_named_with_its_extra(bare: Installed) -> None:
     result = bare.run("tailer", "check", "tailer.toml")
     assert result.returncode == 2
     assert "the kafka sink cannot be loaded: No module named 'kafka'" in result.stdout
-    for extra in ("kafka", "spark", "unity"):
+    for extra in ("daemon", "kafka", "spark", "unity"):
         assert f"hint: Install it: pip install 'lake-tailer[{extra}]'." in result.stdout
-    assert "3 faults" in result.stdout
+    assert "4 faults" in result.stdout

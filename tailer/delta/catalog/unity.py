@@ -10,15 +10,15 @@ that the token can be renewed. No message contains the token, because the catalo
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 import anyio
 import httpx2
 import msgspec
 
+from tailer.delta.catalog.options import UnityOptions, fits_header
 from tailer.delta.catalog.port import RatifiedCommits, StagedCommit
 from tailer.errors import ConfigError, StorageUnavailable, TableReplaced
 from tailer.stores.location import split_location
@@ -30,7 +30,6 @@ ANSWER_WITHIN_S: Final = 20.0
 _STEP_WITHIN_S: Final = 10.0  # to connect, and between two chunks of a response
 
 _API: Final = "/api/2.1/unity-catalog"
-_OPTIONS: Final = frozenset({"uri", "table", "token", "token_file"})
 _MANAGED: Final = "MANAGED"
 _UNKNOWN: Final = frozenset({"NoSuchCatalogException", "NoSuchSchemaException", "NoSuchTableException"})
 
@@ -62,41 +61,18 @@ class _Refusal(msgspec.Struct):
 
 
 class UnityCatalog:
-    """The table `table` (`catalog.schema.name`) of the Unity Catalog server at `uri`."""
+    """A table of a Unity Catalog server. `options`: without a fault, see `unity_faults`."""
 
-    def __init__(self, uri: str, table: str, token: str | None = None, token_file: Path | None = None) -> None:
-        self._uri = uri.rstrip("/")
-        self._table = table
-        self._token = token
-        self._token_file = token_file
+    def __init__(self, options: UnityOptions) -> None:
+        self._uri = options.uri.rstrip("/")
+        self._table = options.table
+        self._token = options.token
+        self._token_file = None if options.token_file is None else Path(options.token_file)
         self._id: str | None = None
-        catalog, schema, name = (quote(part, safe="") for part in table.split("."))
+        catalog, schema, name = (quote(part, safe="") for part in self._table.split("."))
         api = self._uri if urlsplit(self._uri).path else self._uri + _API
         self._url = f"{api}/delta/v1/catalogs/{catalog}/schemas/{schema}/tables/{name}"
         self._client: httpx2.AsyncClient | None = None
-
-    @classmethod
-    def configure(cls, options: Mapping[str, Any]) -> Self:
-        """Build the catalog from a pipeline's `catalog` options without `kind`; no I/O.
-
-        Raises `ConfigError` whose `where` is the invalid option.
-        """
-        for name in options:
-            if name not in _OPTIONS:
-                raise ConfigError(
-                    name, "is not an option of a unity catalog", f"Options: {', '.join(sorted(_OPTIONS))}."
-                )
-        uri = _checked_uri(_text(options, "uri", "Give the server's address, such as http://127.0.0.1:8080."))
-        table = _text(options, "table", "Give the table's full name, such as main.sales.orders.")
-        if table.count(".") != 2 or not all(table.split(".")):
-            raise ConfigError("table", f"{table!r} is not a full name", "Give catalog.schema.table.")
-        token = _text(options, "token", "Leave it out, or set it in the environment.") if "token" in options else None
-        file = _text(options, "token_file", "Give the path of a file.") if "token_file" in options else None
-        if token is not None and file is not None:
-            raise ConfigError("token_file", "is given together with token", "Give only one of them.")
-        if token is not None and not _fits_header(token):
-            raise ConfigError("token", "is not a token: it is empty or contains spaces", "Set it again.")
-        return cls(uri, table, token, None if file is None else Path(file))
 
     async def ratified(self, location: str) -> RatifiedCommits:
         """See `CommitCatalog.ratified`."""
@@ -146,7 +122,7 @@ class UnityCatalog:
             raise self._wrong(
                 f"the token file {self._token_file} cannot be read", "Check the path and the file's permissions."
             ) from None
-        if not _fits_header(token):
+        if not fits_header(token):
             raise self._wrong(f"the token file {self._token_file} holds no token", "Write only the token into it.")
         return token
 
@@ -190,31 +166,6 @@ def _fault(content: bytes) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
     return kind if kind.isidentifier() and len(kind) < 64 else ""
-
-
-def _text(options: Mapping[str, Any], name: str, remedy: str) -> str:
-    value = options.get(name)
-    if not isinstance(value, str) or not value:
-        raise ConfigError(name, "is missing" if name not in options else "must be text", remedy)
-    return value
-
-
-def _checked_uri(uri: str) -> str:
-    remedy = "Give one such as https://catalog.example or http://127.0.0.1:8080."
-    try:
-        parts = urlsplit(uri)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise ConfigError("uri", "is not an address", remedy) from None
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError("uri", "holds a user or a password", "Remove them; use `token_file`.")
-    if not sound or parts.query or parts.fragment:
-        raise ConfigError("uri", "is not an address", remedy)
-    return uri
-
-
-def _fits_header(token: str) -> bool:
-    return token.isascii() and token.isprintable() and bool(token) and " " not in token
 
 
 def _same_location(location: str, ours: str) -> bool:

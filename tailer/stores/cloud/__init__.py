@@ -3,6 +3,7 @@
 obstore comes with the extra `cloud`; the functions here import it when they are called.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tailer.errors import ConfigError, how_to_install
@@ -19,6 +20,7 @@ __all__ = [
     "CloudOptions",
     "GcsOptions",
     "check_account",
+    "check_client",
     "delta_rs_settings",
     "open_ranges",
     "open_store",
@@ -44,6 +46,12 @@ def open_ranges(bucket: str, key: str, options: CloudOptions) -> "CloudRanges":
     except ImportError as error:
         raise _missing(bucket, error) from error
     return CloudRanges(bucket, key, options)
+
+
+def check_client(bucket: str) -> None:
+    """Raise `ConfigError` where the extra `cloud` is not installed. It is looked up, not imported."""
+    if find_spec("obstore") is None:
+        raise _missing(bucket, ImportError("No module named 'obstore'"))
 
 
 def _missing(bucket: str, error: ImportError) -> ConfigError:

@@ -4,6 +4,7 @@ The clients come with the extra `s3`, and take a second to import; the functions
 """
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tailer.errors import ConfigError, how_to_install
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from tailer.stores.s3.ranges import S3Ranges
     from tailer.stores.s3.store import S3Store
 
-__all__ = ["S3Options", "delta_rs_settings", "open_ranges", "open_store"]
+__all__ = ["S3Options", "check_client", "delta_rs_settings", "open_ranges", "open_store"]
 
 
 def open_store(bucket: str, root: str, options: S3Options) -> "S3Store":
@@ -47,6 +48,12 @@ def delta_rs_settings(bucket: str, options: S3Options) -> Mapping[str, str]:
     except ImportError as error:
         raise _missing(bucket, error) from error
     return thread_clients.delta_rs_settings(bucket, options)
+
+
+def check_client(bucket: str) -> None:
+    """Raise `ConfigError` where the extra `s3` is not installed. It is looked up, not imported."""
+    if find_spec("aiobotocore") is None:
+        raise _missing(bucket, ImportError("No module named 'aiobotocore'"))
 
 
 def _missing(bucket: str, error: ImportError) -> ConfigError:

@@ -556,6 +556,17 @@ def test_a_missing_library_is_named_with_its_extra(
         assert extra in one_problem(tmp_path, f"engine = '{engine}'\n{text}")[2]
 
 
+@pytest.mark.parametrize("key", ["metrics", "control"])
+def test_the_missing_library_of_what_is_served_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("tailer.config.control.find_spec", lambda name: None if name == "uvicorn" else object())
+    assert problems(tmp_path, PIPELINE) == []
+    found = one_problem(tmp_path, f"{key} = '127.0.0.1:0'{PIPELINE}")
+    assert (found[0], found[1]) == (key, "cannot be served: No module named 'uvicorn'")
+    assert "lake-tailer[daemon]" in found[2]
+
+
 def test_pipelines_may_be_chained_and_may_share_a_table(tmp_path: Path) -> None:
     text = """
     [pipelines.a]
@@ -661,6 +672,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
 )
 def test_a_folder_is_made_absolute(text: str, expected: Any) -> None:
     assert local_folder(text, Path("/top"), "TABLE") == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("$HOME/orders", r"\$HOME is not replaced"),
+        ("${LAKE}", r"\$\{LAKE\} is not replaced"),
+        ("lake/$env/orders", r"\$env is not replaced"),
+        ("~nobody-here/orders", "~nobody-here names a user that this machine does not have"),
+        ("a\0b", "null character"),
+    ],
+)
+def test_a_folder_that_is_written_for_a_shell_is_named(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        local_folder(text, Path("/top"), "TABLE")
+    assert local_folder(f"file:/$HOME/{text}".replace("\0", ""), Path("/"), "TABLE").parts[1] == "$HOME"
+    assert local_folder("x$y/$1/~nobody", Path("/top"), "TABLE") == Path("/top/x$y/$1/~nobody")
 
 
 @pytest.mark.parametrize("text", ["s3://a/b", "file://elsewhere/a", "file:////a", "x://"])

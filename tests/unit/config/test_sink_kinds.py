@@ -1,6 +1,8 @@
 """Options of sinks are checked by name before any I/O."""
 
+import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from sinks.files.sink import FilesSink
 from sinks.stdout import StdoutSink
+from tailer.config.options import faults_by
 from tailer.config.sink_kinds import configure_sink, sink_kinds
 from tailer.errors import ConfigError
 
@@ -60,6 +63,25 @@ def test_all_wrong_options_are_named_at_once() -> None:
     ]
     with pytest.raises(ConfigError, match="pth: no such option"):
         configure_sink("archive", "files", {"pth": "x"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "faults"),
+    [
+        ("kafka", "sinks.kafka.sink", ["", ".topci", ".bootstrap_servers", ".replication_factor"]),
+        ("delta", "deltalake", ["", ".topci", ".bootstrap_servers", ".replication_factor", ".path"]),
+    ],
+)
+def test_options_are_checked_without_the_client(
+    monkeypatch: pytest.MonkeyPatch, kind: str, library: str, faults: list[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(f"sinks.{kind}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    options = {"topci": "t", "bootstrap_servers": "nowhere", "replication_factor": 0}
+    found = faults_by(partial(configure_sink, "archive", kind, options))
+    assert sorted(fault.where.removeprefix("archive") for fault in found) == sorted(faults)
+    assert found[0].hint == f"Install it: pip install 'lake-tailer[{kind}]'."
 
 
 def test_sinks_are_found_by_their_kind_and_do_nothing_yet(tmp_path: Path) -> None:

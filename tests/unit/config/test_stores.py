@@ -176,3 +176,28 @@ def test_faults_of_stores_do_not_hide_each_other(tmp_path: Path) -> None:
     path = written(tmp_path, f'[stores]\na = 1\n[stores.b]\nprefix = 1\nendpoint = "x"\n{PIPELINE}')
     found = {problem.error.where.removeprefix(f"{path}: ") for problem in examine(path).problems}
     assert found == {"stores.a", "stores.b.prefix"}
+
+
+@pytest.mark.parametrize(
+    ("location", "library", "extra"),
+    [("s3://lake/t", "aiobotocore", "s3"), ("gs://lake/t", "obstore", "cloud"), (f"{AZURE}/t", "obstore", "cloud")],
+)
+def test_a_client_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, library: str, extra: str
+) -> None:
+    for module in ("s3", "cloud"):
+        name = f"tailer.stores.{module}.find_spec"
+        monkeypatch.setattr(name, lambda wanted: None if wanted == library else object())
+    text = f"""state_table = "{location}/state"
+    [pipelines.orders]
+    table = "{location}"
+    sink = {{kind = "files", path = "{location}_copy", fromat = "csv"}}
+    """
+    found = [problem.error for problem in examine(written(tmp_path, text)).problems]
+    assert [error.where.rpartition(": ")[2] for error in found] == [
+        "state_table",
+        "pipelines.orders.table",
+        "pipelines.orders.sink.path",
+        "pipelines.orders.sink.fromat",
+    ]
+    assert [f"lake-tailer[{extra}]" in error.hint for error in found] == [True, True, True, False]

@@ -9,7 +9,7 @@ from sinks.kafka.first_start import LastEnds
 from sinks.kafka.options import Options, read
 from sinks.kafka.progress import Count, Entry, decode, encode
 from sinks.kafka.records import end_records
-from sinks.kafka.topics import TopicState, check, check_id
+from sinks.kafka.topics import TopicState, check, check_id, check_present
 from tailer.errors import SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
 
@@ -135,6 +135,29 @@ def test_unfit_topics_are_refused(topics: Topics, given: dict[str, Any], reason:
     with pytest.raises(SinkRejected, match=reason) as raised:
         check("sink", topics, options(**given))
     assert raised.value.hint
+
+
+def test_all_topics_are_named_at_once() -> None:
+    topics = Topics(progress=TopicState(3, {"cleanup.policy": "delete"}), notes=COMPACTED)
+    given = options(end_topic="end", schema_topic="notes")
+    with pytest.raises(SinkRejected) as raised:
+        check_present("sink", topics, given)
+    where = "the topic progress (progress_topic) has"
+    assert raised.value.reason.split("; ") == [
+        "there is no topic orders (topic), and no topic end (end_topic)",
+        f"{where} 3 partitions, and must have 1",
+        f"{where} cleanup.policy=delete, and would forget progress",
+        "the topic notes (schema_topic) is compacted: only messages with a key can be kept there",
+    ]
+    assert raised.value.hint.startswith("Create them, or set create_topics = true. Give another topic")
+    with pytest.raises(SinkRejected, match=r"^sink sink: the topic progress"):
+        check("sink", topics, options(end_topic="end", schema_topic="notes", create_topics=True))
+    assert not topics.created
+    with pytest.raises(SinkRejected) as raised:
+        check_present("sink", Topics(), options())
+    assert raised.value.hint == (
+        "Create them, progress with one partition and cleanup.policy=compact, or set create_topics = true."
+    )
 
 
 def test_a_topic_that_rows_were_delivered_to_is_not_created() -> None:

@@ -1,0 +1,62 @@
+"""The options of a `unity` catalog, apart from its client, which is an extra."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tailer.errors import ConfigError
+
+__all__ = ["UnityOptions", "fits_header", "unity_faults"]
+
+_URI_REMEDY = "Give one such as https://catalog.example or http://127.0.0.1:8080."
+
+
+class UnityOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options in the configuration."""
+
+    missing: ClassVar = {
+        "uri": "Give the server's address, such as http://127.0.0.1:8080.",
+        "table": "Give the table's full name, such as main.sales.orders.",
+    }
+
+    uri: str  # the address of the server
+    table: str  # the table's name in the catalog: catalog.schema.name
+    token: str | None = None  # keep it in the environment, or in a file; by default no token
+    token_file: str | None = None  # a file with the token, read for every request
+
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return f"UnityOptions(uri={self.uri!r}, table={self.table!r})"
+
+
+def unity_faults(name: str, options: UnityOptions) -> Iterator[ConfigError]:
+    """Yield the faults of the catalog called `name`, whose options have the right types."""
+    yield from (ConfigError(f"{name}.uri", *fault) for fault in _uri_faults(options.uri))
+    if options.table.count(".") != 2 or not all(options.table.split(".")):
+        yield ConfigError(f"{name}.table", f"{options.table!r} is not a full name", "Give catalog.schema.table.")
+    if options.token is not None and options.token_file is not None:
+        yield ConfigError(f"{name}.token_file", "is given beside token", "Give one of them.")
+    if options.token is not None and not fits_header(options.token):
+        yield ConfigError(f"{name}.token", "is not a token: it is empty or contains spaces", "Set it again.")
+    if options.token_file == "":
+        yield ConfigError(f"{name}.token_file", "is empty", "Give the path of a file.")
+
+
+def fits_header(token: str) -> bool:
+    """Return whether `token` can be sent."""
+    return token.isascii() and token.isprintable() and bool(token) and " " not in token
+
+
+def _uri_faults(uri: str) -> Iterator[tuple[str, str]]:
+    try:
+        parts = urlsplit(uri)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        yield "is not an address", _URI_REMEDY
+        return
+    if parts.username is not None or parts.password is not None:
+        yield "holds a user or a password", "Remove them; use `token_file`."
+    elif not is_address or parts.query or parts.fragment:
+        yield "is not an address", _URI_REMEDY
