@@ -10,6 +10,7 @@ from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.settings import Findings, examine
 from tailer.daemon.connection import Connection, connect
 from tailer.daemon.fleet import with_found_tables
+from tailer.daemon.standing import Standing
 from tailer.start import Start, StartKind
 
 __all__ = ["command"]
@@ -25,7 +26,8 @@ def command(config: Path, reach: bool) -> int:
     options, overlapping folders, and the state table if a sink needs one. Prints every fault; the last line is the
     verdict. The exit code is 2 if there is a fault. With --connect, the newest version of each table is read, and each
     sink is asked for its progress, if the configuration has no fault; the exit code is then that of the worst error.
-    In a target or a state table in a store, an empty hidden object is created and deleted. Nothing else is written.
+    A table that does not exist yet is no error, because its pipeline waits for it. In a target or a state table in a
+    store, an empty hidden object is created and deleted. Nothing else is written.
     """
     findings = examine(config)
     codes = _connect(findings.settings) if reach and findings.settings is not None else _report(findings)
@@ -51,20 +53,22 @@ def _connect(settings: Settings) -> list[int]:
     summaries = {each.name: _summary(each) for each in settings.pipelines}
     codes = []
     for name, found in anyio.run(connect, settings).items():
-        reached = isinstance(found, Connection)
-        click.echo(f"{_mark(reached)} pipeline {name}: {summaries[name]}")
         if isinstance(found, Connection):
-            click.echo(f"       {_reached(found)}")
+            mark = _mark(True) if found.standing is not None else click.style("wait  ", fg="yellow")
+            click.echo(f"{mark} pipeline {name}: {summaries[name]}")
+            click.echo(f"       {_reached(found.standing, found.file)}")
         else:
+            click.echo(f"{_mark(False)} pipeline {name}: {summaries[name]}")
             codes.append(found.exit_code)
             click.echo(f"       {found}")
             _hint(found.hint)
     return codes
 
 
-def _reached(found: Connection) -> str:
-    standing = found.standing
-    file = "and one of its files" if found.file else "whose newest version names no file that can be tried"
+def _reached(standing: Standing | None, opened: str | None) -> str:
+    if standing is None:
+        return "no table yet: the pipeline waits for it; check the path if the table exists; the sink was reached"
+    file = "and one of its files" if opened else "whose newest version names no file that can be tried"
     delivered = "no progress" if standing.position is None else f"everything to {standing.position}"
     return f"reached version {standing.latest} of {standing.table}, {file}; the sink has {delivered}"
 
@@ -82,9 +86,21 @@ def _count(problems: int) -> str:
 
 
 def _summary(settings: PipelineSettings) -> str:
-    target = f" {settings.target}" if settings.target else ""
+    target = "" if (where := _target(settings)) is None else f" {where}"
     columns = f", columns {', '.join(settings.policy.columns)}" if settings.policy.columns else ""
     return f"{settings.table} to {settings.sink_kind}{target}, from {_place(settings.start)}{columns}"
+
+
+def _target(settings: PipelineSettings) -> str | None:
+    """Return where the sink writes: a folder, or a topic and its brokers."""
+    brokers = settings.sink_options.get("bootstrap_servers")
+    if settings.target is not None or brokers is None:
+        return settings.target
+    topic, servers = (
+        settings.sink_options.get("topic") or settings.name,
+        [brokers] if isinstance(brokers, str) else brokers,
+    )
+    return f"topic {topic} at {','.join(servers)}"
 
 
 def _place(start: Start) -> str:

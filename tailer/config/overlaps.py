@@ -12,6 +12,7 @@ from typing import Final
 
 from tailer.config.file import Key
 from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.config.tables import folder_of_log
 from tailer.delta.folders import holds_table, table_around
 from tailer.errors import ConfigError
 from tailer.stores.folders import Folder, foreign_entry
@@ -27,10 +28,19 @@ _OWN_FOLDER: Final = "Give it a folder of its own."
 def folder_faults(settings: Settings) -> Iterator[Fault]:
     """Yield the faults of all folders that are read or written; of a template, those of a table that stands for all."""
     whole = replace(settings, pipelines=(*settings.pipelines, *(each.sample for each in settings.templates)))
+    yield from _log_folders(whole)
     yield from _overlaps(whole)
     yield from _overlaps_in_stores(whole)
     yield from _state_folder_faults(settings)
     yield from _found_targets(settings)
+
+
+def _log_folders(settings: Settings) -> Iterator[Fault]:
+    """Refuse the folder of a table's log in place of the table's own."""
+    for pipeline in settings.pipelines:
+        if (above := folder_of_log(pipeline.table)) is not None:
+            key = ("pipelines", pipeline.name, "table")
+            yield key, "is the folder of a table's log", f"Give the folder around it, {above}."
 
 
 def conflict(pipeline: PipelineSettings, others: Iterable[PipelineSettings]) -> ConfigError | None:

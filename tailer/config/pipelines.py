@@ -223,7 +223,7 @@ def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def target_faults(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the option (empty: none), the reason and the next step where the tables of a template would share a target."""
+    """Yield the option (empty: none), the reason and the next step where tables of a template would share a target."""
     targets = [option for option in ("path", "topic") if isinstance(options.get(option), str)]
     remedy = f'Add it, for example path = "/data/{PLACEHOLDER}_changes" or topic = "sales.{PLACEHOLDER}".'
     if not targets:

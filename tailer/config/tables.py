@@ -1,25 +1,37 @@
 """The composition root of tables: a table and its files are opened from their location here, and nowhere else."""
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from tailer.delta.catalog.port import CommitCatalog
+from tailer.delta.folders import has_log, holds_table
 from tailer.delta.log.listing import LOG
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, did_you_mean
-from tailer.lance.history import SUFFIX, VERSIONS
+from tailer.lance.history import SUFFIX, VERSIONS, has_manifests
 from tailer.lance.refs import folder_of, parse_branch
 from tailer.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.stores.location import is_local
+from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["CurrentStores", "TableFormat", "check_choices", "open_files", "open_table"]
+__all__ = [
+    "CurrentStores",
+    "TableFormat",
+    "check_choices",
+    "find_format",
+    "folder_of_log",
+    "misplaced",
+    "open_files",
+    "open_table",
+]
 
 
 class TableFormat(StrEnum):
@@ -100,10 +112,49 @@ def check_choices(
     return found
 
 
+async def find_format(
+    store: ObjectStore, folder: str = "", wanted: TableFormat | None = None, *, is_named: bool = False
+) -> TableFormat | None:
+    """Return the format of the table in the folder of a store; None: there is none. At most two requests.
+
+    `wanted`: the format to look for; None: any. `is_named`: whether a Lance dataset is known to be one, so that the
+    folder's name need not say so. Raises `StorageError`.
+    """
+    if wanted is not TableFormat.LANCE and await has_log(store, folder):
+        return TableFormat.DELTA
+    is_named = is_named or wanted is TableFormat.LANCE
+    if wanted is not TableFormat.DELTA and await has_manifests(store, folder, is_named=is_named):
+        return TableFormat.LANCE
+    return None
+
+
+def folder_of_log(location: str) -> str | None:
+    """Return the folder of the table whose log `location` is, by its name; None: it is no log."""
+    above, _, name = location.rpartition("/")
+    return (above or "/") if name in (LOG, VERSIONS) else None
+
+
+def misplaced(location: str) -> str | None:
+    """Return why no table can come to be at `location`; None: one may. Blocking; in a store, by its name alone."""
+    if (above := folder_of_log(location)) is not None:
+        return f"it is the folder of a table's log: give the folder around it, {above}"
+    if not is_local(location):
+        return None
+    folders = [Path(location), *Path(location).parents]
+    there = next(filter(os.path.exists, folders))
+    if not os.path.isdir(there):  # noqa: PTH112 - Path.is_dir may raise
+        return "it is a file, not a folder" if there == folders[0] else f"{there} is a file, not a folder"
+    around = next((each for each in folders[1:] if holds_table(each) or _is_lance(str(each))), None)
+    return None if around is None else f"it is a folder in the table {around}"
+
+
 def _is_lance(location: str) -> bool:
     if not is_local(location):
         return location.endswith(SUFFIX)
-    return Path(location, VERSIONS).is_dir() and not Path(location, LOG).exists()
+    try:
+        return Path(location, VERSIONS).is_dir() and not Path(location, LOG).exists()
+    except OSError:  # a folder above cannot be entered
+        return False
 
 
 def open_files(stores: Stores | CurrentStores | None = None) -> DataFiles:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.tables import open_files
+from tailer.daemon.fleet import is_missing
+from tailer.daemon.serve import close_sinks, open_sink
 from tailer.daemon.standing import Standing, standing_of
 from tailer.errors import FileVacuumed, TailerError
 from tailer.read.data_files import DataFiles
@@ -28,10 +30,11 @@ __all__ = ["Connection", "connect"]
 class Connection:
     """The table and the sink of one pipeline, reached.
 
-    `file`: the data file that was opened; None where the newest version names none.
+    `standing`: None where there is no table yet, and the pipeline would wait for it. `file`: the data file that was
+    opened; None where the newest version names none.
     """
 
-    standing: Standing
+    standing: Standing | None
     file: str | None
 
 
@@ -40,14 +43,27 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
     found: dict[str, Connection | TailerError] = {}
     for pipeline in settings.pipelines:
         try:
-            file = await _open_newest_file(pipeline.open_table(), open_files(pipeline.stores))
-            standing = await standing_of(settings, pipeline)
+            if await is_missing(pipeline):
+                file, standing = None, None
+                await _reach_sink(settings, pipeline)
+            else:
+                file = await _open_newest_file(pipeline.open_table(), open_files(pipeline.stores))
+                standing = await standing_of(settings, pipeline)
             for location in _written(settings, pipeline):
                 await _try_to_write(pipeline.stores.open_uploads(location))
             found[pipeline.name] = Connection(standing, file)
         except TailerError as error:
             found[pipeline.name] = error
     return found
+
+
+async def _reach_sink(settings: Settings, pipeline: PipelineSettings) -> None:
+    """Ask the sink for progress, of no table. Raises `SinkError`."""
+    sink = open_sink(settings, pipeline)
+    try:
+        await sink.has_delivered(pipeline.name)
+    finally:
+        await close_sinks([sink])
 
 
 def _written(settings: Settings, pipeline: PipelineSettings) -> list[str]:

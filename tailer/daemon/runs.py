@@ -84,6 +84,11 @@ class Lifecycle:
         return self._paused
 
     @property
+    def works(self) -> bool:
+        """Return whether its last run has found its table, and has had no error."""
+        return self.error is None and self.status.state is not PipelineState.WAITING
+
+    @property
     def may_run(self) -> bool:
         """Return whether it runs, is paused, or begins again by itself."""
         return self.status.state is not PipelineState.STOPPED or self.status.retry_at_s is not None

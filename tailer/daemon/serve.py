@@ -18,12 +18,12 @@ from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.tables import CurrentStores, open_files
 from tailer.daemon.engines import Engines, open_engines
-from tailer.daemon.fleet import Fleet, Statuses
+from tailer.daemon.fleet import AwaitedTable, Fleet, Statuses
 from tailer.daemon.logs import Summaries
 from tailer.daemon.observe.otel import exported
 from tailer.daemon.runs import Drainable
 from tailer.engine.background import background
-from tailer.errors import ConfigError, TailerError, how_to_install
+from tailer.errors import ConfigError, NotATable, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
@@ -107,18 +107,41 @@ class _Run:
         self._sink = open_sink(settings, pipeline)
         self._opened = opened
         opened.append(self._sink)
-        self._pipeline = _pipeline(pipeline, self._sink, engines, logs, status)
+        self._status = status
+        self._table = AwaitedTable(pipeline, status)
+        self._stops = False
+        self._make = partial(_pipeline, pipeline, self._sink, engines, logs, status)
+        self._pipeline = self._make()  # made here, because settings that do not fit are refused at the start
 
     async def run(self) -> None:
         """See `Drainable.run`."""
         try:
-            await self._pipeline.run()
+            is_over = False
+            while not is_over and not self._stops:
+                is_over = await self._run_once()
         finally:
             await close_sinks([self._sink])
             self._opened.remove(self._sink)
 
+    async def _run_once(self) -> bool:
+        """Run the pipeline once its table is there. Return False if the table has to be waited for again."""
+        if await self._table.wait():
+            self._pipeline = self._make()  # the table that has come may be of another format
+        if self._stops:
+            return True
+        try:
+            await self._pipeline.run()
+        except NotATable:
+            # The store did not answer before, so that nobody knew that the table is missing.
+            if self._status.has_seen_table or not await self._table.is_missing():
+                raise
+            return False
+        return True
+
     def stop(self) -> None:
         """See `Drainable.stop`."""
+        self._stops = True
+        self._table.stop()
         self._pipeline.stop()
 
 

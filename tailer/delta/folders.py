@@ -3,16 +3,13 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
-from tailer.delta.log.listing import LOG
+from tailer.delta.log.listing import LOG, LogPath
 from tailer.errors import StorageRefused, StorageUnavailable
-from tailer.stores.port import ObjectStore, in_thread
+from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 from tailer.stores.uploads import UploadStore
 
 __all__ = ["has_log", "holds_table", "table_around", "table_in_stores"]
-
-_VERSION_DIGITS: Final = 20
 
 
 def holds_table(path: Path) -> bool:
@@ -26,8 +23,8 @@ def holds_table(path: Path) -> bool:
 async def has_log(store: ObjectStore, folder: str) -> bool:
     """Return whether the folder of a store holds a Delta table; one request. Raises `StorageError`."""
     if isinstance(store, UploadStore):
-        names = await store.names_below(f"{folder}/{LOG}")
-        return any(name.removeprefix(f"{folder}/{LOG}/")[:_VERSION_DIGITS].isdigit() for name in names)
+        log = f"{folder}/{LOG}".removeprefix("/")
+        return any(_is_version(name.removeprefix(f"{log}/")) for name in await store.names_below(log))
     path = Path(store.uri, folder)
     try:
         return await in_thread(_has_versions, path)
@@ -39,7 +36,12 @@ async def has_log(store: ObjectStore, folder: str) -> bool:
 
 def _has_versions(path: Path) -> bool:
     with os.scandir(path / LOG) as entries:
-        return any(entry.name[:_VERSION_DIGITS].isdigit() for entry in entries)
+        return any(_is_version(entry.name) for entry in entries)
+
+
+def _is_version(name: str) -> bool:
+    """Return whether a file in a log is a commit or a checkpoint."""
+    return "/" not in name and LogPath.parse(ObjectMeta(name, 0, 0)) is not None
 
 
 def table_around(path: Path) -> Path | None:
@@ -59,6 +61,6 @@ async def table_in_stores(stores: Iterable[UploadStore]) -> str | None:
             if number == 0:
                 raise
             continue
-        if any(name.removeprefix(f"{LOG}/")[:_VERSION_DIGITS].isdigit() for name in names):
+        if any(_is_version(name.removeprefix(f"{LOG}/")) for name in names):
             return store.uri
     return None

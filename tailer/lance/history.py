@@ -221,7 +221,7 @@ async def has_manifests(store: ObjectStore, folder: str, *, is_named: bool = Fal
     """
     if isinstance(store, UploadStore):
         return (is_named or folder.endswith(SUFFIX)) and any(
-            name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}")
+            name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}".removeprefix("/"))
         )
     path = Path(store.uri, folder, VERSIONS)
     try:

@@ -4,6 +4,7 @@
 state          meaning
 =============  =======================================================================================
 `starting`     asks the sink for its progress; nothing has been read yet
+`waiting`      there is no table at its location yet; it begins when one is there
 `snapshot`     delivers all rows of one version
 `catching_up`  delivers a backlog
 `streaming`    is at the newest version, or less than `BEHIND_AFTER_S` behind it
@@ -60,6 +61,7 @@ class PipelineState(StrEnum):
     """The state of a pipeline; see the module."""
 
     STARTING = "starting"
+    WAITING = "waiting"
     SNAPSHOT = "snapshot"
     CATCHING_UP = "catching_up"
     STREAMING = "streaming"
@@ -118,8 +120,16 @@ def watch_commits(watcher: CommitWatcher) -> Callable[[], None]:
 
 class _Work(Enum):
     NOTHING = "nothing"  # known yet
+    TABLE = "table"  # is missing
     SNAPSHOT = "snapshot"
     VERSIONS = "versions"
+
+
+_BEFORE_VERSIONS: Final = {
+    _Work.NOTHING: PipelineState.STARTING,
+    _Work.TABLE: PipelineState.WAITING,
+    _Work.SNAPSHOT: PipelineState.SNAPSHOT,
+}
 
 
 class _Hold(Enum):
@@ -178,7 +188,7 @@ class PipelineStatus:
         if self._failing:
             return PipelineState.RETRYING
         if self._work is not _Work.VERSIONS:
-            return PipelineState.STARTING if self._work is _Work.NOTHING else PipelineState.SNAPSHOT
+            return _BEFORE_VERSIONS[self._work]
         due_since_s = self.backlog.due_since_s
         if due_since_s is not None:
             late = not self._was_level or now_s - due_since_s >= BEHIND_AFTER_S
@@ -202,6 +212,8 @@ class PipelineStatus:
         """The reason of the state; empty where it needs none."""
         if self._failing and self.fault is not None and self._hold is not _Hold.PAUSED:
             return f"{self.fault.name}: {self.fault.text}"
+        if self.state is PipelineState.WAITING and not self._why:
+            return f"there is no table at {self.table} yet"
         return self._why
 
     @property
@@ -210,6 +222,8 @@ class PipelineStatus:
         match self.state:
             case PipelineState.RETRYING:
                 return self.fault.hint if self.fault is not None else ""
+            case PipelineState.WAITING:
+                return "It begins by itself when the table is there; if it should be, check the path."
             case PipelineState.PAUSED:
                 return f"`tailer resume` with {self.name} continues from the sink's progress."
             case PipelineState.STOPPED if self.fault is not None and self._failing:
@@ -224,8 +238,15 @@ class PipelineStatus:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the pipeline does what its operator wants: it delivers, or was paused."""
-        return self.state is PipelineState.PAUSED or (self.state.delivers and not self.is_draining)
+        """Return whether the pipeline does what its operator wants: it delivers, waits for its table, or was paused."""
+        state = self.state
+        works = state.delivers or state is PipelineState.WAITING
+        return state is PipelineState.PAUSED or (works and not self.is_draining)
+
+    @property
+    def has_seen_table(self) -> bool:
+        """Return whether the current run, or the last one, has read the table."""
+        return self._work not in (_Work.NOTHING, _Work.TABLE)
 
     @property
     def seconds_since_progress(self) -> float:
@@ -254,6 +275,13 @@ class PipelineStatus:
         self._hold, self._work, self._why, self._failing = _Hold.RUNNING, _Work.NOTHING, "", False
         self._waits, self._was_level, self.retry_at_s = False, False, None
         _UP.set(self.name, 1)
+        self._moved(before)
+
+    def note_missing_table(self) -> None:
+        """Note that there is no table yet, and that the pipeline waits for it."""
+        before = self.state
+        self._work, self._waits = _Work.TABLE, True
+        self._succeeded(self._clock())
         self._moved(before)
 
     def note_resume(self, position: Position | None) -> None:

@@ -14,7 +14,7 @@ sink = {kind = "files", path = "copy"}
 """
 LOST = """
 [pipelines.lost]
-table = "nowhere"
+table = "tailer.toml"
 sink = {kind = "files", path = "lost"}
 """
 
@@ -59,7 +59,7 @@ def test_what_cannot_be_reached_does_not_hide_the_rest(orders: Orders) -> None:
     assert done.returncode == 3
     lost, reason, hint, copy, reached, verdict = done.stdout.splitlines()
     assert lost.startswith("failed pipeline lost: ")
-    assert reason.startswith(f"       {orders.path.parent}/nowhere: not a Delta table")
+    assert reason == f"       {config}: not a Delta table: it is a file, not a folder"
     assert "_delta_log" in hint
     assert copy.startswith("ok     pipeline copy: ")
     assert reached.startswith("       reached version 1")

@@ -193,7 +193,7 @@ def test_a_killed_daemon_leaves_nothing_missing_and_nothing_doubled(orders: Orde
 def test_one_pipeline_that_cannot_go_on_is_reported_and_the_others_go_on(orders: Orders) -> None:
     config = configured(orders.path.parent, "copy delta copy")
     config.write_text(
-        config.read_text() + '\n[pipelines.lost]\ntable = "lost"\nsink = {kind = "delta", path = "nowhere"}'
+        config.read_text() + '\n[pipelines.lost]\ntable = "tailer.toml"\nsink = {kind = "delta", path = "nowhere"}'
     )
     with background("run", config) as daemon:
         assert daemon.stderr is not None
@@ -205,14 +205,16 @@ def test_one_pipeline_that_cannot_go_on_is_reported_and_the_others_go_on(orders:
         _, errors = daemon.communicate(timeout=30)
     assert daemon.returncode == 3
     assert errors.splitlines()[-2:] == [
-        f"error: lost: {orders.path.parent}/lost: not a Delta table: no commit in _delta_log",
+        f"error: lost: {config}: not a Delta table: it is a file, not a folder",
         f"hint: {NotATable('lost').hint}",
     ]
 
 
 def test_a_daemon_with_nothing_left_to_do_ends_with_the_gravest_error(orders: Orders) -> None:
     config = configured(orders.path.parent, "copy delta copy")
-    config.write_text(config.read_text() + '\n[pipelines.lost]\ntable = "lost"\nsink = {kind = "files", path = "x"}')
+    config.write_text(
+        config.read_text() + '\n[pipelines.lost]\ntable = "tailer.toml"\nsink = {kind = "files", path = "x"}'
+    )
     config.write_text(config.read_text().replace('table = "orders"', 'table = "orders"\ncolumns = ["nonsense"]'))
     done = tailer("run", config)
     assert (done.returncode, done.stdout) == (3, "")

@@ -61,6 +61,12 @@ def gap(table: Path) -> None:
     (table / "_delta_log" / f"{1:020d}.json").unlink()
 
 
+def no_folder(table: Path) -> None:
+    """Put a file in the place of the table."""
+    shutil.rmtree(table)
+    table.touch()
+
+
 def no_file(table: Path) -> None:
     """Remove the data file, as VACUUM does."""
     for file in table.glob("*.parquet"):
@@ -103,7 +109,7 @@ def kafka(servers: str) -> str:
 BEFORE: Final = "the end of version 0"  # everything before the failure is delivered
 FILE_SINK: Final = 'kind = "files", path = "out/{name}"'
 FAILURES: Final = {
-    "missing": Failure(shutil.rmtree, "stopped", "NotATable", "Check the path"),
+    "missing": Failure(no_folder, "stopped", "NotATable", "Check the path"),
     "garbage": Failure(garbage, "stopped", "LogCorrupt", "Inspect the file", BEFORE),
     "gap": Failure(gap, "stopped", "VersionGone", "Restore the commit file of version 1.", BEFORE),
     "vacuumed": Failure(no_file, "stopped", "FileVacuumed", "Restore the file; or set on_data_loss"),

@@ -143,6 +143,7 @@ def test_status_and_metrics_of_a_running_daemon(tmp_path: Path, tables: dict[str
 
 def test_the_log_as_json(tmp_path: Path, tables: dict[str, Orders]) -> None:
     shutil.rmtree(tables["c"].path)
+    tables["c"].path.touch()
     with background("run", tmp_path / "tailer.toml", "-v") as daemon:
         address = address_of(daemon)
         until(lambda: '"delivered":0' in asked(address, "/status")[1])

@@ -76,7 +76,9 @@ class Watcher:
                     states.append(each.state.value)
                 if each.draining:
                     self.draining.add(each.name)
-                explained = each.state.value not in ("retrying", "paused", "stopped") or (each.why and each.hint)
+                explained = each.state.value not in ("waiting", "retrying", "paused", "stopped") or (
+                    each.why and each.hint
+                )
                 if not explained or each.since > report.at:
                     self.wrong.append(each)
 
@@ -104,7 +106,7 @@ def silent() -> Iterator[int]:
 
 @pytest.fixture
 def config(tmp_path: Path, silent: int) -> Path:
-    """A large table, one with a backlog, a quiet one, a missing one, and sinks that refuse or do not answer."""
+    """A large table, one with a backlog, a quiet one, a missing one, a wrong one; sinks that refuse, do not answer."""
     write_deltalake(tmp_path / "large", pa.table({"id": pa.array(range(SNAPSHOT_ROWS), pa.int64())}))
     behind = Orders(tmp_path / "behind")
     for number in range(BACKLOG):
@@ -114,6 +116,7 @@ def config(tmp_path: Path, silent: int) -> Path:
         "behind": ("behind", files("behind"), ""),
         "quiet": ("behind", files("quiet"), 'start = "latest"'),
         "missing": ("missing", files("missing"), ""),
+        "wrong": ("tailer.toml", files("wrong"), ""),
         "refused": ("behind", kafka(1), ""),
         "silent": ("behind", kafka(silent), ""),
     }
@@ -130,19 +133,21 @@ def test_every_state_and_every_order(config: Path) -> None:
             until(watcher.passed("large", "snapshot", "streaming"))
             until(watcher.passed("behind", "catching_up", "streaming"))
             until(watcher.passed("quiet", "idle"))
-            until(watcher.passed("missing", "stopped"))
+            until(watcher.passed("missing", "waiting"))
+            until(watcher.passed("wrong", "stopped"))
             until(watcher.passed("refused", "retrying"))
             until(watcher.passed("silent", "starting"))
             assert httpx2.get(f"{url}/livez").status_code == 200
-            for name in ("behind", "quiet", "missing", "refused"):
+            for name in ("behind", "quiet", "missing", "wrong", "refused"):
                 client.order(name, "pause")
                 until(watcher.passed(name, "paused"))
             behind.insert(-1)
-            for name in ("behind", "quiet", "missing", "refused"):
+            for name in ("behind", "quiet", "missing", "wrong", "refused"):
                 client.order(name, "resume")
             until(watcher.passed("behind", "paused", "streaming"))
             until(watcher.passed("quiet", "idle", "paused", "streaming"))
-            until(watcher.passed("missing", "stopped", "paused", "stopped"))
+            until(watcher.passed("missing", "waiting", "paused", "waiting"))
+            until(watcher.passed("wrong", "stopped", "paused", "stopped"))
             until(watcher.passed("refused", "retrying", "paused", "retrying"))
             with pytest.raises(ConfigError, match="is retrying and not stopped by lost changes"):
                 client.order("refused", "skip")
@@ -155,8 +160,7 @@ def test_every_state_and_every_order(config: Path) -> None:
             behind.insert(-2)
             until(lambda: len(filed(config.parent / "out" / "quiet")) >= 1000 * BACKLOG + 2)
             Orders(config.parent / "missing").insert(1)
-            client.order("missing", "resume")
-            until(watcher.passed("missing", "stopped", "paused", "stopped", "streaming"))
+            until(watcher.passed("missing", "waiting", "paused", "waiting", "streaming"))
             until(lambda: filed(config.parent / "out" / "missing") == [(0, "insert", 1)])
         finally:
             watcher.stop()

@@ -12,10 +12,8 @@ from typing import Final
 import anyio
 
 from tailer.config.pipelines import Settings, TablePattern
-from tailer.config.tables import TableFormat
-from tailer.delta.folders import has_log
+from tailer.config.tables import TableFormat, find_format
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
-from tailer.lance.history import has_manifests
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
 
@@ -120,10 +118,7 @@ class _Search:
         try:
             async with self._requests:
                 folder = "/".join(names)
-                is_found = self._format is not TableFormat.LANCE and await has_log(store, folder)
-                if not is_found and self._format is not TableFormat.DELTA:
-                    is_found = await has_manifests(store, folder, is_named=self._format is not None)
-                if is_found:
+                if await find_format(store, folder, self._format) is not None:
                     self.found.tables.add(names)
         except TailerError as error:
             self.found.faults.append(error)

@@ -148,7 +148,7 @@ class Fleet:
         """Return the tables whose pipelines work: their logs exist."""
         lifecycles = self.runs.lifecycles
         names = {each: lifecycles.get(template.expand(each).name) for each in known}
-        return {each for each, lifecycle in names.items() if lifecycle is not None and lifecycle.error is None}
+        return {each for each, lifecycle in names.items() if lifecycle is not None and lifecycle.works}
 
     def _report(self, name: str, faults: list[TailerError]) -> None:
         """Log the faults of a listing that the one before did not have."""
