@@ -22,7 +22,8 @@ the group `tailer.sinks`; the entry's name is the `kind` users write. Import not
 `sinks.encoding` and `sinks.encoding.typed`. `name` is the pipeline's. The option `path` and options that end in `_file`
 arrive as absolute paths. `read_options` checks the others, and names `<name>.<option>` in errors; `flattened` joins the
 names of tables in tables. Import your client library at the top of your module: it is loaded only when a user
-configures your kind.
+configures your kind. If a module `options` beside yours has a function `read(name, options)` that needs no client,
+`tailer check` names the faults of options also where the client is missing.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. A reader of the
    destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in the

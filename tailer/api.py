@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
+import msgspec
 import pyarrow as pa
 from anyio import EndOfStream, create_memory_object_stream, to_thread
 from anyio.from_thread import start_blocking_portal
@@ -26,6 +27,7 @@ from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.config.options import faults_of
 from tailer.config.tables import TableFormat, check_choices, open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["Changes", "Place", "changes"]
+
+T = TypeVar("T")
 
 _NAME: Final = "changes"
 _Send = MemoryObjectSendStream[Sequence[pa.RecordBatch]]
@@ -80,26 +84,49 @@ def changes(
     Raises `ConfigError` for options that do not go together.
     """
     location = parse_location(os.fspath(table), Path.cwd(), "table")
+    names, keys = _names("columns", columns), _names("key", key)
+    flags = {"row_ids": row_ids, "compute_updates": compute_updates, "skip_unchanged": skip_unchanged, "net": net}
+    texts = {"carryovers": carryovers, "table_format": table_format, "branch": branch}
+    for fault in faults_of({"columns": names, "key": keys, **flags, **texts}, _Types):
+        raise fault
     try:
         choice = Carryovers(carryovers)
     except ValueError:
         raise ConfigError("carryovers", f"{carryovers!r} is not a choice", "Give 'drop' or 'keep'.") from None
-    policy = Policy(_names("columns", columns), row_ids)
+    policy = Policy(names, row_ids)
     check_paths("columns", policy.columns)
-    rules = PairingRules(choice, compute_updates, _names("key", key), skip_unchanged)
+    rules = PairingRules(choice, compute_updates, keys, skip_unchanged)
     until = None if end is None else Start.at(end, "end")
     if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
         raise ConfigError("end", f"{end!r} is not an end point", "Give 'latest', a version or a moment; None follows.")
-    roots = tuple(parse_location(os.fspath(root), Path.cwd(), "allowed_roots") for root in allowed_roots)
+    roots = tuple(
+        parse_location(os.fspath(root), Path.cwd(), "allowed_roots") for root in _names("allowed_roots", allowed_roots)
+    )
     chosen = check_choices(TableFormat.parse(table_format, "table_format"), branch)
     wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
     _check(wanted)
     return wanted
 
 
-def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
+class _Types(msgspec.Struct):
+    """The types of options of `changes`, which a caller may have wrong."""
+
+    columns: list[str]
+    key: list[str]
+    row_ids: bool
+    compute_updates: bool
+    skip_unchanged: bool
+    net: bool
+    carryovers: str
+    table_format: str | None
+    branch: str | None
+
+
+def _names(option: str, names: Iterable[T]) -> tuple[T, ...]:
     if isinstance(names, str):
         raise ConfigError(option, f"{names!r} is one string", f"Give a list of names: {option}=[{names!r}].")
+    if not isinstance(names, Iterable):
+        raise ConfigError(option, "must be a list of text", f'Give a list of names: {option}=["id"].')
     return tuple(names)
 
 

@@ -22,6 +22,7 @@ from sinks.kafka import options as kafka
 from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
 from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
+from tailer.delta.catalog.options import UnityOptions
 from tailer.errors import Retry, TailerError
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
@@ -50,6 +51,11 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta.Options),
     ('[pipelines.NAME.sink], kind = "files"', "See [delta.md](delta.md).", files._Options),
     ('[pipelines.NAME.sink], kind = "stdout"', "It delivers at least once, and needs `state_table`.", stdout._Options),
+    (
+        '[pipelines.NAME.catalog], kind = "unity"',
+        "See [delta.md](delta.md).",
+        UnityOptions,
+    ),
     ("[spark]", "For `engine`, see [spark.md](spark.md).", SparkShape),
 )
 
@@ -57,7 +63,9 @@ INTRO: Final = (
     "`tailer check FILE` checks a file and names everything that is wrong with it. Every key can also be set in the\n"
     "environment: `TAILER_PIPELINES__ORDERS__SINK__TOPIC` is `topic` of the sink of the pipeline `orders`, and\n"
     "`..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`. The environment wins over the\n"
-    "file, and is the place for secrets."
+    "file, and is the place for secrets.\n\n"
+    "Paths are relative to the folder of the file, and `~` is the home folder. Variables are not replaced: a path\n"
+    "with a folder `$HOME` or `${NAME}` is refused. Write a folder that has such a name as a URI: `file:/data/$HOME`."
 )
 RETRIES: Final = """\
 After an error with `TIMED` or `ASK` the pipeline waits, reads its progress from the sink, and tries again. After any

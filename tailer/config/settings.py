@@ -63,7 +63,7 @@
     path = "/data/orders_changes"
     adopt = false                 # true: accept a table or folder that is not ours; delta and files
 
-Paths are relative to the file's folder; `~` is the home folder. `TAILER_DRAIN_S=5` or
+Paths are relative to the file's folder; `~` is the home folder, and `$HOME` is refused. `TAILER_DRAIN_S=5` or
 `TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to
 case, `-` and `.` in a pipeline's name as `_`. That is the place for secrets. A value that reads as JSON is
 taken as JSON, so a sink option that is text but looks like a number needs quotes (`'"12345"'`). Spark's settings

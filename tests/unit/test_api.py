@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 
 import tailer
 from tailer import api
+from tailer.changelog.rules import Carryovers
+from tailer.config.tables import TableFormat
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, NotATable, SchemaChanged, StorageUnavailable, VersionAhead
 from tailer.plan import ChangePlan
@@ -157,6 +160,23 @@ def test_options_that_cannot_be_are_refused_before_any_reading(options: dict[str
 def test_a_range_of_net_changes_must_exist(orders: str) -> None:
     with pytest.raises(ConfigError, match="version 9 does not exist"):
         list(tailer.changes(orders, net=True, end=9))
+
+
+def test_an_option_of_another_type_is_named() -> None:
+    for option in signature(tailer.changes).parameters.keys() - {"table"}:
+        for value in (object(), -1, 1.5):
+            given: dict[str, Any] = {option: value}
+            with pytest.raises(ConfigError, match=option) as raised:
+                tailer.changes("orders", **given)
+            assert raised.value.hint
+    with pytest.raises(ConfigError, match="allowed_roots: 'lake' is one string"):
+        tailer.changes("orders", allowed_roots="lake")
+
+
+def test_words_may_be_those_of_an_enumeration() -> None:
+    found = tailer.changes("orders", carryovers=Carryovers.KEEP, table_format=TableFormat.LANCE, columns=iter("ab"))
+    assert (found.rules.carryovers, found.table_format) == (Carryovers.KEEP, TableFormat.LANCE)
+    assert found.policy.columns == ("a", "b")
 
 
 @pytest.mark.parametrize("path", ["nowhere", "hdfs://bucket/orders"])

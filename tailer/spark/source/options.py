@@ -47,7 +47,6 @@ What the rows are:
 Names of options and columns are found without regard to case, as everywhere in Spark.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -219,7 +218,10 @@ def _given(options: Mapping[str, str]) -> _Given:
     spelled = _REFUSED | _NAMES
     named = {spelled.get(name.lower(), name): text.strip() for name, text in options.items()}
     if "paths" in folded:  # the form in which Spark passes a list given to `load`
-        paths = json.loads(folded["paths"])
+        try:
+            paths = msgspec.json.decode(folded["paths"], type=list[str])
+        except msgspec.DecodeError as error:
+            raise ConfigError("paths", "is not a list of paths in JSON", "Give path, or one table to load.") from error
         if len(paths) != 1 or "path" in folded:
             raise ConfigError("path", "must be one table", "Read several tables one by one, and union them.")
         named = {name: text for name, text in named.items() if name.lower() != "paths"} | {"path": paths[0].strip()}

@@ -1,17 +1,19 @@
 """The options of the data source: their meaning, and that every fault is named as the user writes the option."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.config.options import faults_by, option_names
 from tailer.config.tables import TableFormat
 from tailer.errors import ConfigError
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.filters import RowFilter
-from tailer.spark.source.options import SourceOptions, read_options
+from tailer.spark.source.options import SourceOptions, _Given, read_options
 from tailer.start import Start, StartKind
 from tailer.stores.cloud import GcsOptions
 from tailer.stores.s3 import S3Options
@@ -22,6 +24,11 @@ def options(**given: object) -> SourceOptions:
     return read_options(
         CaseInsensitiveDict({"path": "/data/orders", **{name: str(each) for name, each in given.items()}})
     )
+
+
+def option_faults(name: str, value: str) -> list[ConfigError]:
+    """Return what is wrong with one option beside the path."""
+    return faults_by(partial(read_options, {"path": "/data/orders", name: value}))
 
 
 def refused(**given: object) -> tuple[str, str, str]:
@@ -243,9 +250,20 @@ def test_counts_and_booleans_in_any_case() -> None:
     assert options(key="null", columns="null", netChanges="TRUE").columns == ("null",)
 
 
+@pytest.mark.parametrize("name", option_names(_Given))
+def test_every_option_misspelled_or_with_a_strange_value_is_named(name: str) -> None:
+    middle = next(at for at in range(len(name) // 2, -1, -1) if name[at].lower() != name[at + 1].lower())
+    swapped = name[:middle] + name[middle + 1] + name[middle] + name[middle + 2 :]
+    snake = "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
+    for word in {swapped, f"{name}x", snake} - {name}:
+        where, _, remedy = refused(**{word: "x"})
+        assert (where, remedy) == (word.lower(), f"Did you mean {name!r}?")
+    found = [option_faults(name, value) for value in ("", "\0", "x", "-1", "[[1]]", "1e400", "`", ",")]
+    assert all(fault.hint for faults in found for fault in faults)
+
+
 def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
-    assert refused(startingVersoin=1)[2] == "Did you mean 'startingVersion'?"
-    assert refused(maxFilesPerTriger=1)[2] == "Did you mean 'maxFilesPerTrigger'?"
+    assert refused(paths="orders")[:2] == ("paths", "is not a list of paths in JSON")
     assert refused(password="x")[2].startswith("The options are: path, allowedRoots, endpoint, region, ")
 
 
