@@ -64,8 +64,8 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
             lance.write_dataset(ROWS, tmp_path / "lake" / name)
         until(lambda: delivered(tmp_path, "first") == [(0, each) for each in (1, 2, 3)])
         until(lambda: delivered(tmp_path, "newest") == [(0, each) for each in (1, 2, 3)])
-        for name in ("lance", "named"):
-            until(lambda name=name: delivered(tmp_path, name) == [(1, each) for each in (1, 2, 3)])
+        wanted = [(1, each) for each in (1, 2, 3)]
+        until(lambda: [delivered(tmp_path, name) for name in ("lance", "named")] == [wanted, wanted])
         write_deltalake(tmp_path / "lake" / "orders", ROWS, mode="append")
         until(lambda: len(delivered(tmp_path, "newest")) == 6)
         daemon.terminate()

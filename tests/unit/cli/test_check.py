@@ -1,4 +1,4 @@
-"""What `tailer check` prints about pipelines: their targets, and tables that do not exist yet."""
+"""The lines of `tailer check` about pipelines: their targets, and tables that do not exist yet."""
 
 from pathlib import Path
 
