@@ -39,7 +39,7 @@ demo: .venv/.synced $(LAKE_TAILER_JARS) java
 
 # Without Java: what to run while you work.
 quick: .venv/.synced
-	$(BIN)/pytest -p no:cacheprovider --tier test $(SIDE_BY_SIDE) -m "not spark and not kafka" \
+	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not golden and not nightly" \
 		-k "not written_histories or 00 or 05" \
 		tests/unit tests/test_readme.py tests/property/test_written_histories.py
 

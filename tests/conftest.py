@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests.durations import FOLDER, Recorder
@@ -28,6 +29,10 @@ SMALL_WORK: Final = (
 )
 
 _WATCH: Final = pytest.StashKey[Watch]()
+
+# A busy machine is slow, which is no fault of a test.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

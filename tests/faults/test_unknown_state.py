@@ -279,7 +279,9 @@ def histories(draw: st.DrawFn) -> tuple[int, dict[int, str], list[int], list[int
 
 
 @pytest.mark.parametrize("policy", [SKIP, RESNAPSHOT], ids=["skip", "resnapshot"])
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(history=histories(), seed=st.integers(0, 2**32), kills=st.booleans())
 def test_any_losses(
     tmp_path_factory: pytest.TempPathFactory, history: Any, policy: Policy, seed: int, kills: bool

@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from tests.support.daemon.commands import background, metrics_address, states
-from tests.support.daemon.process import until
+from tests.support.waiting import until
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 NAMES = ("first", "newest", "lance", "named", "wrong")

@@ -188,6 +188,12 @@ async def test_random_histories(tmp_path: Path, seed: int, monkeypatch: pytest.M
         assert max(len({batch.version for batch in group}) for group in sink.taken) > 1
 
 
+@pytest.fixture(autouse=True)
+def plans_in_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan a backlog in the same steps on a slow machine."""
+    monkeypatch.setattr(tailer.engine.look_ahead, "_MOST_S", 60.0)
+
+
 async def deliver(table: Growing, sink: Sink, **settings: Any) -> None:
     with anyio.fail_after(60):
         await pipeline(table, sink, until="latest", **settings).run()

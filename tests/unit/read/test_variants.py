@@ -48,7 +48,9 @@ def keys(column: pa.ChunkedArray | pa.Array) -> list[str | None]:
     return list(compare_keys(whole).to_pylist())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(st.lists(st.none() | VALUES, min_size=1, max_size=6), shreddings())
 def test_shredded_in_any_way(tmp_path: Path, rows: list[Any], shredding: Shredding) -> None:
     found = read(tmp_path, pa.table({"v": stored(rows, shredding)}), [("v", VARIANT)])

@@ -30,6 +30,7 @@ from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress
 from tailer.stores.memory import MemoryStore
+from tests.support.waiting import until
 
 APP = "pipeline/table-id"
 
@@ -506,22 +507,29 @@ anyio.run(main)
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_killed_at_any_moment_nothing_is_missing_doubled_or_half(tmp_path: Path, folder: Path, form: str) -> None:
     chance = random.Random(7)
-    for _ in range(8):
+    for number in range(8):
+        before = visible(folder)
         command = [sys.executable, "-c", WRITER, str(tmp_path), form]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"ready\n"
+            if number % 2:  # on a slow machine, too, some have delivered something
+                until(lambda before=before: visible(folder) != before)  # type: ignore[misc]
             time.sleep(chance.uniform(0.0, 0.25))
             os.kill(writer.pid, signal.SIGKILL)
     delivered: list[int] = []
-    for name in filter(lambda name: not name.startswith("."), names(folder)):
+    for name in visible(folder):
         rows = read_ids(folder / name)
         first, last = (int(part) for part in name.partition(".")[0].split("-"))
         assert sorted({number // 1_000_000 for number in rows}) == list(range(first, last + 1))
         delivered += rows
     last = delivered[-1] // 1_000_000
     assert delivered == [version * 1_000_000 + row for version in range(last + 1) for row in range(2000)]
-    assert last > 8
+    assert last >= 4
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(name for name in names(folder) if not name.startswith(".")) if folder.exists() else []
 
 
 def read_ids(file: Path) -> list[int]:

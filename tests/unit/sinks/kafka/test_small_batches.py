@@ -109,7 +109,9 @@ def written(
     return kept.messages, transaction._counts
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @example([[INSERT], [PRE, INSERT], [INSERT]], [1, 1], ["id"])
 @example([[INSERT], [PRE], [INSERT]], [], ["id"])
 @given(st.lists(KINDS, min_size=1, max_size=8), st.lists(st.integers(1, 4), max_size=8), st.sampled_from([[], ["id"]]))
