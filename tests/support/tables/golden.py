@@ -1,8 +1,8 @@
 """Tables of other projects' writers, with known answers: their location, and how to read the answers.
 
-They are read in place, beside the checkout in `../shared/golden`; `LAKE_TAILER_GOLDEN` names another folder. A test
-that changes a table copies it first. A missing table fails the test that names it: nothing is skipped. Tests that read
-them have the marker `golden`.
+They are read in place, beside the checkout in `../shared/golden`; `LAKE_TAILER_GOLDEN` names another folder. Beside
+that folder is `findings`, with tables that were once delivered wrong. A test that changes a table copies it first. A
+missing table fails the test that names it: nothing is skipped. Tests that read them have the marker `golden`.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.tiers import using
 
-__all__ = ["ExpectedFeed", "expected_feed", "expected_snapshot", "golden", "golden_delta"]
+__all__ = ["ExpectedFeed", "expected_feed", "expected_snapshot", "findings", "golden", "golden_delta"]
 
 _ROOT = Path(os.environ.get("LAKE_TAILER_GOLDEN") or Path(__file__).resolve().parents[4] / "shared" / "golden")
 
@@ -30,12 +30,12 @@ class ExpectedFeed:
 
 def golden(*parts: str) -> Path:
     """Return a file or folder of the collection, such as `golden("variant", "primitives")`."""
-    using("golden")
-    path = _ROOT.joinpath(*parts)
-    if not path.exists():
-        message = f"no {path}: put the golden tables beside the checkout or set LAKE_TAILER_GOLDEN"
-        raise FileNotFoundError(message)
-    return path
+    return _existing(_ROOT.joinpath(*parts), "put the golden tables beside the checkout or set LAKE_TAILER_GOLDEN")
+
+
+def findings() -> Path:
+    """Return the folder of tables that were once delivered wrong."""
+    return _existing(_ROOT.parent / "findings", f"put the folder of findings beside {_ROOT}")
 
 
 def golden_delta(name: str) -> Path:
@@ -52,3 +52,11 @@ def expected_feed(name: str) -> ExpectedFeed:
 def expected_snapshot(name: str) -> Path:
     """Return the folder of Parquet files with the latest rows of a Delta table."""
     return golden("delta", f"{name}.expected-snapshot")
+
+
+def _existing(path: Path, remedy: str) -> Path:
+    using("golden")
+    if not path.exists():
+        message = f"no {path}: {remedy}"
+        raise FileNotFoundError(message)
+    return path
