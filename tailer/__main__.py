@@ -27,7 +27,7 @@ from click.shell_completion import shell_complete
 
 from tailer.cli import tailer
 from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams
-from tailer.errors import SinkError, TailerError
+from tailer.errors import SinkError, TailerError, one_line
 
 __all__ = ["main"]
 
@@ -84,7 +84,7 @@ def _run() -> int:
         return error.exit_code
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tailer"
-        _say("error", error.format_message().replace("\n", " "), "red")
+        _say("error", one_line(error.format_message()), "red")
         _say("hint", f"See `{path} --help`.", "yellow")
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
@@ -116,7 +116,7 @@ def _report(error: Exception) -> int:
         return error.exit_code
     with suppress(OSError):
         traceback.print_exception(error)
-    _say("error", f"{about}{type(error).__name__}: {error}", "red")
+    _say("error", f"{about}{type(error).__name__}: {one_line(str(error))}", "red")
     _say("hint", "This is a bug in lake-tailer: please report it with the lines above.", "yellow")
     return 1
 

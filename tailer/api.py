@@ -240,7 +240,8 @@ class Changes:
                 assert end is not None, "checked by changes"
                 versions = range((await table.resolve(start)).version, await table.resolve_end(end) + 1)
                 if not versions and end.kind is StartKind.LATEST:
-                    columns = self.policy.shape_schema(await table.seek(versions.start))
+                    known = await table.seek(versions.start)
+                    columns = self.policy.shape_schema(known, table.uri, versions.start)
                     schemas.extend([] if columns is None else [output_schema(columns)])
                     return
                 start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))

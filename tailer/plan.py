@@ -13,7 +13,7 @@ range need not begin at 0.
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -21,8 +21,9 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError, UnsupportedFeature, did_you_mean
-from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, is_struct
+from tailer.errors import ConfigError, did_you_mean
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
+from tailer.schema.columns import METADATA_NAMES, RESERVED, bare_type, refuse_names
 from tailer.schema.variant_paths import with_paths
 
 __all__ = [
@@ -191,7 +192,8 @@ class ChangeTask:
     `include` (None: all) that are not in `exclude` (None: none); for change files both are None. `tracking`: None for
     change files, whose rows have no ids, and where the table does not track rows. `refinement`: None where rows were
     not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
-    `fragment`: where the rows are, if `uri` is a Lance dataset and not a Parquet file.
+    `fragment`: where the rows are, if `uri` is a Lance dataset and not a Parquet file. `logged`: the file's path as the
+    log has it, where that is percent-encoded.
     """
 
     table: str
@@ -210,6 +212,7 @@ class ChangeTask:
     refinement: Refinement | None = None
     compared: pa.Schema | None = None
     fragment: FragmentRef | None = None
+    logged: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as JSON-ready values."""
@@ -230,6 +233,7 @@ class ChangeTask:
             "refinement": asdict(self.refinement) if self.refinement is not None else None,
             "compared": _schema_to_text(self.compared) if self.compared is not None else None,
             **({} if self.fragment is None else {"fragment": asdict(self.fragment)}),
+            **({} if self.logged is None else {"logged": self.logged}),
         }
 
     @classmethod
@@ -295,13 +299,23 @@ class ChangePlan:
     def with_row_ids(self) -> "ChangePlan":
         """Return the plan with `ROW_ID` and `ROW_COMMIT_VERSION` after the table's columns.
 
-        Raises `UnsupportedFeature` where the table has a column with one of these names.
+        Raises `UnsupportedFeature` where a column has one of these names.
         """
-        for schema in {self.schema, *(task.schema for task in self.tasks)}:
-            for name in {ROW_ID, ROW_COMMIT_VERSION} & {name.lower() for name in schema.names}:
-                reason = "--row-ids adds a column of that name"
-                raise UnsupportedFeature(self.table, f"column {name}", self.version, reason)
+        self._refuse_names(_ROW_IDS, "row ids (`--row-ids`) add a column of that name")
         return self.with_schemas(add_row_ids)
+
+    def check_change_files(self) -> None:
+        """Raise as `check_reserved` where change files are read: they have the metadata columns themselves."""
+        if self.regime is Regime.CDC:
+            self.check_reserved()
+
+    def check_reserved(self) -> None:
+        """Raise `UnsupportedFeature` where a column has the name of a metadata column of change rows."""
+        self._refuse_names(METADATA_NAMES, RESERVED)
+
+    def _refuse_names(self, taken: Collection[str], reason: str) -> None:
+        for schema in {id(each): each for each in (self.schema, *(task.schema for task in self.tasks))}.values():
+            refuse_names(schema, self.table, self.version, taken, reason)
 
     def with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
         """Return the plan with `change` made to each of its schemas."""
@@ -359,19 +373,8 @@ def output_schema(schema: pa.Schema) -> pa.Schema:
 
     Fields have no Arrow metadata. Nested fields are nullable on every level, because a null struct has null fields.
     """
-    columns = [pa.field(column.name, _bare(column.type), column.nullable) for column in schema]
+    columns = [pa.field(column.name, bare_type(column.type), column.nullable) for column in schema]
     return pa.schema([*columns, *METADATA_FIELDS])
-
-
-def _bare(kind: pa.DataType) -> pa.DataType:
-    """Remove metadata from a type on every level."""
-    if is_struct(kind):
-        return pa.struct([pa.field(field.name, _bare(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, _bare(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_bare(kind.key_type), pa.field("value", _bare(kind.item_type)))
-    return kind
 
 
 def _schema_to_text(schema: pa.Schema) -> str:

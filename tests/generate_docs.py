@@ -7,6 +7,7 @@ runbook of `deploy/` has them as a table.
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from enum import EnumType
@@ -25,6 +26,7 @@ from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShap
 from tailer.delta.catalog.options import UnityOptions
 from tailer.errors import Retry, TailerError
 
+NAMES: Final = re.compile(r"\{(\w+)\}")
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 
 SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
@@ -170,7 +172,7 @@ def errors_page() -> str:
     for kind in error_classes(TailerError):
         about = inspect.getdoc(kind) or ""
         shown = [f"## {kind.__name__}", " ".join(about.split())]
-        if "__str__" not in kind.__dict__ and "sentence" in kind.__dict__:
+        if "sentence" in kind.__dict__ and set(NAMES.findall(kind.sentence)) <= kind.__dataclass_fields__.keys():
             shown.append(f"Text: `{kind.sentence}`")
         if kind.next_step and "{remedy}" not in kind.next_step:
             shown.append(f"Next step: {kind.next_step}")

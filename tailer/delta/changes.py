@@ -197,6 +197,7 @@ class _TaskMaker:
             include=include,
             exclude=exclude,
             tracking=self._tracking(file),
+            logged=file.path if "%" in file.path else None,
         )
 
     def _located(self, path: str) -> str:

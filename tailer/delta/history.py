@@ -94,22 +94,35 @@ class TableHistory:
         try:
             return await self.state(listing, version - 1), False
         except (VersionGone, LogCorrupt) as error:
-            lost = await self.version_gone(error.version) if isinstance(error, VersionGone) else error
-        if version > listing.latest:
-            raise lost
-        try:
-            state = await self.state(listing, version)
-        except (VersionGone, LogCorrupt):
-            raise lost from None
+            lost = error
+        state = None
+        if version <= listing.latest:
+            with suppress(VersionGone, LogCorrupt):
+                state = await self.state(listing, version)
+        if state is None:
+            raise await self.version_gone(lost.version) if isinstance(lost, VersionGone) else lost
         is_early = (await self._commit_of(listing, version)).metadata is not None
         times = tuple(path.modified_ms for path in listing.commits if path.version < version)
         return replace(state, version=version - 1, modified_ms=times), is_early
 
     async def version_gone(self, version: int) -> VersionGone:
-        """Build the error for a version that the log lacks, with the versions that it has."""
+        """Build the error for a version that the log lacks, with the versions that it has and the starts that work."""
         listing = await self._log.listing()
         first = listing.commits[0].version if listing.commits else None
-        return VersionGone(self._store.uri, version, first, listing.latest)
+        resume: int | None = None
+        starts: list[str] | None = None
+        with suppress(TailerError):  # the error is about the version, not about what was looked at for a hint
+            resume = _first_of(listing, version, _around_checkpoints(listing))
+            resume = await self.first_after_loss(listing, version) if resume is None else resume
+            starts = []
+            with suppress(VersionGone, LogCorrupt):
+                await self.find(listing, listing.latest)
+                starts.append("latest")
+                listing.segment(listing.latest)
+                starts.append("snapshot")
+        return VersionGone(
+            self._store.uri, version, first, listing.latest, resume, None if starts is None else tuple(starts)
+        )
 
     async def version_ahead(self, version: int, latest: int) -> TailerError:
         """Build the error for a log that ends at `latest`, before `version`; its listing may be out of date."""
@@ -159,16 +172,13 @@ class TableHistory:
 
     async def first_after_loss(self, listing: LogListing, version: int) -> int | None:
         """Return the first version after the lost `version` that can be read from a known state; None: not yet."""
-        known = {files[0].version + more for files in listing.checkpoints for more in (0, 1)}
+        known = _around_checkpoints(listing)
         with suppress(VersionGone, LogCorrupt, VersionAhead):
             await self.find(listing, version)
             known.add(version + 1)
         after_gap = await self.known_after(listing, version)
         known |= set() if after_gap is None else {after_gap}
-        for after in sorted(known):
-            if after > version and (after > listing.latest or has_commit(listing, after)):
-                return after
-        return None
+        return _first_of(listing, version, known)
 
     async def clock(self, listing: LogListing) -> CommitClock:
         """Return the timestamps of the listed commits. Raises as `state` does."""
@@ -272,6 +282,17 @@ class TableHistory:
 def has_commit(listing: LogListing, version: int) -> bool:
     """Return whether the listing has the commit of `version`."""
     return any(path.version == version for path in listing.commits)
+
+
+def _around_checkpoints(listing: LogListing) -> set[int]:
+    """Return the versions that can be read from the state of a checkpoint: its own, and the next one."""
+    return {files[0].version + more for files in listing.checkpoints for more in (0, 1)}
+
+
+def _first_of(listing: LogListing, version: int, known: set[int]) -> int | None:
+    """Return the first of the versions `known` after `version` that exists, or is the next one; None: none."""
+    exist = (each for each in sorted(known) if each > listing.latest or has_commit(listing, each))
+    return next((each for each in exist if each > version), None)
 
 
 def _times(commits: Sequence[LogPath], version: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tailer.delta.features import type_refusal
 from tailer.errors import LogCorrupt, UnsupportedFeature
-from tailer.events import METADATA_FIELDS, VARIANT
+from tailer.events import VARIANT
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, widens
 
 __all__ = ["arrow_schema"]
@@ -37,7 +37,6 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "variant": VARIANT,
 }
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_RESERVED_NAMES: Final = frozenset(field.name for field in METADATA_FIELDS)
 # Exceptions that decoding malformed schema JSON raises.
 _NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -50,9 +49,8 @@ def arrow_schema(
     `mapping_mode` is `none`, `name` or `id`. `maps_columns`: whether the protocol supports column mapping; if not, the
     mode must be ignored, and columns are found by their names.
 
-    Raises `UnsupportedFeature` for an unknown type or type change, and for a column with the name of a metadata column
-    of change rows. Raises `LogCorrupt` for text that is not a schema. Raises `LogCorrupt` also where the mode must be
-    ignored but physical names differ from column names: readers disagree on such a table.
+    Raises `UnsupportedFeature` for an unknown type or type change. Raises `LogCorrupt` for text that is not a schema,
+    and where the mode must be ignored but physical names differ from column names: readers disagree on such a table.
     """
     parser = _Parser(mapping_mode if maps_columns else "none", mapping_mode != "none", table, version)
     try:
@@ -64,11 +62,6 @@ def arrow_schema(
         elif isinstance(error, UnicodeEncodeError):
             reason = f"not a schema: {error.object!r} contains an unpaired surrogate, which is not a character"
         raise LogCorrupt(table, "metaData.schemaString", reason, version) from error
-    for name in schema.names:
-        if name.lower() in _RESERVED_NAMES:
-            raise UnsupportedFeature(
-                table, f"column {name}", version, "change rows have a metadata column of that name"
-            )
     return schema
 
 

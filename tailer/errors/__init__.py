@@ -48,7 +48,7 @@ from tailer.errors.change import (
     TableReplaced,
 )
 from tailer.errors.extras import how_to_install
-from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError
+from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError, one_line
 from tailer.errors.log import (
     LogCorrupt,
     LogError,
@@ -107,4 +107,5 @@ __all__ = [
     "VersionGone",
     "did_you_mean",
     "how_to_install",
+    "one_line",
 ]

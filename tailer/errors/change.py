@@ -32,22 +32,37 @@ class ChangesUnavailable(ChangeError):
     sentence: ClassVar[str] = "{table}: version {version}: {reason}"
     next_step: ClassVar[str] = (
         'Set on_data_loss of the pipeline to "resnapshot" or "skip-with-gap-event", or continue after it with '
-        "`tailer progress reset CONFIG --to {version}`."
+        "`tailer progress reset CONFIG --to {version}` (`tail`: with a later --from)."
     )
 
 
 @dataclass(eq=False)
 class FileVacuumed(ChangeError):
-    """A file that the log names is missing."""
+    """A file that the log names is missing. `logged`: its path as the log has it, where that is another text."""
 
     path: str
+    logged: str = ""
     sentence: ClassVar[str] = "{table}: version {version} needs {path}, which is missing (VACUUM deletes such files)"
     next_step: ClassVar[str] = (
         "The rows of this version can no longer be read. Restore the file; or set on_data_loss of the pipeline to "
         '"resnapshot" or "skip-with-gap-event"; or continue after it with `tailer progress reset CONFIG --to '
-        "{version}`. If on_data_loss is set already, a snapshot needs the file: restore it, or drop it from the table. "
-        "Increase delta.deletedFileRetentionDuration to prevent this in future."
+        "{version}` (`tail`: with a later --from). If on_data_loss is set already, a snapshot needs the file: restore "
+        "it, or drop it from the table. Increase delta.deletedFileRetentionDuration to prevent this in future."
     )
+
+    @property
+    def message(self) -> str:
+        """See `TailerError.message`."""
+        path = f"{self.path} ({self.logged} in the log)" if self.logged else self.path
+        return self.sentence.format(**{**self.fields, "path": path})
+
+    @property
+    def hint(self) -> str:
+        """See `TailerError.hint`. A copy may have kept the names of the log."""
+        if not self.logged:
+            return super().hint
+        copied = "Paths in the log are percent-encoded: if the file has the name that it has in the log, decode that."
+        return f"{copied} {super().hint}"
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar
 
-__all__ = ["ConfigError", "EngineUnavailable", "Retry", "TailerError"]
+__all__ = ["ConfigError", "EngineUnavailable", "Retry", "TailerError", "one_line"]
 
 
 class Retry(Enum):
@@ -14,6 +14,11 @@ class Retry(Enum):
     MANUAL = "manual"  # an operator must act first
     TIMED = "timed"  # wait, then try again
     ASK = "ask"  # wait, read progress back from the sink, then try again
+
+
+def one_line(text: str) -> str:
+    """Return `text` in one line: messages of other libraries may have several."""
+    return " ".join(filter(None, map(str.strip, text.splitlines())))
 
 
 def _rebuild(cls: type["TailerError"], values: dict[str, Any]) -> "TailerError":
@@ -30,7 +35,7 @@ class TailerError(Exception):
     next_step: ClassVar[str] = ""
 
     def __str__(self) -> str:
-        return self.sentence.format(**self.fields)
+        return one_line(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.fields)
@@ -39,6 +44,11 @@ class TailerError(Exception):
     def fields(self) -> dict[str, Any]:
         """Values of the error's fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def message(self) -> str:
+        """What is wrong. The error's text is the same in one line."""
+        return self.sentence.format(**self.fields)
 
     @property
     def hint(self) -> str:

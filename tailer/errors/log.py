@@ -26,37 +26,68 @@ class LogError(TailerError):
 
 @dataclass(eq=False)
 class NotATable(LogError):
-    """The location has no log. `expected`: the format of which it was taken to be."""
+    """The location has no log. `expected`: the format of which it was taken to be. `remedy`: in place of the hint."""
 
     reason: str = "no commit in _delta_log"
     expected: str = "a Delta table"
+    remedy: str = ""
     sentence: ClassVar[str] = "{table}: not {expected}: {reason}"
     next_step: ClassVar[str] = (
         "Check the path, and table_format (--table-format) if it is given: a Delta table's folder contains _delta_log, "
         "a Lance dataset's _versions. In a store, a dataset whose name does not end with .lance needs the format lance."
     )
 
+    @property
+    def hint(self) -> str:
+        """See `TailerError.hint`."""
+        return self.remedy or super().hint
+
 
 @dataclass(eq=False)
 class VersionGone(LogError):
-    """The version to read next is not in the log, although other versions are."""
+    """The version to read next is not in the log, although other versions are.
+
+    `resume`: the first later version before which the table's state is known. `starts`: the names of starts that work;
+    None: nobody has looked for either.
+    """
 
     version: int
     earliest: int | None = None
     latest: int | None = None
+    resume: int | None = None
+    starts: tuple[str, ...] | None = None
     sentence: ClassVar[str] = "{table}: version {version} is missing from the log ({held})"
     next_step: ClassVar[str] = (
         "Restore the commit file of version {version}. If that is impossible, its changes are lost: set on_data_loss "
-        'of the pipeline to "resnapshot" or "skip-with-gap-event", or start after the gap with `tailer progress reset '
-        "CONFIG --to VERSION` (`tail`: with a later --from)."
+        'of the pipeline to "resnapshot" or "skip-with-gap-event", or start where its state is known again, '
+        "with `tailer progress reset CONFIG --to VERSION` (`tail`: with --from)."
     )
 
-    def __str__(self) -> str:
+    @property
+    def message(self) -> str:
+        """See `TailerError.message`."""
         if self.earliest is None:
             held = "it holds no commit" if self.latest is None else f"it holds no commit up to {self.latest}"
         else:
-            held = f"it holds {self.earliest} to {self.latest}"
+            others = "others from " * (self.earliest < self.version)
+            held = f"it holds {others}{self.earliest} to {self.latest}"
         return self.sentence.format(**self.fields, held=held)
+
+    @property
+    def hint(self) -> str:
+        """See `TailerError.hint`, with the starts that work."""
+        if self.starts is None:
+            return super().hint
+        if self.resume is None:
+            return (
+                f"Restore the commit file of version {self.version}. Without it the state of the table is unknown from "
+                "there on, so no later version can be read, and neither `latest` nor `snapshot` is a way on. A writer "
+                f"that still has the state may write a checkpoint of version {self.version} or of a later one: then "
+                "start after it."
+            )
+        names = [*([str(self.resume)] if self.resume <= (self.latest or 0) else []), *self.starts]
+        listed = ", ".join(f"`--from {name}`" for name in names)
+        return f"{super().hint} It is known from version {self.resume} on: `--to {self.resume - 1}` (`tail`: {listed})."
 
 
 @dataclass(eq=False)
@@ -94,7 +125,9 @@ class LogCorrupt(LogError):
         'pipeline to "resnapshot" or "skip-with-gap-event": it continues at the next version whose state is known.'
     )
 
-    def __str__(self) -> str:
+    @property
+    def message(self) -> str:
+        """See `TailerError.message`."""
         at = f" line {self.line}" if self.line is not None else ""
         of = f" (version {self.version})" if self.version is not None else ""
         return f"{self.table}: {self.path}{at}{of}: {self.reason}"

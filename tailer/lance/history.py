@@ -1,7 +1,7 @@
 """The versions of a dataset in a store: listed, read, and found by time. All I/O of the format is here."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,10 @@ from tailer.errors import (
     ConfigError,
     FileOutsideTable,
     LogCorrupt,
-    NotATable,
     ObjectNotFound,
     StorageUnavailable,
-    UnsupportedFeature,
     VersionGone,
 )
-from tailer.events import METADATA_FIELDS
 from tailer.lance.changes import Deletions, Version, deletion_files
 from tailer.lance.columns import ColumnNames
 from tailer.lance.deletions import read_deletions
@@ -32,16 +29,16 @@ from tailer.lance.protobuf import InvalidMessage
 from tailer.lance.schema import arrow_schema
 from tailer.lance.transaction import parse_transaction
 from tailer.lance.version_names import LARGEST, manifests
+from tailer.stores.folders import no_table
 from tailer.stores.location import is_readable, lies_in, parse_location
 from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject, in_thread
 from tailer.stores.uploads import UploadStore
 
-__all__ = ["SUFFIX", "VERSIONS", "Found", "History", "has_manifests"]
+__all__ = ["SUFFIX", "VERSIONS", "Found", "History", "has_manifests", "version_gone"]
 
 VERSIONS: Final = "_versions"
 SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
 _MANIFEST: Final = ".manifest"
-_RESERVED_NAMES: Final = frozenset(field.name for field in METADATA_FIELDS)
 _LOOKS: Final = 5
 _RENAMING_S: Final = 0.5
 _NOWHERE: Final = Path("/")  # base paths are absolute
@@ -102,7 +99,7 @@ class History:
     def _note(self, found: Mapping[int, str]) -> Mapping[int, str]:
         """Note the scheme of the names."""
         if not found:
-            raise NotATable(self.uri, "no manifest in _versions", "a Lance dataset")
+            raise no_table(self.uri, VERSIONS, "no manifest in _versions", "a Lance dataset")
         version, name = next(iter(found.items()))
         self._padded = name != f"{version}.manifest"
         return found
@@ -136,16 +133,11 @@ class History:
 
     async def gone(self, version: int) -> VersionGone:
         """Build the error for a missing version, with those that there are."""
-        found = list(await self.listed())
-        return VersionGone(self.uri, version, found[0], found[-1])
+        return version_gone(self.uri, version, await self.listed())
 
     def version(self, manifest: Manifest, before: Version | None, operation: str | None) -> Version:
         """Return a version with its schema. `before`: the one that `operation` changed; None: not known."""
         schema = arrow_schema(manifest, self.uri)
-        for name in schema.names:
-            if name.lower() in _RESERVED_NAMES:
-                reason = "change rows have a metadata column of that name"
-                raise UnsupportedFeature(self.uri, f"column {name}", manifest.version, reason)
         if before is None:
             names = ColumnNames()
         elif operation == "Overwrite":
@@ -212,6 +204,13 @@ class History:
         if not any(lies_in(location, root) for root in (self.uri, *self._allowed_roots)):
             raise FileOutsideTable(self.uri, version, location, is_readable(location))
         return location
+
+
+def version_gone(uri: str, version: int, found: Iterable[int]) -> VersionGone:
+    """Build the error for a missing version of the dataset at `uri`, with the versions that were `found`."""
+    versions = sorted(found)
+    resume = next((each for each in versions if each > version and each - 1 in versions), versions[-1] + 1)
+    return VersionGone(uri, version, versions[0], versions[-1], resume, ("latest", "snapshot"))
 
 
 async def has_manifests(store: ObjectStore, folder: str, *, is_named: bool = False) -> bool:

@@ -36,7 +36,7 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.lance.changes import Version, plan_changes, plan_snapshot
-from tailer.lance.history import VERSIONS, History
+from tailer.lance.history import VERSIONS, History, version_gone
 from tailer.lance.manifest import Manifest
 from tailer.lance.refs import Branch, folder_of, read_branch, read_tag
 from tailer.plan import ChangePlan, Position
@@ -163,11 +163,11 @@ class LanceTableLog:
         """See `TableLog.seek`."""
         await self._read_branch()
         versions = await self._history.listed()
-        earliest, latest = min(versions), max(versions)
+        latest = max(versions)
         if version > latest + 1:
             raise VersionAhead(self.uri, version - 1, latest)
         if version <= latest and version not in versions:
-            raise VersionGone(self.uri, version, earliest, latest)
+            raise version_gone(self.uri, version, versions)
         self._state, self._predecessor = None, None
         before = version if self._branch is not None and version == self._first_version else version - 1
         if before > 0:
@@ -297,7 +297,7 @@ class LanceTableLog:
         if max(versions) < self._next - 1:
             raise VersionAhead(self.uri, self._next - 1, max(versions))
         if self._next < max(versions) and self._next not in versions:
-            raise VersionGone(self.uri, self._next, min(versions), max(versions))
+            raise version_gone(self.uri, self._next, versions)
 
     async def _first_at_or_after(self, versions: list[int], time_ms: int) -> int:
         """Return the index of the first version at or after a time, by bisection; the number of versions: none."""

@@ -253,7 +253,7 @@ class DataLoss:
         if await self._is_restored(version):  # restored while the log was read
             return None
         gap = undeliverable.gap(table_id, version, found - 1, snapshot=False)
-        await session.skip(gap, self._policy.shape_schema(seen) or pa.schema([]))
+        await session.skip(gap, self._policy.shape_schema(seen, self._table.uri, found) or pa.schema([]))
         return found
 
     async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:

@@ -186,7 +186,8 @@ class Pipeline:
         if must_know_columns and point.knows_columns and columns is None and point.version > 0:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
-        schema = self._policy.shape_schema(columns) if point.knows_columns else None
+        known = columns if point.knows_columns else None
+        schema = self._policy.shape_schema(known, self._table.uri, point.version)
         may_move = self._start.kind in (StartKind.LATEST, StartKind.TAG)
         records_start = may_move or self._is_empty(point, last)
         if point.fresh and records_start and table_id is not None:

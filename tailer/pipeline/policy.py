@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
 from tailer.plan import ChangePlan, Regime, add_row_ids, select_columns
+from tailer.schema.columns import refuse_names
 from tailer.schema.variant_paths import with_paths
 
 __all__ = ["OnDataLoss", "OnSchemaChange", "Policy", "RowIdReport"]
@@ -49,14 +50,17 @@ class Policy:
 
     def shape(self, plan: ChangePlan) -> ChangePlan:
         """Return the plan restricted to the chosen columns. Raises `ConfigError`, `UnsupportedFeature`."""
+        plan.check_change_files()
         plan = plan.select(self.columns) if self.columns else plan
+        plan.check_reserved()
         return plan.with_row_ids() if self.row_ids else plan
 
-    def shape_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        """Return the schema that `shape` gives to a plan of a table with `schema`."""
+    def shape_schema(self, schema: pa.Schema | None, table: str, version: int) -> pa.Schema | None:
+        """Return the schema that `shape` gives to a plan of `table` with `schema`. Raises `UnsupportedFeature`."""
         if schema is None:
             return None
         schema = select_columns(with_paths(schema, self.columns), self.columns) if self.columns else schema
+        refuse_names(schema, table, version)
         return add_row_ids(schema) if self.row_ids else schema
 
 

@@ -46,6 +46,7 @@ from tailer.read.parquet.int96 import Int96
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span, words_of
 from tailer.read.row_group_ranges import RowGroupRanges
+from tailer.schema.columns import refuse_names
 from tailer.stores.folders import is_lasting
 
 __all__ = ["BATCH_BYTES", "execute", "needed_bytes", "open_footer", "row_groups", "selected"]
@@ -74,6 +75,7 @@ def execute(
     `UnsupportedFeature` for values in the calendar of old Spark.
     """
     _check_locations(task, files)
+    refuse_names(task.schema, task.table, task.version)
     if task.fragment is not None:
         rows = rows_in_part(task.fragment, task.size_bytes, first_byte, end_byte)
         yield from execute_fragment(task, task.fragment, _common(rows, range(after_row + 1, through_row + 1)), files)
@@ -385,7 +387,7 @@ def _translated(task: ChangeTask, path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, ObjectNotFound):
-        raise FileVacuumed(task.table, task.version, path) from None
+        raise FileVacuumed(task.table, task.version, path, (task.logged or "") * (path == task.uri)) from None
     except (pa.ArrowException, UnicodeError) as error:
         raise DataCorrupt(task.table, task.version, path, str(error)) from error
     except OSError as error:

@@ -5,27 +5,38 @@ The Arrow schema of a table has logical names in table order. Each field's metad
 format defines them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
 
-from tailer.events import is_struct, is_variant
+from tailer.errors import UnsupportedFeature
+from tailer.events import METADATA_FIELDS, is_struct, is_variant
 
 __all__ = [
     "COLUMN_ID",
     "FIELD_ID",
+    "METADATA_NAMES",
     "PHYSICAL_NAME",
+    "RESERVED",
+    "bare_type",
     "column_id",
     "dropped_column",
     "is_absent",
     "physical_name",
+    "refuse_names",
     "restated",
     "restates",
     "widens",
 ]
 
 
+METADATA_NAMES: Final = frozenset(field.name for field in METADATA_FIELDS)
+RESERVED: Final = "change rows have a metadata column of that name"
+_NAME_TAKEN: Final = (
+    "Leave the column out by naming the others (columns, `--columns`); or rename it, and start after the version that "
+    "does so. No row of this version was delivered."
+)
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
 COLUMN_ID: Final = b"tailer.column"  # identity assigned by `tailer.schema.identity`
@@ -140,3 +151,23 @@ def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") ->
             path, name = (*above, column_id(field)), f"{shown}.{field.name}".lstrip(".")
             found |= {path: name, **_columns(field.type, path, name)}
     return found
+
+
+def bare_type(kind: pa.DataType) -> pa.DataType:
+    """Remove metadata from a type on every level."""
+    if is_struct(kind):
+        return pa.struct([pa.field(field.name, bare_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, bare_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(bare_type(kind.key_type), pa.field("value", bare_type(kind.item_type)))
+    return kind
+
+
+def refuse_names(
+    schema: pa.Schema, table: str, version: int, taken: Collection[str] = METADATA_NAMES, reason: str = RESERVED
+) -> None:
+    """Raise `UnsupportedFeature` with `reason` where the name of a column is one of those `taken`, ignoring case."""
+    for name in schema.names:
+        if name.lower() in taken:
+            raise UnsupportedFeature(table, f"column {name}", version, reason, _NAME_TAKEN)

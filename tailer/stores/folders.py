@@ -1,4 +1,4 @@
-"""Local folders: comparison of paths, and checks before a folder is used as a destination.
+"""Local folders: comparison of paths, checks before a folder is used as a destination, and why one is no table.
 
 Paths are compared by the folders they refer to, not by their text. Links are followed, a folder mounted twice counts as
 one folder, and case is ignored where the file system ignores it. A folder that does not exist yet is identified by its
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, NotATable, did_you_mean
 
 __all__ = [
     "CHOOSE_ANOTHER",
@@ -22,10 +22,12 @@ __all__ = [
     "foreign_entry",
     "is_lasting",
     "local_folder",
+    "no_table",
 ]
 
 CHOOSE_ANOTHER: Final = "Choose another path, or let this user create folders there."
 
+_LOGS: Final = ("_delta_log", "_versions")
 _HIDDEN: Final = (".", "_")
 # Entries in the root folder of a file system.
 _SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
@@ -133,6 +135,46 @@ def foreign_entry(path: Path) -> str | None:
             return next((name for name in visible if name not in _SYSTEM_ENTRIES), None)
     except FileNotFoundError:
         return None
+
+
+def no_table(uri: str, log: str, lacks: str, expected: str) -> NotATable:
+    """Build the error for the location of a table whose folder `log` has nothing that is needed.
+
+    `lacks`: what a log without it lacks. `expected`: as in `NotATable`.
+    """
+    above, _, name = uri.rpartition("/")
+    around = above.rpartition("/")[2]
+    if name in _LOGS:
+        return NotATable(uri, "it is the log of a table", expected, f"Give the folder of the table: {above}")
+    if around in _LOGS:
+        table = above.rpartition("/")[0]
+        return NotATable(uri, "it is part of the log of a table", expected, f"Give the folder of the table: {table}")
+    if not uri.startswith("/"):
+        return NotATable(uri, lacks, expected)
+    folder = Path(uri)
+    table_around = next((each for each in folder.parents if any((each / name).is_dir() for name in _LOGS)), None)
+    remedy = f"Give the folder of the table: {table_around}" if table_around is not None else ""
+    if not os.path.lexists(folder):
+        return NotATable(uri, "there is no such folder", expected, f"Check the path. {_similar(folder)}".rstrip())
+    if folder.is_file():
+        return NotATable(uri, "it is a file", expected, remedy or "Give the folder of a table.")
+    if remedy and not (folder / log).is_dir():
+        return NotATable(uri, f"it has no {log}, but is inside of a table", expected, remedy)
+    other = next((each for each in _LOGS if each != log and (folder / each).is_dir()), None)
+    if other is not None:
+        return NotATable(uri, f"{lacks}, but it has {other}", expected)
+    if not (folder / log).is_dir():
+        remedy = "Check the path: the folder of a Delta table contains _delta_log, that of a Lance dataset _versions."
+        return NotATable(uri, f"it has no {log}", expected, remedy)
+    return NotATable(uri, lacks, expected, "Check the path, and whether the table's writer has made it already.")
+
+
+def _similar(path: Path) -> str:
+    """Return a question with a similar name beside `path`; empty where there is none."""
+    try:
+        return did_you_mean(path.name, [each.name for each in os.scandir(path.parent) if each.is_dir()])
+    except OSError:
+        return ""
 
 
 def _identities(path: Path) -> Iterator[tuple[int, int]]:

@@ -295,6 +295,7 @@ def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1], "_change_type": [1]}), tmp_path / "t")
     with pytest.raises(UnsupportedFeature, match="column _change_type: change rows have a metadata column"):
         read(tmp_path / "t")
+    assert read(tmp_path / "t", columns=["id"]) == [(1, "insert", 1)]
 
 
 def test_a_clone_of_a_first_version_has_its_rows(tmp_path: Path) -> None:

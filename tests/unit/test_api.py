@@ -23,7 +23,15 @@ from tailer import api
 from tailer.changelog.rules import Carryovers
 from tailer.config.tables import TableFormat
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import ConfigError, NotATable, SchemaChanged, StorageUnavailable, VersionAhead
+from tailer.errors import (
+    ConfigError,
+    FileVacuumed,
+    NotATable,
+    SchemaChanged,
+    StorageUnavailable,
+    UnsupportedFeature,
+    VersionAhead,
+)
 from tailer.plan import ChangePlan
 from tailer.start import Start
 
@@ -56,6 +64,29 @@ CHANGES = [
 def rows(batches: Iterator[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     """Return all rows without their timestamps."""
     return [tuple(row[name] for name in row if name != METADATA[2]) for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("name", ["_change_type", "_commit_version", "_Commit_Timestamp"])
+def test_a_column_with_a_name_of_ours_is_refused_unless_it_is_left_out(tmp_path: Path, name: str) -> None:
+    """Its rows, and what a later version changes, come without it."""
+    write_deltalake(tmp_path / "t", pa.table({"id": [1, 2], name: ["x", "y"]}))
+    DeltaTable(tmp_path / "t").delete("id = 2")
+    for columns in ([], [name], [name, "id"]):
+        with pytest.raises(UnsupportedFeature, match=f"version 0 needs column {name}") as caught:
+            list(tailer.changes(tmp_path / "t", columns=columns))
+        assert "--columns" in caught.value.hint
+    with pytest.raises(UnsupportedFeature):
+        tailer.changes(tmp_path / "t", start=2).to_arrow()
+    found = rows(iter(tailer.changes(tmp_path / "t", columns=["id"])))
+    assert found == [(1, "insert", 0), (2, "insert", 0), (2, "delete", 1)]
+
+
+def test_a_missing_file_is_named_as_in_the_log_too(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1], "p": ["a b"]}), partition_by=["p"])
+    (file,) = tmp_path.glob("t/p=*/*.parquet")
+    file.unlink()
+    with pytest.raises(FileVacuumed, match=f"needs {file} .p=a%2520b/{file.name} in the log."):
+        list(tailer.changes(tmp_path / "t"))
 
 
 def test_all_changes_in_order(orders: str) -> None:

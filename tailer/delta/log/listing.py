@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Self
 
 from tailer.delta.checkpoints.hint import read_last_checkpoint
 from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.stores.folders import no_table
 from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, in_thread
 
 __all__ = [
@@ -254,7 +255,10 @@ class LastListing:
         if made is not None and made.since == since and made.objects == objects:
             return made.listing
         self._made = made = None  # not held while the next one is made
-        return LogListing.of(table, objects, since)
+        try:
+            return LogListing.of(table, objects, since)
+        except NotATable as error:
+            raise no_table(table, LOG, error.reason, error.expected) from None
 
 
 def _name_before(version: int) -> str:

@@ -42,6 +42,7 @@ from tailer.errors import (
 )
 from tailer.events import SchemaChange
 from tailer.plan import Position
+from tailer.schema.columns import refuse_names
 from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Admission, Budget, Work
@@ -145,7 +146,7 @@ class TailerSource(DataSource):
             if chosen.envelope:
                 columns, since = found.columns, found.end
                 return EnvelopeView(columns, chosen.columns, chosen.filter, row_ids=chosen.row_ids, since=since)
-            return TypedView(
+            view = TypedView(
                 found.columns,
                 chosen.columns,
                 chosen.filter,
@@ -154,6 +155,8 @@ class TailerSource(DataSource):
                 follows=follows,
                 positions=chosen.positions,
             )
+            refuse_names(view.columns, chosen.path, found.end)
+            return view
 
     def _found(self) -> Loaded:
         if self._loaded is None:

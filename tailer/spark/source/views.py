@@ -111,7 +111,9 @@ class TypedView:
         if self._chosen and plan.tasks and not _share(self._read, plan.schema):
             reason = f"it has none of the columns {', '.join(self._read.names)}, as they are now"
             raise ReadSchemaLeft(plan.table, plan.version, reason)
+        plan.check_change_files()
         plan = own.restate(plan)
+        plan.check_reserved()
         return plan.with_row_ids() if self._row_ids else plan
 
     def _with_paths(self, schema: pa.Schema) -> pa.Schema:
@@ -181,7 +183,9 @@ class EnvelopeView:
             self._check_chosen(plan, schema)
         made = {key: self._columns(schema) for key, schema in schemas.items()}
         tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in plan.tasks)
+        plan.check_change_files()
         plan = replace(plan, schema=made[id(plan.schema)], tasks=tasks)
+        plan.check_reserved()
         plan = plan.with_row_ids() if self._row_ids else plan
         if self._filter is not None:
             self._check_names(plan, self._filter)

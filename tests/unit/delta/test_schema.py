@@ -64,12 +64,6 @@ def test_unknown_types(kind: Any) -> None:
         read(schema_string(c={"type": "array", "elementType": kind, "containsNull": True}))
 
 
-@pytest.mark.parametrize("name", ["_change_type", "_commit_version", "_Commit_Timestamp"])
-def test_columns_called_as_those_of_change_rows(name: str) -> None:
-    with pytest.raises(UnsupportedFeature, match=name):
-        read(schema_string(**{name: "string"}))
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -354,6 +354,35 @@ async def test_after_a_loss_a_checkpoint_defines_the_next_version(tmp_path: Path
     assert await log.after_loss(lost, 2) == 4
 
 
+async def gone(table: Path, start: Start) -> VersionGone:
+    """Return the error of a start that needs a lost version."""
+    log = DeltaTableLog(LocalStore(table))
+    with pytest.raises(VersionGone) as caught:
+        await log.table_id()
+        await log.seek((await log.resolve(start)).version)
+    return caught.value
+
+
+async def test_a_lost_version_comes_with_the_starts_that_work(tmp_path: Path) -> None:
+    a_log(tmp_path, 6)
+    at(tmp_path, 3).unlink()
+    starts = [Start(StartKind.VERSION, 3), Start(StartKind.VERSION, 4), Start(StartKind.LATEST)]
+    assert {((await gone(tmp_path, each)).resume, (await gone(tmp_path, each)).starts) for each in starts} == {
+        (None, ())
+    }
+    classic(tmp_path, 4, *HEAD)
+    found = await gone(tmp_path, Start(StartKind.VERSION, 3))
+    assert (found.resume, found.starts) == (4, ("latest", "snapshot"))
+    assert [plan.version for plan in await following(DeltaTableLog(LocalStore(tmp_path)), 4)] == [4, 5]
+
+
+async def test_a_log_that_is_only_a_checkpoint_names_snapshot(tmp_path: Path) -> None:
+    classic(tmp_path, 5, *HEAD)
+    for start in (Start(StartKind.EARLIEST), Start(StartKind.VERSION, 5)):
+        found = await gone(tmp_path, start)
+        assert (found.earliest, found.latest, found.resume, found.starts) == (None, 5, 6, ("latest", "snapshot"))
+
+
 async def test_after_a_loss_later_commits_may_define_the_next_version(tmp_path: Path) -> None:
     """Later commits that set protocol and metadata, together or one after the other, define the state again."""
     log, lost = a_log(tmp_path, 10), VersionGone("t", 2)

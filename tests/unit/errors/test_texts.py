@@ -1,0 +1,47 @@
+"""Texts and hints that depend on what is known: in one line, and with a next step that works."""
+
+import pickle
+
+import pytest
+
+from tailer.errors import DataCorrupt, FileVacuumed, NotATable, TailerError, VersionGone
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"), [("one", "one"), ("one\r\n\n  two\n", "one two"), ("one\u2028two  three", "one two  three")]
+)
+def test_a_text_is_one_line(reason: str, text: str) -> None:
+    assert str(DataCorrupt("t", 1, "f", reason)) == f"t: version 1: f: {text}"
+    assert str(NotATable("t", reason)) == f"t: not a Delta table: {text}"
+
+
+@pytest.mark.parametrize(
+    ("gone", "says", "does_not_say"),
+    [
+        (VersionGone("t", 3, 0, 9), ("it holds others from 0 to 9", "with --from"), ("--from 4",)),
+        (VersionGone("t", 3, 5, 9), ("it holds 5 to 9",), ("others",)),
+        (VersionGone("t", 3, None, 9), ("it holds no commit up to 9",), ()),
+        (VersionGone("t", 3, 0, 9, 5, ("latest",)), ("`--to 4`", "`--from 5`, `--from latest`"), ("snapshot`)",)),
+        (VersionGone("t", 3, 0, 9, 10, ("latest", "snapshot")), ("`--to 9`", "`--from snapshot`"), ("--from 10",)),
+        (VersionGone("t", 3, 0, 9, None, ()), ("unknown", "a checkpoint of version 3 or of a later one"), ("--from",)),
+    ],
+)
+def test_a_gap_names_the_starts_that_work(
+    gone: VersionGone, says: tuple[str, ...], does_not_say: tuple[str, ...]
+) -> None:
+    text = f"{gone} {gone.hint}"
+    assert all(each in text for each in says), text
+    assert not any(each in text for each in does_not_say), text
+
+
+def test_a_missing_file_is_also_named_as_in_the_log() -> None:
+    plain, escaped = FileVacuumed("t", 1, "t/a b"), FileVacuumed("t", 1, "t/a b", "a%20b")
+    assert "t/a b, which is missing" in str(plain)
+    assert "t/a b (a%20b in the log), which is missing" in str(escaped)
+    assert ("percent-encoded" in plain.hint, "percent-encoded" in escaped.hint) == (False, True)
+
+
+@pytest.mark.parametrize("error", [FileVacuumed("t", 1, "a", "b"), VersionGone("t", 3, 0, 9, 5, ("latest",))])
+def test_it_survives_pickle(error: TailerError) -> None:
+    same = pickle.loads(pickle.dumps(error))
+    assert (str(same), same.hint) == (str(error), error.hint)
