@@ -357,19 +357,20 @@ async def test_after_a_loss_a_checkpoint_defines_the_next_version(tmp_path: Path
 async def gone(table: Path, start: Start) -> VersionGone:
     """Return the error of a start that needs a lost version."""
     log = DeltaTableLog(LocalStore(table))
-    with pytest.raises(VersionGone) as caught:
+    try:
         await log.table_id()
         await log.seek((await log.resolve(start)).version)
-    return caught.value
+    except VersionGone as error:
+        return error
+    raise AssertionError("the start works")
 
 
 async def test_a_lost_version_comes_with_the_starts_that_work(tmp_path: Path) -> None:
     a_log(tmp_path, 6)
     at(tmp_path, 3).unlink()
-    starts = [Start(StartKind.VERSION, 3), Start(StartKind.VERSION, 4), Start(StartKind.LATEST)]
-    assert {((await gone(tmp_path, each)).resume, (await gone(tmp_path, each)).starts) for each in starts} == {
-        (None, ())
-    }
+    for start in (Start(StartKind.VERSION, 3), Start(StartKind.VERSION, 4), Start(StartKind.LATEST)):
+        found = await gone(tmp_path, start)
+        assert (found.resume, found.starts) == (None, ()), start
     classic(tmp_path, 4, *HEAD)
     found = await gone(tmp_path, Start(StartKind.VERSION, 3))
     assert (found.resume, found.starts) == (4, ("latest", "snapshot"))
