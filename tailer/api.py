@@ -31,14 +31,14 @@ from tailer.config.options import faults_of
 from tailer.config.tables import TableFormat, check_choices, open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError, SchemaChanged
+from tailer.errors import ConfigError, SchemaChanged, TailerError, without_frames
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.variant_paths import check_paths
 from tailer.sink import Demands, Progress, SinkTransaction
-from tailer.start import Place, Start, StartKind
+from tailer.start import Place, Start, StartKind, check_order
 from tailer.stores.location import parse_location
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
@@ -133,6 +133,7 @@ def _names(option: str, names: Iterable[T]) -> tuple[T, ...]:
 def _check(wanted: "Changes") -> None:
     """Raise `ConfigError` for options that do not go together."""
     policy, rules = wanted.policy, wanted.rules
+    check_order(wanted.start, wanted.end)
     for column in rules.key:
         if policy.columns and column not in policy.columns:
             raise ConfigError("key", f"{column!r} is not one of the columns to read", "Add it to `columns`.")
@@ -202,13 +203,19 @@ class Changes:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Read everything into a pandas DataFrame with Arrow types. Needs pandas; raises as `to_arrow` does."""
-        import pandas as pd  # noqa: PLC0415 - the caller's choice, not a dependency
+        try:
+            import pandas as pd  # noqa: PLC0415 - the caller's choice, not a dependency
+        except ImportError as error:
+            raise _not_installed("to_pandas", "pandas", error) from error
 
         return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
 
     def to_polars(self) -> "pl.DataFrame":
         """Read everything into a Polars DataFrame. Needs Polars; raises as `to_arrow` does."""
-        import polars as pl  # noqa: PLC0415 - the caller's choice, not a dependency
+        try:
+            import polars as pl  # noqa: PLC0415 - the caller's choice, not a dependency
+        except ImportError as error:
+            raise _not_installed("to_polars", "polars", error) from error
 
         frame = pl.from_arrow(self.to_arrow())
         assert isinstance(frame, pl.DataFrame), "a table becomes a frame"
@@ -216,6 +223,13 @@ class Changes:
 
     def _read(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches; `schemas` gets the columns of each transaction, which need not have a row."""
+        try:
+            yield from self._read_all(schemas)
+        except TailerError as error:
+            error.add_note(error.hint)
+            raise without_frames(error)  # noqa: B904 - the same error
+
+    def _read_all(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:
         with start_blocking_portal() as portal:
             send, receive = create_memory_object_stream[Sequence[pa.RecordBatch]](0)
             delivery = portal.start_task_soon(self._deliver, send, schemas)
@@ -275,6 +289,12 @@ async def _next(receive: MemoryObjectReceiveStream[Sequence[pa.RecordBatch]]) ->
         return await receive.receive()
     except EndOfStream:
         return ()
+
+
+def _not_installed(method: str, library: str, error: ImportError) -> ConfigError:
+    return ConfigError(
+        method, f"needs {library} (pip install {library}): {error}", f"Install it: pip install {library}"
+    )
 
 
 def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:

@@ -7,11 +7,12 @@ from typing import Final, Self
 
 from tailer.errors import ConfigError
 
-__all__ = ["Place", "Start", "StartKind", "StartPoint"]
+__all__ = ["EARLIER", "Place", "Start", "StartKind", "StartPoint", "check_order"]
 
 Place = str | int | datetime
 """A place in a history: `earliest`, `latest`, `snapshot`, a version, a moment (without a zone: UTC), or `tag:NAME`."""
 
+EARLIER: Final = "Give an earlier start, such as `earliest`, or a later end."
 _TAG: Final = "tag:"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,10 +68,22 @@ class Start:
             raise ConfigError(where, f"{text!r} is not a version, a time or a keyword", remedy) from None
         return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))
 
+    def comes_after(self, other: "Start") -> bool:
+        """Return whether it comes after `other`, as far as that can be told without a log."""
+        return self.kind is other.kind and self.value > other.value
+
     @property
     def moment(self) -> datetime:
         """The time, of a start of that kind."""
         return _EPOCH + timedelta(milliseconds=self.value)
+
+
+def check_order(start: Start, end: Start | None, where: str = "start") -> None:
+    """Raise `ConfigError` naming `where` if `start` comes after `end`."""
+    if end is not None and start.comes_after(end):
+        is_time = start.kind is StartKind.TIMESTAMP
+        first, last = (each.moment.isoformat() if is_time else f"version {each.value}" for each in (start, end))
+        raise ConfigError(where, f"{first} comes after the end, {last}", EARLIER)
 
 
 @dataclass(frozen=True, slots=True)

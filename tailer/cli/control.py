@@ -47,8 +47,8 @@ def connection(config: Path | None, url: str | None, token_file: Path | None) ->
 
 
 _WHERE: Final = """
-CONFIG is the daemon's configuration, and leads to its Unix socket. With --url the order goes over TCP, and needs the
-token of `control_token_file`."""
+CONFIG is the daemon's configuration, and leads to its Unix socket; it may also come before PIPELINE. With --url the
+order goes over TCP, and needs the token of `control_token_file`."""
 _HELP: Final = {
     "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume`, or until the daemon "
     "is started again.",
@@ -65,6 +65,8 @@ def _order(verb: str) -> click.Command:
     @click.argument("pipeline")
     @daemon_options
     def command(pipeline: str, config: Path | None, url: str | None, token_file: Path | None) -> None:
+        if config is not None and not config.is_file() and Path(pipeline).is_file():
+            pipeline, config = str(config), Path(pipeline)  # the order of the other commands
         click.echo(connection(config, url, token_file).order(pipeline, verb))
 
     return command

@@ -1,8 +1,9 @@
 """`tailer progress`: show the progress that sinks have recorded, or set it."""
 
+import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import click
@@ -22,6 +23,7 @@ from tailer.progress.lookup import set_progress
 
 __all__ = ["command"]
 
+FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
 COLUMNS: Final = ("pipeline", "table", "app_id", "delivered", "latest", "lag")
 
 
@@ -32,7 +34,8 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("config", type=click.Path(path_type=Path, readable=False))
-def show(config: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (operations.md).")
+def show(config: Path, as_json: bool) -> None:
     """Show the progress of each pipeline of CONFIG, as its sink reports it.
 
     Delivered is the last version the sink has, latest the newest version of the table, lag the number of versions
@@ -40,7 +43,9 @@ def show(config: Path) -> None:
     """
     standings, errors = anyio.run(survey, load(config))
     rows = [_row(standing) for standing in standings]
-    if sys.stdout.isatty():
+    if as_json:
+        click.echo(json.dumps({"format": FORMAT, "pipelines": [_values(standing) for standing in standings]}))
+    elif sys.stdout.isatty():
         table = Table(box=box.SIMPLE)
         for column in COLUMNS:
             table.add_column(column, overflow="fold")
@@ -139,3 +144,16 @@ def _row(standing: Standing) -> tuple[str, ...]:
     lag = "-" if standing.lag is None else str(standing.lag)
     delivered = _delivered(standing.position)
     return standing.pipeline, str(standing.table), standing.app_id, delivered, str(standing.latest), lag
+
+
+def _values(standing: Standing) -> dict[str, Any]:
+    position = None if standing.position is None else str(standing.position)
+    return {
+        "name": standing.pipeline,
+        "table": standing.table,
+        "app_id": standing.app_id,
+        "position": position,
+        "delivered": standing.delivered,
+        "latest": standing.latest,
+        "lag": standing.lag,
+    }

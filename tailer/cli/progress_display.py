@@ -97,6 +97,7 @@ class FollowedLog:
         self._table = table
         self._display = display
         self._last: int | None = None
+        self._latest: int | None = None
         self._to_latest = False
 
     @property
@@ -130,8 +131,10 @@ class FollowedLog:
         """See `TableLog.resolve`."""
         self._display.busy("reading the log")
         point = await self._table.resolve(start)
-        if self._last is None or point.version <= self._last or start.kind is StartKind.LATEST or self._to_latest:
-            self._display.say(announcement(self.uri, point, self._last))
+        # A start after the end is an error; between two versions, nothing may be due.
+        first = point.version - (start.kind is not StartKind.VERSION or self._to_latest)
+        if self._last is None or point.version <= self._last or first == self._last:
+            self._display.say(announcement(self.uri, point, self._last, self._latest))
         self._display.busy("reading the log")
         return point
 
@@ -139,6 +142,7 @@ class FollowedLog:
         """See `TableLog.resolve_end`."""
         self._display.busy("reading the log")
         self._last, self._to_latest = await self._table.resolve_end(end), end.kind is StartKind.LATEST
+        self._latest = await self._table.latest()
         return self._last
 
     async def seek(self, version: int) -> pa.Schema | None:
@@ -216,14 +220,20 @@ class ShownEngine:
             self._display.busy(f"version {plan.version}: reading {work}; {rows:,} rows so far")
 
 
-def announcement(table: str, point: StartPoint, last: int | None) -> str:
-    """Return the sentence that names the versions of `table` that are shown. `last` is None if there is no end."""
+def announcement(table: str, point: StartPoint, last: int | None, latest: int | None = None) -> str:
+    """Return the sentence that names the versions of `table` that are shown.
+
+    `last` is None if there is no end. `latest`: the newest version, if that may come before it.
+    """
+    waits = ""
+    if last is not None and latest is not None and last > latest:
+        waits = f"; the latest is version {latest}, so this waits for version {last} (Ctrl-C to stop)"
     if last is not None and point.version > last:
         return f"{table}: nothing is newer than version {last}"
     if point.snapshot:
         end = "" if last is None else f" up to version {last}"
-        return f"{table}: all rows of version {point.version}, then the changes{end}"
+        return f"{table}: all rows of version {point.version}, then the changes{end}{waits}"
     if last is None:
         return f"{table}: following changes from version {point.version} on"
     versions = f"version {last}" if point.version == last else f"versions {point.version} to {last}"
-    return f"{table}: changes of {versions}"
+    return f"{table}: changes of {versions}{waits}"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tailer.cli.control import connection, daemon_options
+from tailer.errors import one_line
 
 if TYPE_CHECKING:
     from tailer.daemon.status_report import PipelineReport
@@ -29,21 +30,22 @@ def command(config: Path | None, url: str | None, token_file: Path | None, as_js
     """Show what the running daemon is doing.
 
     CONFIG is the daemon's configuration, and leads to its Unix socket; --url is the address of its `metrics`. The
-    output is a table on a terminal, otherwise lines with tabs between the columns.
+    output is a table with the next steps on a terminal, otherwise lines with tabs between the columns.
     """
     report = connection(config, url, token_file).status()
-    rows = [_row(pipeline, report.at) for pipeline in report.pipelines]
     if as_json:
         click.echo(msgspec.json.encode(report))
     elif sys.stdout.isatty():
         table = Table(box=box.SIMPLE)
         for column in COLUMNS:
             table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*row, style=_COLORS.get(row[1]))
+        for each in report.pipelines:
+            hint = f" Hint: {each.hint}" if each.hint else ""
+            *columns, why = _row(each, report.at)
+            table.add_row(*columns, f"{why}{hint}".lstrip(), style=_COLORS.get(each.state.value))
         Console().print(table)
     else:
-        for row in (COLUMNS, *rows):
+        for row in (COLUMNS, *(_row(each, report.at) for each in report.pipelines)):
             click.echo("\t".join(row))
 
 
@@ -60,7 +62,7 @@ def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
         _text(pipeline.latest),
         behind,
         "-" if pipeline.rows is None else str(sum(pipeline.rows.values())),
-        " ".join(filter(None, (pipeline.why, f"Hint: {pipeline.hint}" if pipeline.hint else ""))),
+        one_line(pipeline.why).replace("\t", " "),
     )
 
 

@@ -30,7 +30,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
 from tailer.schema.variant_paths import check_paths
 from tailer.sink import AtLeastOnceSink, Progress
-from tailer.start import Start, StartKind, StartPoint
+from tailer.start import EARLIER, Start, StartKind, StartPoint, check_order
 from tailer.stores.location import parse_location
 from tailer.table_log import TableLog
 
@@ -135,7 +135,9 @@ def command(
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    look = _Look(location, Start.parse(start, "--from"), _until(end), form, policy, rules, roots, table_format, branch)
+    begin, until = Start.parse(start, "--from"), _until(end)
+    check_order(begin, until, "--from")
+    look = _Look(location, begin, until, form, policy, rules, roots, table_format, branch)
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
@@ -238,6 +240,8 @@ class _NetChanges:
             if last > latest:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
             nothing = first > last and look.until.kind is StartKind.LATEST
+            if first > last and not nothing:
+                raise ConfigError("--from", f"version {first} comes after the end, version {last}", EARLIER)
             display.say(announcement(log.uri, StartPoint(first), last) + ("" if nothing else ", as net changes"))
             if nothing:
                 return

@@ -37,8 +37,8 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], 
     ),
     (
         "lake_tailer_seconds_since_progress",
-        "Seconds since the pipeline last planned, wrote, committed, or found nothing due.",
-        lambda status: status.seconds_since_progress,
+        "Seconds since the pipeline last planned, wrote, committed, found nothing due, began or failed.",
+        lambda status: status.seconds_since_step,
     ),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], ...]] = (

@@ -82,7 +82,7 @@ class Monitor:
         if silent_s >= STUCK_S:
             return PlainTextResponse(f"the event loop has been blocked for {silent_s:.0f} s\n", 503)
         hung = [each for each in self._pipelines if self._hung_s and each.hangs(self._hung_s)]
-        text = "".join(f"{each.name}: no progress for {each.seconds_since_progress:.0f} s\n" for each in hung)
+        text = "".join(f"{each.name}: no progress for {each.seconds_since_step:.0f} s\n" for each in hung)
         return PlainTextResponse(text or "live\n", 503 if hung else 200)
 
     def _ready(self, _request: Request) -> Response:

@@ -234,8 +234,8 @@ class Runs:
                     self._group.start_soon(self._run_one, each)
                 if self._attend is not None:
                     self._group.start_soon(self._attend_until_the_end, self._attend)
-        if self._scope.cancelled_caught:
-            _log.info("cancelled %s; the next run delivers what was not committed", self._names())
+        if self._scope.cancelled_caught and (names := self._names()):
+            _log.info("cancelled %s; the next run delivers what was not committed", names)
 
     async def _attend_until_the_end(self, attend: Callable[[], Awaitable[None]]) -> None:
         with self._attending:
@@ -293,7 +293,7 @@ class Runs:
         if hang_up is not None:
             numbers.append(signal.SIGHUP)
         with anyio.open_signal_receiver(*numbers) as signals:
-            _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names())  # true from here on
+            _log.info("running %s; SIGTERM or Ctrl-C to stop", self._names() or "no pipeline yet")  # true from here on
             task_status.started()
             draining = False
             async for number in signals:
@@ -306,9 +306,12 @@ class Runs:
                 draining = True
                 self._scope.deadline = anyio.current_time() + self.drain_s
                 word = signal.Signals(number).name
-                _log.info("%s: draining %s, %g s at most", word, self._names(), self.drain_s)
+                if names := self._names():
+                    _log.info("%s: draining %s, %g s at most", word, names, self.drain_s)
+                else:
+                    _log.info("%s: ending; no pipeline is at work", word)
                 self._end(f"{word}: it finishes its transaction")
 
     def _names(self) -> str:
         names = (name for name, each in self.lifecycles.items() if name in self._unfinished and not each.error)
-        return ", ".join(names) or "no pipeline"
+        return ", ".join(names)

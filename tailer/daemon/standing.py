@@ -26,6 +26,14 @@ class Standing:
     latest: int
 
     @property
+    def delivered(self) -> int | None:
+        """The last version that the sink has completely; None for none."""
+        if self.position is None:
+            return None
+        version = self.position.version - (not self.position.closes_version)
+        return None if version < 0 else version
+
+    @property
     def lag(self) -> int | None:
         """The number of versions that are not completely delivered; None before the first delivery."""
         if self.position is None:

@@ -63,7 +63,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     lag: Lag
     rows: dict[str, int] | None
     transactions: int
-    seconds_since_progress: float
+    seconds_since_progress: float | None
     last_error: ErrorReport | None
 
 
@@ -91,7 +91,7 @@ def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
 
 def _pipeline(status: PipelineStatus) -> PipelineReport:
     backlog = status.backlog
-    position, seconds = backlog.position, status.lag_s
+    position, seconds, progress = backlog.position, status.lag_s, status.seconds_since_progress
     return PipelineReport(
         name=status.name,
         state=status.state,
@@ -109,7 +109,7 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         lag=Lag(backlog.versions, None if seconds is None else round(seconds, 3), backlog.size_bytes),
         rows=rows_by_kind(status) if status.counts_rows else None,
         transactions=status.transactions,
-        seconds_since_progress=round(status.seconds_since_progress, 3),
+        seconds_since_progress=None if progress is None else round(progress, 3),
         last_error=None if status.fault is None else _error(status.fault),
     )
 

@@ -48,6 +48,7 @@ from tailer.errors.change import (
     TableReplaced,
 )
 from tailer.errors.extras import how_to_install
+from tailer.errors.frames import without_frames
 from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError, one_line
 from tailer.errors.log import (
     LogCorrupt,
@@ -108,4 +109,5 @@ __all__ = [
     "did_you_mean",
     "how_to_install",
     "one_line",
+    "without_frames",
 ]

@@ -26,7 +26,7 @@ from tailer.pipeline.retry import Retries
 from tailer.plan import ChangePlan, Regime
 from tailer.progress.lookup import check_new
 from tailer.sink import Heartbeat
-from tailer.start import Start, StartKind
+from tailer.start import EARLIER, Start, StartKind
 from tailer.stores.wakeup import Wake
 from tailer.table_log import NetDifferences, TableLog
 
@@ -139,7 +139,8 @@ class Pipeline:
                 continue
             versions = await session.plan()
             if versions is None:
-                await self._wait(session, point.version - 1)
+                has_progress = not point.fresh or self._records_start(point, last)
+                await self._wait(session, point.version - 1, has_progress)
                 continue
             if self._loss.obey(point.version):
                 continue
@@ -170,7 +171,7 @@ class Pipeline:
         first = start.version - (to_latest or self._start.kind in _BETWEEN_VERSIONS)
         if last is not None and first > last:
             reason = f"version {first} comes after the end, version {last}"
-            raise ConfigError("start", reason, "Give an earlier start, such as `earliest`, or a later end.")
+            raise ConfigError("start", reason, EARLIER)
         if not self._loss.is_known:
             await check_new(self._name, self._table, await self._table.table_id(), session.sink)
         return ResumePoint(start.version, start.snapshot, fresh=True)
@@ -188,9 +189,7 @@ class Pipeline:
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         known = columns if point.knows_columns else None
         schema = self._policy.shape_schema(known, self._table.uri, point.version)
-        may_move = self._start.kind in (StartKind.LATEST, StartKind.TAG)
-        records_start = may_move or self._is_empty(point, last)
-        if point.fresh and records_start and table_id is not None:
+        if point.fresh and self._records_start(point, last) and table_id is not None:
             # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
             # must survive a restart.
             before = columns or pa.schema([])
@@ -200,19 +199,20 @@ class Pipeline:
             schema = plan.schema
         session.begin(point.version, schema, self._loss.end_before(point.version, last))
 
-    def _is_empty(self, point: ResumePoint, last: int | None) -> bool:
-        """Return whether `point`, where to start, is the version after the latest, up to which to deliver."""
-        return self._start.kind is StartKind.VERSION and last is not None and point.version > last
+    def _records_start(self, point: ResumePoint, last: int | None) -> bool:
+        """Return whether the start `point` is recorded: it may move, or comes after the latest version, the end."""
+        is_empty = self._start.kind is StartKind.VERSION and last is not None and point.version > last
+        return is_empty or self._start.kind in (StartKind.LATEST, StartKind.TAG)
 
     async def _check_lineage(self, followed: str | None, found: str, version: int) -> None:
         """Raise `TableReplaced` if the log belongs to another table than the one being delivered."""
         if followed not in (None, found) and followed not in await self._table.ids(-1):
             raise TableReplaced(self._table.uri, version, followed or "", found)
 
-    async def _wait(self, session: Session, latest: int) -> None:
+    async def _wait(self, session: Session, latest: int, has_progress: bool) -> None:
         """Commit what is open, up to the version `latest`, then wait for a new one."""
         await session.commit()
-        self._retries.note_caught_up(latest)
+        self._retries.note_caught_up(latest, has_progress)
         self._loss.note_caught_up()
         kept_ms = self._table.retention_ms
         self._retries.status.note_table(latest, kept_ms)

@@ -67,7 +67,7 @@ class Backlog:
     def versions(self) -> int | None:
         """The number of versions not completely delivered; None before that is known."""
         if self.latest is None or self.position is None:
-            return None
+            return 0 if self.caught_up_s is not None and self.due_since_s is None else None
         return max(self.latest - self.position.version + (not self.position.closes_version), 0)
 
     @property
@@ -111,10 +111,10 @@ class Backlog:
         if not self._planned:
             self._oldest_s = None
 
-    def clear(self, version: int, now_s: float) -> None:
-        """Note that `version` is the newest one, and delivered."""
+    def clear(self, version: int, now_s: float, has_progress: bool = True) -> None:
+        """Note that `version` is the newest one and that nothing is due; `has_progress`: the sink knows that."""
         self.latest, self.caught_up_s, self.due_since_s, self._oldest_s = version, now_s, None, None
-        self.position = Position.end(version) if version >= 0 else self.position
+        self.position = Position.end(version) if version >= 0 and has_progress else self.position
         self._planned.clear()
 
     def forget_plans(self) -> None:

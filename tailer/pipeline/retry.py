@@ -68,10 +68,10 @@ class Retries:
         self._succeeded = self._has_committed = True
         self.status.note_commit(done)
 
-    def note_caught_up(self, version: int) -> None:
-        """Note that the current session found nothing due after `version`."""
+    def note_caught_up(self, version: int, has_progress: bool = True) -> None:
+        """Note that the current session found nothing due after `version`; see `PipelineStatus.note_caught_up`."""
         self._succeeded = True
-        self.status.note_caught_up(version)
+        self.status.note_caught_up(version, has_progress)
 
     async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
         """Run sessions until one returns True or `stop` is called. After False the next one follows at once.

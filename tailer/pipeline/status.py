@@ -174,6 +174,7 @@ class PipelineStatus:
         self._was_level = False  # in this run
         self._delivered_s: float | None = None
         self._moved_s = self._since_s = self.began_s
+        self._progressed_s: float | None = None
         for counter in (_ERRORS, _RETRIES):
             counter.add(name, 0)
 
@@ -249,14 +250,19 @@ class PipelineStatus:
         return self._work not in (_Work.NOTHING, _Work.TABLE)
 
     @property
-    def seconds_since_progress(self) -> float:
-        """Seconds since the pipeline last did anything: planned, wrote, committed, or found nothing due."""
+    def seconds_since_step(self) -> float:
+        """Seconds since the pipeline last did anything: made progress, began an attempt, or failed."""
         return max(self._clock() - self._moved_s, 0.0)
+
+    @property
+    def seconds_since_progress(self) -> float | None:
+        """Seconds since the pipeline last planned, wrote, committed, or found nothing due; None: it never did."""
+        return None if self._progressed_s is None else max(self._clock() - self._progressed_s, 0.0)
 
     def hangs(self, after_s: float) -> bool:
         """Return whether work is due and its task has done nothing for `after_s` seconds."""
         runs = self._hold is _Hold.RUNNING and not self._waits and self.counts_rows
-        return runs and self.seconds_since_progress >= after_s
+        return runs and self.seconds_since_step >= after_s
 
     @property
     def lag_s(self) -> float | None:
@@ -303,7 +309,7 @@ class PipelineStatus:
     def note_work(self, last: int, oldest_ms: int | None, size_bytes: int) -> None:
         """Note that versions up to `last` are delivered next. The first was committed at `oldest_ms`."""
         before = self.state
-        self._work, self._waits = _Work.VERSIONS, False
+        self._work, self._waits, self._progressed_s = _Work.VERSIONS, False, self._clock()
         self.backlog.plan(last, oldest_ms, size_bytes, self._clock())
         self._moved(before)
 
@@ -315,12 +321,17 @@ class PipelineStatus:
     def note_step(self) -> None:
         """Note that the pipeline is alive and has something to do."""
         self._waits, self._moved_s = False, self._clock()
+        if self._work is not _Work.NOTHING and not self._failing:
+            self._progressed_s = self._moved_s
 
-    def note_caught_up(self, version: int) -> None:
-        """Note that everything up to `version`, the newest one, is committed, and that the pipeline waits."""
+    def note_caught_up(self, version: int, has_progress: bool = True) -> None:
+        """Note that everything up to `version`, the newest one, is committed, and that the pipeline waits.
+
+        `has_progress`: whether the sink knows that; not, if the pipeline has just begun after that version.
+        """
         before, now_s = self.state, self._clock()
         self._work, self._waits, self._was_level = _Work.VERSIONS, True, True
-        self.backlog.clear(version, now_s)
+        self.backlog.clear(version, now_s, has_progress)
         self._succeeded(now_s)
         self._moved(before)
 
@@ -375,7 +386,7 @@ class PipelineStatus:
         self._moved(before)
 
     def _succeeded(self, now_s: float) -> None:
-        self._failing = False
+        self._failing, self._progressed_s = False, now_s
         _SUCCESS.set(self.name, now_s)
 
     def _moved(self, before: PipelineState) -> None:

@@ -68,7 +68,7 @@ const KEYS = {
   name: () => [],
   lag: (each) => [each.lag.seconds ?? -1],
   rate: (each) => [rate(each) ?? -1],
-  progress: (each) => [each.seconds_since_progress],
+  progress: (each) => [each.seconds_since_progress ?? Infinity],
 };
 
 function order(one, other) {
@@ -155,7 +155,8 @@ function showRow(found) {
   put(parts.lag, span(found.lag.seconds));
   put(parts.versions, found.lag.versions ? plural(found.lag.versions, "version") : "");
   put(parts.rate, found.rows === null ? "–" : number(rate(found)));
-  put(parts.progress, `${span(found.seconds_since_progress)}${found.seconds_since_progress >= 1 ? " ago" : ""}`);
+  const progress = found.seconds_since_progress;
+  put(parts.progress, progress === null ? "none yet" : `${span(progress)}${progress >= 1 ? " ago" : ""}`);
   return parts;
 }
 

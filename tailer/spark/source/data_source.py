@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pyarrow as pa
@@ -30,20 +30,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tailer.errors import (
-    ChangesUnavailable,
     ConfigError,
-    FileVacuumed,
-    LogCorrupt,
-    LogRewritten,
-    TableReplaced,
-    TailerError,
     VersionAhead,
-    VersionGone,
 )
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer.schema.columns import refuse_names
 from tailer.spark.engine.worker import our_task
+from tailer.spark.next_step import with_next_step
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Admission, Budget, Work
 from tailer.spark.source.offsets import Offset, StreamPlace, offset_of, place_of
@@ -54,33 +48,9 @@ from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition", "reading", "with_next_step"]
+__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition", "reading"]
 
 T = TypeVar("T")
-
-_BEHIND: Final = (
-    "a query with a new checkpoint folder and startingVersion = {} continues after it, without those changes."
-)
-_RESTORE: Final = "Restore what is missing; or "
-
-
-def _next_step(error: TailerError) -> str:
-    """Return the next step after an error in a query; `hint` is written for pipelines, and the two may differ."""
-    match error:
-        case TableReplaced():
-            return "Start a query with a new checkpoint folder, and give its start in the new table."
-        case FileVacuumed(version=version) | ChangesUnavailable(version=version):
-            return _RESTORE + _BEHIND.format(version + 1)
-        case VersionGone() | LogCorrupt():
-            return _RESTORE + _BEHIND.format("a version after the gap")
-        case ConfigError(where="key"):
-            between = "If a version renames it, let the query end before that version, then give it the other name."
-            return f"{error.hint} {between}"
-        case VersionAhead(latest=latest):
-            return f"Give a version up to {latest}; a query that was further than that needs a new checkpoint folder."
-        case LogRewritten():
-            return "A query that read the log as it was before needs a new checkpoint folder."
-    return error.hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,13 +357,3 @@ def reading() -> Iterator[None]:
     """Read a split on an executor, inside the block."""
     with our_task(), with_next_step():
         yield
-
-
-@contextmanager
-def with_next_step() -> Iterator[None]:
-    """Add the next step to the text of an error, because Spark shows nothing but the traceback."""
-    try:
-        yield
-    except TailerError as error:
-        error.add_note(_next_step(error))
-        raise

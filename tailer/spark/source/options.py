@@ -282,7 +282,7 @@ def _parsed(text: str) -> Start | None:
 
 
 def _check_range(start: Start | None, end: Start | None) -> None:
-    if start is not None and end is not None and start.kind is end.kind and start.value > end.value:
+    if start is not None and end is not None and start.comes_after(end):
         kind = "Version" if end.kind is StartKind.VERSION else "Timestamp"
         raise ConfigError(f"ending{kind}", f"comes before starting{kind}", "Give a later end, or an earlier start.")
 

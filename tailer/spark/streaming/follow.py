@@ -22,8 +22,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tailer.errors import ConfigError
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
+from tailer.spark.next_step import with_next_step
 from tailer.spark.source.admission import Work
-from tailer.spark.source.data_source import TailerSource, with_next_step
+from tailer.spark.source.data_source import TailerSource
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.spark.source.views import TypedView
 from tailer.spark.streaming.driver_stream import DriverStreams, is_possible
