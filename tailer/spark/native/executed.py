@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tailer.spark.engine.worker import our_task
+from tailer.spark.next_step import with_next_step
 from tailer.spark.release import SameRelease
-from tailer.spark.source.data_source import reading
 from tailer.spark.source.views import RowsView
 from tailer.spark.splits import Split, read_split
 
@@ -106,6 +107,6 @@ class ExecutedReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part. Runs on an executor."""
-        with reading():
+        with our_task(), with_next_step():
             if partition.value is not None:  # a batch without splits has one partition with None
                 yield from self.view.read(partition.value)

@@ -48,7 +48,7 @@ from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition", "reading"]
+__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition"]
 
 T = TypeVar("T")
 
@@ -344,16 +344,9 @@ def _naming(which: str, place: Start) -> Iterator[None]:
 def read_partition(view: RowsView, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a `SplitPartition`. Runs on an executor."""
     work = partition.value
-    with reading():
+    with our_task(), with_next_step():
         if isinstance(work, SchemaChange):
             yield from view.change(work)
         elif work is not None:  # a batch without splits has one partition with None
             for batch in read_split(work):
                 yield from view.rows(batch)
-
-
-@contextmanager
-def reading() -> Iterator[None]:
-    """Read a split on an executor, inside the block."""
-    with our_task(), with_next_step():
-        yield

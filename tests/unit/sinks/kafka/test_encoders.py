@@ -1,6 +1,8 @@
 """Encoders of a `kafka` sink by its options, and the columns of keys."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from sinks.testing.rows import change_batch, numbered
 from tailer.errors import SinkRejected
 from tailer.events import VARIANT
 from tailer.plan import output_schema
+from tests.support.tables.change_rows import changes
 
 SCHEMA = numbered(0).rows.schema
 
@@ -52,6 +55,28 @@ def test_decimals_as_they_are_wanted() -> None:
         options = read("orders", {"bootstrap_servers": "one:9092", "decimal": decimal})
         (first, _) = encoder_for(Link("orders", options), batch.rows.schema).encode(batch, 0).values.to_pylist()
         assert json.loads(first)["amount"] == amount
+
+
+def test_messages_are_those_of_the_page() -> None:
+    """The page shows one update in each envelope."""
+    page = (Path(__file__).resolve().parents[4] / "docs" / "kafka.md").read_text()
+    flat, debezium, cloudevents = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    shown = {"flat": [json.loads(line) for line in flat.splitlines()]}
+    shown |= {"debezium": [json.loads(debezium)], "cloudevents": [json.loads(cloudevents)]}
+    value = shown["debezium"][0]["value"]
+    table_id, made_ms = value["source"]["table_id"], value["ts_ms"]
+    columns = {"id": pa.array([2, 2]), "amount": pa.array([20.0, 21.0])}
+    batch = replace(changes(["update_preimage", "update_postimage"], columns, [0, 0], 0), table_id=table_id)
+    for envelope, messages in shown.items():
+        given = {"bootstrap_servers": "one:9092", "topic": "shop.orders", "key": ["id"], "envelope": envelope}
+        made = encoder_for(Link("orders", read("orders", given)), batch.rows.schema)
+        parts = [made.encode(batch, made_ms), made.flush(made_ms)]
+        keys = [json.loads(key) for part in parts if part and part.keys for key in part.keys.to_pylist()]
+        values = [json.loads(value) for part in parts if part for value in part.values.to_pylist()]
+        found = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
+        if envelope == "debezium":
+            found[0]["value"]["source"]["version"] = messages[0]["value"]["source"]["version"]
+        assert found == messages, envelope
 
 
 def test_source_block_of_debezium_messages() -> None:
