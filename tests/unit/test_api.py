@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,6 +30,7 @@ from tailer.errors import (
     NotATable,
     SchemaChanged,
     StorageUnavailable,
+    TailerError,
     UnsupportedFeature,
     VersionAhead,
 )
@@ -87,6 +89,38 @@ def test_a_missing_file_is_named_as_in_the_log_too(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(FileVacuumed, match=f"needs {file} .p=a%2520b/{file.name} in the log."):
         list(tailer.changes(tmp_path / "t"))
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(4, 2), (12, 9), (datetime(2031, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC))]
+)
+def test_a_start_after_the_end_is_refused_before_anything_is_read(start: int | datetime, end: int | datetime) -> None:
+    with pytest.raises(ConfigError, match=r"start: \S+ ?\S* comes after the end, "):
+        tailer.changes("nowhere", start=start, end=end)
+
+
+def test_an_error_has_no_frames_of_ours_and_the_next_step(tmp_path: Path) -> None:
+    """Also one with a cause."""
+    write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    next(tmp_path.glob("t/*.parquet")).write_bytes(b"no Parquet")
+    for path, frames in ((tmp_path / "nowhere", 3), (tmp_path / "t", 3)):
+        with pytest.raises(TailerError) as caught:
+            tailer.changes(path).to_arrow()
+        text = "".join(traceback.format_exception(caught.value))
+        assert len(traceback.extract_tb(caught.value.__traceback__)) == frames
+        assert text.count("  File ") == frames
+        assert text.endswith(f"{caught.value}\n{caught.value.hint}\n")
+    assert isinstance(caught.value.__cause__, pa.ArrowInvalid)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_without_its_library_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=f"to_{library}: needs {library} .`pip install {library}`.") as caught:
+        getattr(tailer.changes(tmp_path), f"to_{library}")()
+    assert caught.value.hint == f"Install it: pip install {library}"
 
 
 def test_all_changes_in_order(orders: str) -> None:

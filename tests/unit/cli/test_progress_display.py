@@ -12,10 +12,13 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from tailer.cli import progress_display
-from tailer.cli.progress_display import Display, ShownEngine
+from tailer.cli.progress_display import Display, FollowedLog, ShownEngine
+from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
+from tailer.start import Start
+from tailer.stores.local import LocalStore
 from tests.support.follow import plans
 
 pytestmark = pytest.mark.anyio
@@ -90,3 +93,31 @@ async def test_rows_on_the_same_terminal_have_the_place_for_themselves(shown: io
         display.say("a line")
         assert display._progress is None
     assert display._progress is None
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        ("0", None, "following changes from version 0 on"),
+        ("0", "latest", "changes of versions 0 to 1"),
+        ("2", "latest", "nothing is newer than version 1"),
+        ("latest", "1", "nothing is newer than version 1"),
+        ("0", "5", "changes of versions 0 to 5; the latest is version 1, so this waits for version 5 (Ctrl-C to stop)"),
+        ("snapshot", "2", "all rows of version 1, then the changes up to version 2; the latest is version 1, so this "),
+        ("latest", "0", None),
+        ("snapshot", "0", None),
+    ],
+)
+async def test_what_is_shown_is_announced_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], start: str, end: str | None, said: str | None
+) -> None:
+    """A start after the end is an error, which follows: nothing is said about it."""
+    for _ in range(2):
+        write_deltalake(tmp_path, pa.table({"id": [1]}), mode="append")
+    log = FollowedLog(DeltaTableLog(LocalStore(tmp_path)), Display())
+    if end is not None:
+        await log.resolve_end(Start.parse(end))
+    await log.resolve(Start.parse(start))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (said is not None)
+    assert said is None or lines[0].startswith(f"{tmp_path}: {said}")

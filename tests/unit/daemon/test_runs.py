@@ -1,10 +1,13 @@
 """Pipelines over several runs: begun again after an error, paused, resumed, ended."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from itertools import product
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tailer.daemon.runs import Lifecycle, Runs
@@ -75,6 +78,26 @@ async def test_nothing_is_left_when_all_have_stopped_for_good() -> None:
     lost = Scripted(error := NotATable("t"))
     assert await Runs([lost.lifecycle], 10).run() == {"scripted": error}
     assert (lost.made, lost.status.state, lost.status.hint) == (1, S.STOPPED, error.hint)
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_a_cancelled_run_names_pipelines_only_if_there_are_any(
+    caplog: pytest.LogCaptureFixture, works: bool
+) -> None:
+    caplog.set_level("INFO")
+
+    async def attend() -> None:
+        await anyio.lowlevel.checkpoint()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await anyio.sleep_forever()
+
+    runs = Runs([Scripted(None).lifecycle] if works else [], 0, attend)
+    runs.stays = True
+    assert await runs.run() == {}
+    said = "scripted" if works else "no pipeline"
+    assert [("cancelled" in each, said in each) for each in caplog.messages] == [(False, True)] * 2 + [
+        (True, True)
+    ] * works
 
 
 async def test_pausing_and_resuming_in_every_order() -> None:

@@ -129,6 +129,28 @@ def test_it_hangs_only_while_work_is_due(status: PipelineStatus, clock: Clock) -
     assert not status.hangs(100)
 
 
+def test_there_is_no_progress_before_anything_was_done(status: PipelineStatus, clock: Clock) -> None:
+    """Neither attempts nor errors are progress, nor is a start after the newest version."""
+    for _ in range(2):
+        status.note_step()
+        clock.now_s += 1
+        status.note_error(SinkUnavailable("s", "down"))
+        status.note_retry()
+    assert (status.seconds_since_progress, status.seconds_since_step) == (None, 0)
+    status.note_caught_up(5, has_progress=False)
+    assert (status.backlog.position, status.backlog.latest, status.backlog.versions) == (None, 5, 0)
+    clock.now_s += 3
+    assert status.seconds_since_progress == 3
+    status.note_work(6, None, 1)
+    assert (status.seconds_since_progress, status.backlog.versions) == (0, None)
+    clock.now_s += 2
+    status.note_error(SinkUnavailable("s", "down"))
+    status.note_retry()
+    assert (status.seconds_since_progress, status.seconds_since_step) == (2, 0)
+    status.note_commit(committed(6))
+    assert (status.seconds_since_progress, status.backlog.position) == (0, Position.end(6))
+
+
 def test_rows_and_transactions_add_up(status: PipelineStatus) -> None:
     status.note_commit(committed(1, insert=3, delete=1))
     status.note_commit(committed(2, insert=2))

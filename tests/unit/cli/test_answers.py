@@ -1,0 +1,91 @@
+"""Verbs whose answers other programs read, without a daemon: `status`, orders and `progress show`."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tailer.cli import control, progress, status, tailer
+from tailer.daemon.standing import Standing
+from tailer.daemon.status_report import StatusReport, report_of
+from tailer.errors import SinkUnavailable
+from tailer.pipeline.status import PipelineStatus
+from tailer.plan import Position
+
+
+class Daemon:
+    """A daemon with one stopped pipeline, which keeps the orders that it gets."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, str]] = []
+        self.pipeline = PipelineStatus("orders")
+        self.pipeline.note_stop(SinkUnavailable("s", "down\n\tand\tout"))
+
+    def status(self) -> StatusReport:
+        """Return the report."""
+        return report_of([self.pipeline], 0, datetime.now(UTC).timestamp())
+
+    def order(self, name: str, verb: str) -> str:
+        """Keep an order."""
+        self.orders.append((name, verb))
+        return "done"
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Answer every command, whatever its configuration."""
+    made = Daemon()
+
+    def connection(config: Path | None, *_: object) -> Daemon:
+        assert config is None or config.name == "tailer.toml"
+        return made
+
+    for module in (control, status):
+        monkeypatch.setattr(module, "connection", connection)
+    return made
+
+
+def run(*arguments: object) -> Result:
+    done = CliRunner().invoke(tailer, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_status_in_a_pipe_is_one_short_line_for_a_pipeline(daemon: Daemon) -> None:
+    header, line = run("status", "tailer.toml").stdout.splitlines()
+    *_, why = line.split("\t")
+    assert len(line.split("\t")) == len(header.split("\t"))
+    assert why.startswith("SinkUnavailable: s")
+    assert why.endswith("down and out")
+    assert daemon.pipeline.hint not in line
+    (report,) = json.loads(run("status", "tailer.toml", "--json").stdout)["pipelines"]
+    assert (report["hint"], report["seconds_since_progress"]) == (daemon.pipeline.hint, None)
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "resnapshot", "skip"])
+def test_an_order_takes_configuration_and_pipeline_in_either_order(daemon: Daemon, tmp_path: Path, verb: str) -> None:
+    config = tmp_path / "tailer.toml"
+    config.touch()
+    for arguments in (("orders", config), (config, "orders"), ("orders", "--url", "http://x")):
+        run(verb, *arguments)
+    assert daemon.orders == [("orders", verb)] * 3
+
+
+@pytest.mark.parametrize(
+    ("position", "delivered", "lag"), [(None, None, None), (Position.end(7), 7, 2), (Position(7, 0, 3), 6, 3)]
+)
+def test_progress_as_json(
+    monkeypatch: pytest.MonkeyPatch, position: Position | None, delivered: int | None, lag: int | None
+) -> None:
+    async def survey(_settings: object) -> tuple[list[Standing], list[Exception]]:
+        return [Standing("orders", "/data/orders", "orders/id", position, 9)], []
+
+    monkeypatch.setattr(progress, "load", lambda _: None)
+    monkeypatch.setattr(progress, "survey", survey)
+    found: dict[str, Any] = json.loads(run("progress", "show", "tailer.toml", "--json").stdout)
+    (one,) = found["pipelines"]
+    assert (found["format"], one["name"], one["app_id"], one["latest"]) == (1, "orders", "orders/id", 9)
+    assert (one["delivered"], one["lag"], one["position"]) == (delivered, lag, position and str(position))
