@@ -226,7 +226,8 @@ class Changes:
         try:
             yield from self._read_all(schemas)
         except TailerError as error:
-            error.add_note(error.hint)
+            if error.hint:
+                error.add_note(error.hint)
             raise without_frames(error)  # noqa: B904 - the same error
 
     def _read_all(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:

@@ -84,7 +84,7 @@ def test_pause_and_resume(orders: Orders, config: Path, client: DaemonClient) ->
         said = tailer("status", config).stdout.splitlines()
         assert said[0].split("\t")[:2] == ["pipeline", "state"]
         assert said[1].split("\t")[:2] == ["copy", "paused"]
-        assert "an operator paused it Hint: `tailer resume` with copy" in said[1]
+        assert said[1].endswith("\tan operator paused it")
         report: dict[str, Any] = json.loads(tailer("status", config, "--json").stdout)
         assert (report["pipelines"][0]["state"], report["pipelines"][0]["delivered"]) == ("paused", 0)
         assert tailer("resume", "copy", config).returncode == 0
