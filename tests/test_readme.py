@@ -242,6 +242,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+def test_the_readme_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    readme = (ROOT / "README.md").read_text()
+    assert not [each for each in extras if f"`{each}`" not in readme and f"[{each}]" not in readme]
+
+
 KEPT = """
 ```toml
 [project]

@@ -131,9 +131,9 @@ class FollowedLog:
         """See `TableLog.resolve`."""
         self._display.busy("reading the log")
         point = await self._table.resolve(start)
-        # A start after the end is an error; between two versions, nothing may be due.
-        first = point.version - (start.kind is not StartKind.VERSION or self._to_latest)
-        if self._last is None or point.version <= self._last or first == self._last:
+        # A start after the end is an error, unless it lies between two versions: then nothing may be due.
+        between = self._to_latest or start.kind in (StartKind.LATEST, StartKind.TIMESTAMP, StartKind.TAG)
+        if self._last is None or point.version - between <= self._last:
             self._display.say(announcement(self.uri, point, self._last, self._latest))
         self._display.busy("reading the log")
         return point

@@ -28,6 +28,10 @@ _LEGACY_INT96: Final = b"org.apache.spark.legacyINT96"
 
 _FIRST_DAY: Final = -141_427  # 1582-10-15, in days since 1970
 _FIRST_SECOND: Final = -2_208_988_800  # 1900-01-01T00:00:00Z, in seconds since 1970
+_REMEDY: Final = (
+    "Leave the column out (columns, `--columns`); or let a newer Spark write its file again, and start after "
+    "the version that does so."
+)
 
 
 class OldCalendar:
@@ -73,7 +77,8 @@ class OldCalendar:
                         f"column {name} of {self._task.uri} has values before {first}, which Spark {self._spark} wrote "
                         "in the Julian calendar; a newer Spark reads them, and writes them in today's"
                     )
-                    raise UnsupportedFeature(self._task.table, "the calendar of old Spark", self._task.version, reason)
+                    feature, version = "the calendar of old Spark", self._task.version
+                    raise UnsupportedFeature(self._task.table, feature, version, reason, _REMEDY)
 
 
 def _before(spark: str, major: int, minor: int) -> bool:
