@@ -186,6 +186,13 @@ class TableHistory:
         configuration = metadata.configuration if metadata is not None else {}
         return await in_thread(CommitClock, self._store, listing, configuration)
 
+    async def earliest(self, listing: LogListing) -> int:
+        """Return the first version whose changes can be read. Raises `VersionGone`."""
+        try:
+            return listing.earliest
+        except VersionGone as error:
+            raise await self.version_gone(error.version) from None
+
     async def newest_id(self, listing: LogListing) -> str:
         """Return the table's id at the newest known version: after lost or damaged commits no version is known.
 
@@ -198,7 +205,8 @@ class TableHistory:
             except (VersionGone, LogCorrupt) as error:
                 first = first or error
                 if error.version is None or not 0 < error.version <= version:
-                    raise first from None
+                    gone = await self.version_gone(first.version) if isinstance(first, VersionGone) else first
+                    raise gone from None
                 version = error.version - 1
 
     async def ids(self, listing: LogListing, since: int) -> tuple[str, ...]:

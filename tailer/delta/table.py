@@ -102,10 +102,7 @@ class DeltaTableLog:
 
     async def table_id(self) -> str:
         """Return `metaData.id` at the newest version whose state is known."""
-        try:
-            return await self._history.newest_id(await self._log.recent(CLOCK_WINDOW))
-        except VersionGone as error:
-            raise await self._history.version_gone(error.version) from None
+        return await self._history.newest_id(await self._log.recent(CLOCK_WINDOW))
 
     async def ids(self, since: int) -> tuple[str, ...]:
         """See `TableLog.ids`. Reads every commit after `since`."""
@@ -121,10 +118,7 @@ class DeltaTableLog:
         listing = await self._log.listing()
         match start.kind:
             case StartKind.EARLIEST:
-                try:
-                    return StartPoint(listing.earliest)
-                except VersionGone as error:
-                    raise await self._history.version_gone(error.version) from None
+                return StartPoint(await self._history.earliest(listing))
             case StartKind.LATEST:
                 return StartPoint(listing.latest + 1)
             case StartKind.SNAPSHOT:

@@ -47,7 +47,7 @@ class TailerError(Exception):
 
     @property
     def message(self) -> str:
-        """What is wrong. The error's text is the same in one line."""
+        """The problem; the text of the error is the same in one line."""
         return self.sentence.format(**self.fields)
 
     @property
