@@ -16,14 +16,19 @@ import tailer.engine.local
 from sinks.memory import MemorySink
 from sinks.testing import FaultySink
 from tailer.delta.table import DeltaTableLog
+from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkRejected, TableReplaced, TailerError, VersionAhead, VersionGone
 from tailer.events import ChangeBatch, ControlEvent
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
 from tailer.sink import Progress, SinkTransaction
+from tailer.start import Start
 from tailer.stores.local import LocalStore
-from tailer.stores.wakeup import Wake
+from tailer.stores.wakeup import TimerWake, Wake
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -539,6 +544,22 @@ class RefusesAtCommit(MemorySink):
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
         async with super().begin(app_id, schema) as transaction:
             yield Refusing(transaction)
+
+
+@pytest.mark.parametrize(("start", "recorded"), [("latest", Position.end(9)), ("10", None)])
+async def test_a_start_after_the_latest_version_is_no_progress(
+    table: Growing, start: str, recorded: Position | None
+) -> None:
+    """Status shows what the sink knows: it records `latest` at once, but not a version."""
+    there, status = Destination(), PipelineStatus("p")
+    log, wake, limits = DeltaTableLog(LocalStore(table.path)), TimerWake(), Limits(poll_interval_s=0.005)
+    first = Start.parse(start)
+    following = row_pipeline("p", log, there.sink(), LocalEngine(2), wake, first, limits=limits, status=status)
+    async with anyio.create_task_group() as group:
+        group.start_soon(following.run)
+        await become(lambda: status.backlog.caught_up_s is not None)
+        assert (there.position(), status.backlog.position, status.backlog.versions) == (recorded, recorded, 0)
+        following.stop()
 
 
 @pytest.mark.parametrize("until", ["latest", None])
