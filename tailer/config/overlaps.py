@@ -12,10 +12,9 @@ from typing import Final
 
 from tailer.config.file import Key
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.config.tables import folder_of_log
 from tailer.delta.folders import holds_table, table_around
 from tailer.errors import ConfigError
-from tailer.stores.folders import Folder, foreign_entry
+from tailer.stores.folders import Folder, folder_of_log, foreign_entry
 from tailer.stores.location import is_local, lies_in
 
 __all__ = ["conflict", "folder_faults"]

@@ -1,13 +1,12 @@
 """The composition root of tables: a table and its files are opened from their location here, and nowhere else."""
 
-import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from tailer.delta.catalog.port import CommitCatalog
-from tailer.delta.folders import has_log, holds_table
+from tailer.delta.folders import has_log
 from tailer.delta.log.listing import LOG
 from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, did_you_mean
@@ -27,8 +26,6 @@ __all__ = [
     "TableFormat",
     "check_choices",
     "find_format",
-    "folder_of_log",
-    "misplaced",
     "open_files",
     "open_table",
 ]
@@ -126,26 +123,6 @@ async def find_format(
     if wanted is not TableFormat.DELTA and await has_manifests(store, folder, is_named=is_named):
         return TableFormat.LANCE
     return None
-
-
-def folder_of_log(location: str) -> str | None:
-    """Return the folder of the table whose log `location` is, by its name; None: it is no log."""
-    above, _, name = location.rpartition("/")
-    return (above or "/") if name in (LOG, VERSIONS) else None
-
-
-def misplaced(location: str) -> str | None:
-    """Return why no table can come to be at `location`; None: one may. Blocking; in a store, by its name alone."""
-    if (above := folder_of_log(location)) is not None:
-        return f"it is the folder of a table's log: give the folder around it, {above}"
-    if not is_local(location):
-        return None
-    folders = [Path(location), *Path(location).parents]
-    there = next(filter(os.path.exists, folders))
-    if not os.path.isdir(there):  # noqa: PTH112 - Path.is_dir may raise
-        return "it is a file, not a folder" if there == folders[0] else f"{there} is a file, not a folder"
-    around = next((each for each in folders[1:] if holds_table(each) or _is_lance(str(each))), None)
-    return None if around is None else f"it is a folder in the table {around}"
 
 
 def _is_lance(location: str) -> bool:

@@ -241,8 +241,9 @@ class PipelineStatus:
     def is_ready(self) -> bool:
         """Return whether the pipeline does what its operator wants: it delivers, waits for its table, or was paused."""
         state = self.state
-        works = state.delivers or state is PipelineState.WAITING
-        return state is PipelineState.PAUSED or (works and not self.is_draining)
+        return state is PipelineState.PAUSED or (
+            not self.is_draining and (state.delivers or state is PipelineState.WAITING)
+        )
 
     @property
     def has_seen_table(self) -> bool:

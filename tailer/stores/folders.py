@@ -19,9 +19,11 @@ __all__ = [
     "CHOOSE_ANOTHER",
     "Folder",
     "creation_obstacle",
+    "folder_of_log",
     "foreign_entry",
     "is_lasting",
     "local_folder",
+    "misplaced",
     "no_table",
 ]
 
@@ -137,29 +139,60 @@ def foreign_entry(path: Path) -> str | None:
         return None
 
 
+@dataclass(frozen=True)
+class Misplaced:
+    """A location at which no table can come to be: the reason, and what to give in its place."""
+
+    reason: str
+    remedy: str
+
+
+def folder_of_log(location: str) -> str | None:
+    """Return the folder of the table whose log `location` is, by its name; None: it is no log."""
+    above, _, name = location.rpartition("/")
+    return (above or "/") if name in _LOGS else None
+
+
+def misplaced(location: str) -> Misplaced | None:
+    """Return why no table can come to be at `location`; None: one may. Blocking; in a store, by its name alone."""
+    if (table := folder_of_log(location)) is not None:
+        return Misplaced("it is the log of a table", _give(table))
+    if (table := folder_of_log(location.rpartition("/")[0])) is not None:
+        return Misplaced("it is part of the log of a table", _give(table))
+    if not location.startswith("/"):
+        return None
+    folders = [Path(location), *Path(location).parents]
+    around = next(filter(_holds_log, folders[1:]), None)
+    remedy = "Give the folder of a table." if around is None else _give(str(around))
+    there = next(filter(os.path.exists, folders))
+    if not os.path.isdir(there):  # noqa: PTH112 - Path.is_dir may raise
+        subject = "it" if there == folders[0] else str(there)
+        return Misplaced(f"{subject} is a file, not a folder", remedy)
+    if around is None or _holds_log(folders[0]):
+        return None
+    return Misplaced(f"it is a folder in the table {around}", remedy)
+
+
+def _give(table: str) -> str:
+    return f"Give the folder of the table: {table}"
+
+
+def _holds_log(folder: Path) -> bool:
+    return any(os.path.isdir(folder / name) for name in _LOGS)  # noqa: PTH112 - Path.is_dir may raise
+
+
 def no_table(uri: str, log: str, lacks: str, expected: str) -> NotATable:
     """Build the error for the location of a table whose folder `log` has nothing that is needed.
 
     `lacks`: what a log without it lacks. `expected`: as in `NotATable`.
     """
-    above, _, name = uri.rpartition("/")
-    around = above.rpartition("/")[2]
-    if name in _LOGS:
-        return NotATable(uri, "it is the log of a table", expected, f"Give the folder of the table: {above}")
-    if around in _LOGS:
-        table = above.rpartition("/")[0]
-        return NotATable(uri, "it is part of the log of a table", expected, f"Give the folder of the table: {table}")
+    if (found := misplaced(uri)) is not None:
+        return NotATable(uri, found.reason, expected, found.remedy)
     if not uri.startswith("/"):
         return NotATable(uri, lacks, expected)
     folder = Path(uri)
-    table_around = next((each for each in folder.parents if any((each / name).is_dir() for name in _LOGS)), None)
-    remedy = f"Give the folder of the table: {table_around}" if table_around is not None else ""
     if not os.path.lexists(folder):
         return NotATable(uri, "there is no such folder", expected, f"Check the path. {_similar(folder)}".rstrip())
-    if folder.is_file():
-        return NotATable(uri, "it is a file", expected, remedy or "Give the folder of a table.")
-    if remedy and not (folder / log).is_dir():
-        return NotATable(uri, f"it has no {log}, but is inside of a table", expected, remedy)
     other = next((each for each in _LOGS if each != log and (folder / each).is_dir()), None)
     if other is not None:
         return NotATable(uri, f"{lacks}, but it has {other}", expected)

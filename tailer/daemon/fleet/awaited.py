@@ -8,11 +8,12 @@ lost, and is not waited for.
 import logging
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.tables import TableFormat, find_format, misplaced
+from tailer.config.tables import TableFormat, find_format
 from tailer.errors import NotATable, StorageError
 from tailer.lance.history import SUFFIX
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.status import PipelineStatus
+from tailer.stores.folders import misplaced
 from tailer.stores.port import in_thread
 from tailer.stores.wakeup import TimerWake
 
@@ -37,8 +38,8 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
     if await find_format(store, "", wanted, is_named=is_named) is not None:
         return False
     expected = _NAMES[wanted or TableFormat.DELTA]
-    if (reason := await in_thread(misplaced, pipeline.table)) is not None:
-        raise NotATable(pipeline.table, reason, expected)
+    if (found := await in_thread(misplaced, pipeline.table)) is not None:
+        raise NotATable(pipeline.table, found.reason, expected, found.remedy)
     other = await find_format(store, "", is_named=True) if is_first else None
     if other is not None:
         raise NotATable(pipeline.table, f"it is {_NAMES[other]}", expected)

@@ -112,9 +112,9 @@ def test_errors_that_last() -> None:
     [
         ("order", "there is no such folder", "Check the path. Did you mean 'orders'?"),
         ("a/b/c", "there is no such folder", "Check the path."),
-        ("file", "it is a file", "Give the folder of a table."),
-        ("orders/f.parquet", "it is a file", "Give the folder of the table: {root}/orders"),
-        ("orders/p=1", "it has no _delta_log, but is inside of a table", "Give the folder of the table: {root}/orders"),
+        ("file", "it is a file, not a folder", "Give the folder of a table."),
+        ("orders/f.parquet", "it is a file, not a folder", "Give the folder of the table: {root}/orders"),
+        ("orders/p=1", "it is a folder in the table {root}/orders", "Give the folder of the table: {root}/orders"),
         ("orders/_delta_log", "it is the log of a table", "Give the folder of the table: {root}/orders"),
         ("orders/_delta_log/0.json", "it is part of the log of a table", "Give the folder of the table: {root}/orders"),
         ("empty", "it has no _delta_log", "Check the path: the folder of a Delta table contains _delta_log"),
@@ -128,7 +128,7 @@ def test_what_is_no_table_is_named(tmp_path: Path, path: str, reason: str, hint:
     for file in ("file", "orders/f.parquet", "orders/_delta_log/0.json"):
         (tmp_path / file).touch()
     found = no_table(f"{tmp_path}/{path}", "_delta_log", "no commit", "a Delta table")
-    assert str(found) == f"{tmp_path}/{path}: not a Delta table: {reason}"
+    assert str(found) == f"{tmp_path}/{path}: not a Delta table: {reason.format(root=tmp_path)}"
     assert found.hint.startswith(hint.format(root=tmp_path))
 
 
