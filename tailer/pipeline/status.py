@@ -241,9 +241,8 @@ class PipelineStatus:
     def is_ready(self) -> bool:
         """Return whether the pipeline does what its operator wants: it delivers, waits for its table, or was paused."""
         state = self.state
-        return state is PipelineState.PAUSED or (
-            not self.is_draining and (state.delivers or state is PipelineState.WAITING)
-        )
+        works = state.delivers or state is PipelineState.WAITING
+        return state is PipelineState.PAUSED or (works and not self.is_draining)
 
     @property
     def has_seen_table(self) -> bool:
@@ -262,8 +261,8 @@ class PipelineStatus:
 
     def hangs(self, after_s: float) -> bool:
         """Return whether work is due and its task has done nothing for `after_s` seconds."""
-        runs = self._hold is _Hold.RUNNING and not self._waits and self.counts_rows
-        return runs and self.seconds_since_step >= after_s
+        runs = self._hold is _Hold.RUNNING and self.counts_rows
+        return runs and not self._waits and self.seconds_since_step >= after_s
 
     @property
     def lag_s(self) -> float | None:
@@ -273,14 +272,14 @@ class PipelineStatus:
     @property
     def headroom_s(self) -> float | None:
         """Seconds until VACUUM or log cleanup may remove undelivered changes; negative: overdue; None: not known."""
-        lag_s, kept_s = self.lag_s, self.backlog.kept_s
-        return None if lag_s is None or kept_s is None else kept_s - lag_s
+        kept_s = self.backlog.kept_s
+        return None if self.lag_s is None or kept_s is None else kept_s - self.lag_s
 
     def note_start(self) -> None:
         """Note that the pipeline begins to run."""
         before = self.state
-        self._hold, self._work, self._why, self._failing = _Hold.RUNNING, _Work.NOTHING, "", False
-        self._waits, self._was_level, self.retry_at_s = False, False, None
+        self._hold, self._work, self._why, self.retry_at_s = _Hold.RUNNING, _Work.NOTHING, "", None
+        self._failing = self._waits = self._was_level = False
         _UP.set(self.name, 1)
         self._moved(before)
 
