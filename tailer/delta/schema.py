@@ -12,12 +12,14 @@ import pyarrow as pa
 from tailer.delta.features import type_refusal
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.events import VARIANT
+from tailer.schema.char_types import with_chars
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, widens
 
 __all__ = ["arrow_schema"]
 
 
 _MAPPING_ID: Final = "delta.columnMapping.id"
+_SQL_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"  # of a top-level column with CHAR or VARCHAR, on whatever level
 _TYPE_CHANGES: Final = "delta.typeChanges"
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
@@ -54,7 +56,9 @@ def arrow_schema(
     """
     parser = _Parser(mapping_mode if maps_columns else "none", mapping_mode != "none", table, version)
     try:
-        schema = pa.schema(parser.fields(json.loads(schema_string)))
+        columns = json.loads(schema_string)
+        texts = [(column.get("metadata") or {}).get(_SQL_TYPE) for column in columns["fields"]]
+        schema = pa.schema(map(with_chars, parser.fields(columns), texts))
     except _NOT_A_SCHEMA as error:
         reason = f"not a schema: {error!r}"
         if isinstance(error, RecursionError):

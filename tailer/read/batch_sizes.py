@@ -13,6 +13,7 @@ a value that is stored by what it has in common with the one before (`DELTA_BYTE
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -37,20 +38,29 @@ _SHARED_BYTES: Final = 2**17  # of a row group: for fewer, waking other threads 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column without children. `size_bytes`: of a value; None: of any size."""
+    """A column without children.
+
+    `size_bytes`: of a value; None: of any size. `padded_bytes`: to which short texts are padded.
+    """
 
     size_bytes: int | None
     is_repeated: bool
+    padded_bytes: int
 
 
 class ValueSizes:
-    """The sizes of the values of some columns, as far as the schema of a Parquet file shows them."""
+    """The sizes of the values of some columns, as far as the schema of a Parquet file shows them.
 
-    def __init__(self, schema: pq.ParquetSchema, columns: Sequence[str]) -> None:
-        leaves = dict(_leaves(schema, columns))
+    `padded`: of columns with CHARs, the greatest length of these.
+    """
+
+    def __init__(
+        self, schema: pq.ParquetSchema, columns: Sequence[str], padded: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        leaves = dict(_leaves(schema, columns, padded))
         self.columns = columns
         self.varying = {index: leaf for index, leaf in leaves.items() if leaf.is_repeated or leaf.size_bytes is None}
-        self.fixed_bytes = sum(leaf.size_bytes or 0 for index, leaf in leaves.items() if index not in self.varying)
+        self.fixed_bytes = sum(leaf.size_bytes or leaf.padded_bytes for leaf in leaves.values() if not leaf.is_repeated)
         self.has_lists = any(leaf.is_repeated for leaf in leaves.values())
 
 
@@ -110,7 +120,7 @@ class BatchSizes:
         # Not every writer notes all bytes of values that are stored by prefix.
         texts = None if chunk.has_prefixes else noted
         most = texts if texts is not None and texts > 0 else chunk.num_values * chunk.size_bytes
-        return chunk.num_values * _OFFSET_BYTES + most
+        return chunk.num_values * (_OFFSET_BYTES + self._varying[index].padded_bytes) + most
 
     def _row_bytes(self, chunks: Mapping[int, Chunk], num_rows: int, rows: int) -> int:
         """Return the most bytes a row can have by fixed-size values and by values that the row group has once.
@@ -120,7 +130,9 @@ class BatchSizes:
         total, dictionaries = self._fixed_bytes, []
         for index, chunk in chunks.items():
             in_row = -(-max(chunk.num_values, 0) // max(num_rows, 1))
-            size = self._varying[index].size_bytes
+            leaf = self._varying[index]
+            size = leaf.size_bytes
+            total += leaf.padded_bytes * in_row if leaf.is_repeated else 0  # in the fixed bytes otherwise
             if size is not None:
                 total += size * in_row
             elif chunk.has_prefixes:
@@ -142,12 +154,15 @@ def _average_rows(footer: pq.RowGroupMetaData) -> int:
     return int(min(max(BATCH_BYTES // average, 1), MAX_ROWS))
 
 
-def _leaves(schema: pq.ParquetSchema, columns: Sequence[str]) -> Iterator[tuple[int, _Leaf]]:
+def _leaves(schema: pq.ParquetSchema, columns: Sequence[str], padded: Mapping[str, int]) -> Iterator[tuple[int, _Leaf]]:
     wanted = tuple(f"{name}." for name in columns)
     for index in range(len(schema)):
         column = schema.column(index)
         if f"{column.path}.".startswith(wanted):
-            yield index, _Leaf(_value_bytes(column), column.max_repetition_level > 0)
+            lengths = (length for name, length in padded.items() if f"{column.path}.".startswith(f"{name}."))
+            size = _value_bytes(column)
+            padded_bytes = max(lengths, default=0) if size is None else 0
+            yield index, _Leaf(size, column.max_repetition_level > 0, padded_bytes)
 
 
 def _value_bytes(column: pq.ColumnSchema) -> int | None:

@@ -71,7 +71,7 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile, find_int96: Callable[[], I
     calendar, int96 = OldCalendar.of(file, task), find_int96()
     arrow = file.schema_arrow
     projection = Projection(task, arrow, calendar, int96, with_uuids(arrow, file.schema))
-    layout = Layout(int96, projection, ValueSizes(file.schema, projection.columns))
+    layout = Layout(int96, projection, ValueSizes(file.schema, projection.columns, projection.padded))
     # What depends on the file itself is not kept, nor is a large footer.
     if calendar is None and int96 is None and file.metadata.serialized_size <= _FOOTER_BYTES:
         _last.kept = _Kept(layout, task, arrow, file.schema, file.metadata.metadata)

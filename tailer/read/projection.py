@@ -4,7 +4,7 @@ A file may be older than the table's schema: columns it lacks are null, and valu
 every level of nesting (PROTOCOL.md, "Type Widening"). `_reads_as` knows the types of a file that can be read as a type
 of the table; any other type stops the task (invariant 5).
 
-Variants are shredded in each file as its writer liked, and put together again here.
+Variants are shredded in each file as its writer liked, and put together again here. CHARs are padded.
 
 Row ids come from the file, or from the log where the file has none (PROTOCOL.md, "Row Tracking").
 """
@@ -22,6 +22,7 @@ from tailer.events import CHANGE_TYPE, ROW_ID, VARIANT, has_variant, is_variant
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import Int96
+from tailer.schema.char_types import char_lengths, padding
 from tailer.schema.columns import FIELD_ID, physical_name, widens
 from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
@@ -47,8 +48,9 @@ _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 class Projection:
     """Converts batches of one file to the task's columns.
 
-    `columns` are the columns of the file it needs, `schema` is that of the change rows. `annotated`: the schema of the
-    file with its UUIDs (`tailer.read.parquet.uuids`), which Variants may be shredded to.
+    `columns` are the columns of the file it needs, `schema` is that of the change rows. `padded`: of those columns that
+    have CHARs, the greatest length of these. `annotated`: the schema of the file with its UUIDs
+    (`tailer.read.parquet.uuids`), which Variants may be shredded to.
     Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
     """
 
@@ -68,6 +70,7 @@ class Projection:
         there = _Fields(file, self._corrupt)
         self._sources: list[_Column] = []
         self.columns: list[str] = []
+        self.padded: dict[str, int] = {}
         self.schema = output_schema(task.schema)
         if task.kind in _CDC:
             if file.names.count(CHANGE_TYPE) != 1 or not _reads_as(file.field(CHANGE_TYPE).type, pa.string()):
@@ -78,7 +81,7 @@ class Projection:
             if field.metadata and ROW_TRACKING in field.metadata:
                 self._sources.append(self._tracked(bare, there))
             elif name in values:
-                value = partition_scalar(values[name], bare.type, task.table, task.version, task.uri)
+                value = partition_scalar(values[name], field, task.table, task.version, task.uri)
                 self._sources.append(_constant(value))
             else:
                 self._sources.append(self._column(field, bare.type, there))
@@ -106,9 +109,15 @@ class Projection:
             return _constant(pa.scalar(None, bare))
         if found.name not in self.columns:
             self.columns.append(found.name)
-        if not has_variant(field.type):
-            return _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
-        return self._with_variants(field, found, bare)
+        if has_variant(field.type):
+            column = self._with_variants(field, found, bare)
+        else:
+            column = _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
+        lengths = char_lengths(field)
+        if not lengths:
+            return column
+        self.padded[found.name] = max(lengths)
+        return _padded(column, field)
 
     def _with_variants(self, field: pa.Field, found: pa.Field, bare: pa.DataType) -> _Column:
         if self._int96 is not None and self._int96.is_in_variant(found.name):
@@ -170,6 +179,11 @@ def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
         return array if array.type.equals(wanted, check_metadata=True) else array.view(wanted)
 
     return column
+
+
+def _padded(column: _Column, field: pa.Field) -> _Column:
+    changes = padding(field)
+    return lambda rows: changed(column(rows), changes)
 
 
 class _Fields:

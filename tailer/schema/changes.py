@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 import pyarrow as pa
 
 from tailer.events import is_struct, type_text
+from tailer.schema.char_types import char_notes
 from tailer.schema.columns import column_id, widens
 from tailer.schema.identity import identified
 
@@ -44,6 +45,8 @@ def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Ite
         if key not in unmoved:
             yield f"column {name} moved"
         yield from _field_differences(old[key], field, name)
+        if char_notes(old[key]) != char_notes(field):
+            yield f"column {name} has other CHARs: its values are padded to other lengths"
 
 
 def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator[str]:

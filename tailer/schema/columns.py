@@ -14,6 +14,7 @@ from tailer.errors import UnsupportedFeature
 from tailer.events import METADATA_FIELDS, is_struct, is_variant
 
 __all__ = [
+    "CHAR",
     "COLUMN_ID",
     "FIELD_ID",
     "METADATA_NAMES",
@@ -39,6 +40,7 @@ _NAME_TAKEN: Final = (
 )
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
+CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.char_types`)
 COLUMN_ID: Final = b"tailer.column"  # identity assigned by `tailer.schema.identity`
 _ABSENT: Final = "tailer.absent: "  # prefix of a physical name that no file has
 _NO_ID: Final = b"-1"
@@ -71,7 +73,8 @@ def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
     """Adapt `after` for reading rows written with the schema `before`; columns missing there are null.
 
     Files may have values for these columns, from an earlier time when the table had them. Columns are read by the
-    physical names and field ids in `before`. The result is `after` itself where that is the same.
+    physical names and field ids in `before`, and padded as CHAR there. The result is `after` itself where that is the
+    same.
     """
     fields = [_restated(old, field) for old, field in _by_identity(before, after)]
     found = pa.schema(fields)
@@ -123,11 +126,12 @@ def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
     if before is None:
         metadata |= {PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
         return after.with_metadata(metadata | ({FIELD_ID: _NO_ID} if FIELD_ID in metadata else {}))
-    stored, number = physical_name(before), (before.metadata or {}).get(FIELD_ID)
+    stored = physical_name(before)
     if stored != after.name or PHYSICAL_NAME in metadata:
         metadata[PHYSICAL_NAME] = stored.encode()
-    metadata.pop(FIELD_ID, None)
-    metadata |= {} if number is None else {FIELD_ID: number}
+    for key in (FIELD_ID, CHAR):
+        metadata.pop(key, None)
+        metadata |= {key: before.metadata[key]} if key in (before.metadata or {}) else {}
     return after.with_type(_restated_type(before.type, after.type)).with_metadata(metadata or None)
 
 

@@ -28,6 +28,7 @@ from tailer.plan import ROW_TRACKING, ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.read.execute import open_footer, selected
 from tailer.read.legacy_datetimes import OldCalendar
+from tailer.schema.char_types import char_lengths
 from tailer.schema.columns import FIELD_ID, is_absent, physical_name, widens
 
 __all__ = ["Fit", "Misfit", "fit", "selects_nothing"]
@@ -96,6 +97,8 @@ def _by_task(task: ChangeTask, files: DataFiles) -> str | None:
         return "its rows were compared"
     if any(has_variant(field.type) for field in task.schema):
         return "it has a Variant"
+    if any(map(char_lengths, _stored(task))):
+        return "it has a CHAR, which must be padded"
     if any(field.metadata and ROW_TRACKING in field.metadata for field in task.schema):
         return "row ids are wanted"
     return None

@@ -17,6 +17,7 @@ from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, Storage
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, output_schema
 from tailer.read.execute import BATCH_BYTES, execute, row_groups
+from tailer.schema.char_types import with_chars
 from tests.support.follow import follow
 from tests.support.tables.log_files import marked, parquet, task, vector_data
 
@@ -431,7 +432,10 @@ LARGE = {
     "few values in many columns": pa.table({f"c{n}": pa.repeat(7, 20_000) for n in range(300)}),
     "nulls in many columns": pa.table({f"c{n}": pa.nulls(20_000, pa.int64()) for n in range(300)}),
     "giant values": pa.table({"a": [str(number % 10) * 1_000_000 for number in range(60)]}),
+    "padded texts": pa.table({"a": ["x"] * 20_000}),
+    "padded texts in lists": pa.table({"a": [["x"] * 4] * 20_000}),
 }
+NOTES = {"padded texts": "char(2000)", "padded texts in lists": "array<char(500)>"}
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -439,9 +443,11 @@ def test_batches_stay_small(tmp_path: Path, name: str) -> None:
     table = LARGE[name]
     path = parquet(tmp_path / "f", table, use_dictionary=name != "giant values")
     plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in table.schema]
+    fields = map(pa.field, table.schema.names, plain)
+    schema = pa.schema([with_chars(field, NOTES.get(name)) for field in fields])
     sizes = []
     count = 0
-    for batch in execute(task(path, pa.schema(zip(table.schema.names, plain, strict=True)))):
+    for batch in execute(task(path, schema)):
         sizes.append(batch.size_bytes)
         count += len(batch)
     assert count == table.num_rows

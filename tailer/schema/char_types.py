@@ -1,0 +1,154 @@
+"""CHAR(n): texts that Spark pads with spaces to n characters whenever it reads them, whatever a file has.
+
+Delta stores CHAR as `string`. A top-level column that is a CHAR, or has one on any level, notes its whole type in SQL
+(`struct<a:char(3)>`). In our schemas, each column and each field of a struct notes the CHARs in it down to the next
+struct: a JSON object of lengths by the way through arrays and maps, such as `{"": 3}` or `{"element.value": 3}`.
+VARCHAR is read as it is stored.
+"""
+
+import json
+import re
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.events import is_struct, type_text
+from tailer.schema.columns import CHAR
+from tailer.variant.nested import Change, Changes, changed
+
+__all__ = ["char_lengths", "char_notes", "padded", "padding", "with_chars"]
+
+_HAS_CHAR: Final = re.compile(r"\bchar\s*\(", re.IGNORECASE)
+_CHAR: Final = re.compile(r"char\s*\(\s*(\d{1,9})\s*\)(?:\s+collate\s+\w+)?", re.IGNORECASE)
+_TOKEN: Final = re.compile(r"((?:`(?:[^`]|``)*`|\([^)]*\)|[^`(<>,:])+|[<>,:])")
+
+
+def with_chars(field: pa.Field, sql_type: str | None) -> pa.Field:
+    """Return a column with notes of the CHARs in it, which `sql_type` names; None: it has none.
+
+    Raises `ValueError` for text that is not a type, or not that of the column.
+    """
+    if sql_type is None or not _HAS_CHAR.search(sql_type):
+        return field
+    tokens = [token.strip() for token in _TOKEN.split(sql_type) if token.strip()]
+    parser = _Parser(tokens[::-1])
+    try:
+        found = parser.noted(field)
+    except _UnfitError:
+        found = None
+    if found is None or parser.tokens:
+        reason = f"column {field.name} is {type_text(field.type)}, and {sql_type} by its note of CHARs"
+        raise ValueError(f"{reason}: Spark cannot read it either")
+    return found
+
+
+def char_notes(field: pa.Field) -> dict[str, int]:
+    """Return the lengths of the CHARs in a column down to the next struct, by the way to each."""
+    noted = (field.metadata or {}).get(CHAR)
+    found: dict[str, int] = {} if noted is None else json.loads(noted)
+    return found
+
+
+def char_lengths(field: pa.Field) -> list[int]:
+    """Return the lengths of the CHARs in a column, on all levels."""
+    return [*char_notes(field).values(), *_lengths_within(field.type)]
+
+
+def padding(field: pa.Field) -> Changes | Change:
+    """Return what pads the CHARs in a column, for `tailer.variant.nested.changed`."""
+    return _padding(field.type, char_notes(field), "")
+
+
+def padded(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values of a column with its CHARs padded."""
+    return changed(values, padding(field))
+
+
+def _lengths_within(kind: pa.DataType) -> list[int]:
+    if is_struct(kind):
+        return [length for field in kind for length in char_lengths(field)]
+    return [length for _, inner in _inner(kind) for length in _lengths_within(inner)]
+
+
+def _padding(kind: pa.DataType, notes: dict[str, int], way: str) -> Changes | Change:
+    if way in notes:
+        return partial(pc.utf8_rpad, width=notes[way], padding=" ")
+    if is_struct(kind):
+        found = [padding(field) for field in kind]
+    else:
+        found = [_padding(inner, notes, _step(way, step)) for step, inner in _inner(kind)]
+    return {index: changes for index, changes in enumerate(found) if changes}
+
+
+def _inner(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    if pa.types.is_list(kind):
+        return [("element", kind.value_type)]
+    return [("key", kind.key_type), ("value", kind.item_type)] if pa.types.is_map(kind) else []
+
+
+def _step(way: str, step: str) -> str:
+    return f"{way}.{step}" if way else step
+
+
+class _UnfitError(Exception):
+    """The type in SQL is not the column's type."""
+
+
+class _Parser:
+    """Reads a type in SQL beside the Arrow type of a column. `tokens`: those not read yet, the next one last.
+
+    Raises `_UnfitError` where the two differ. Fields of structs are matched by their order, as in Spark: a note keeps
+    the names from before a rename.
+    """
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+
+    def noted(self, field: pa.Field) -> pa.Field:
+        """Return a field, whose type comes next, with notes on it and on the fields within it."""
+        notes: dict[str, int] = {}
+        found = field.with_type(self._type(field.type, notes, ""))
+        return found.with_metadata((field.metadata or {}) | {CHAR: json.dumps(notes)}) if notes else found
+
+    def _type(self, kind: pa.DataType, notes: dict[str, int], way: str) -> pa.DataType:
+        name = self._next()
+        if (char := _CHAR.fullmatch(name)) is not None:
+            self._check(pa.types.is_string(kind) and int(char[1]) > 0)
+            notes[way] = int(char[1])
+        if not self.tokens or self.tokens[-1] != "<":
+            return kind
+        self._next("<")
+        if name.lower() == "struct":
+            self._check(is_struct(kind))
+            kind = pa.struct(self._fields(kind))
+        elif name.lower() == "array":
+            self._check(pa.types.is_list(kind))
+            kind = pa.list_(kind.value_field.with_type(self._type(kind.value_type, notes, _step(way, "element"))))
+        else:
+            self._check(name.lower() == "map" and pa.types.is_map(kind))
+            key = self._type(kind.key_type, notes, _step(way, "key"))
+            self._next(",")
+            value = self._type(kind.item_type, notes, _step(way, "value"))
+            kind = pa.map_(key, kind.item_field.with_type(value))
+        self._next(">")
+        return kind
+
+    def _fields(self, kind: pa.StructType) -> list[pa.Field]:
+        found: list[pa.Field] = []
+        for field in kind:
+            if found:
+                self._next(",")
+            self._next()  # its name
+            self._next(":")
+            found.append(self.noted(field))
+        return found
+
+    def _next(self, expected: str | None = None) -> str:
+        self._check(bool(self.tokens) and expected in (None, self.tokens[-1]))
+        return self.tokens.pop()
+
+    def _check(self, fits: bool) -> None:
+        if not fits:
+            raise _UnfitError
