@@ -20,18 +20,19 @@ def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> l
     """Group the indices of tasks by partition, in order; one group for a table without partitions.
 
     `schemas`: for each task, the compared columns as its files have them, in the same order for all tasks. Partition
-    columns that are not compared are ignored. Raises `DataCorrupt` for a value that is not of its column's type.
+    columns that are not compared are ignored. Raises `ChangesUnavailable` for a value that is not of its column's type.
     """
     partition_values = [dict(task.partition_values) for task in tasks]
     columns = _columns(partition_values, schemas)
-    values: dict[tuple[str | None, ...], tuple[Any, ...]] = {}  # many files have the same texts
+    values: dict[tuple[int, tuple[str | None, ...]], tuple[Any, ...]] = {}  # many files have the same texts
     found: dict[tuple[Any, ...], list[int]] = {}
     for index, (task, schema) in enumerate(zip(tasks, schemas, strict=True)):
         fields = [schema.field(column) for column in columns]
         texts = tuple(partition_values[index][physical_name(field)] for field in fields)
-        if texts not in values:
-            values[texts] = _values(task, texts, fields)
-        found.setdefault(values[texts], []).append(index)
+        key = id(schema), texts  # a CHAR may have been a STRING in another schema
+        if key not in values:
+            values[key] = _values(task, texts, fields)
+        found.setdefault(values[key], []).append(index)
     return list(found.values())
 
 
@@ -49,4 +50,4 @@ def _columns(partition_values: Sequence[Mapping[str, str | None]], schemas: Sequ
 
 def _values(task: ChangeTask, texts: Sequence[str | None], columns: Sequence[pa.Field]) -> tuple[Any, ...]:
     pairs = zip(texts, columns, strict=True)
-    return tuple(partition_scalar(text, field.type, task.table, task.version, task.uri) for text, field in pairs)
+    return tuple(partition_scalar(text, field, task.table, task.version, task.uri) for text, field in pairs)

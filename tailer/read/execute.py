@@ -71,8 +71,8 @@ def execute(
     are taken to be equally long and the file to be as long as the log says.
 
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
-    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where `files` has no such location,
-    `UnsupportedFeature` for values in the calendar of old Spark.
+    `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where `files` has no such location or the
+    log has a partition value that is none, `UnsupportedFeature` for values in the calendar of old Spark.
     """
     _check_locations(task, files)
     refuse_names(task.schema, task.table, task.version)

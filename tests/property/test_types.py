@@ -5,6 +5,7 @@ feed, by the names and types of the columns, by the snapshot of every version. L
 judged by Spark alone: delta-rs overflows on some.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import UnsupportedFeature
 from tests.support.follow import follow, follow_until_error, snapshot
+from tests.support.oracle.partition_texts import ask_spark, spark_answers
 from tests.support.oracle.rows import spark_feed
 from tests.support.spark.sql_types import quoted
 from tests.support.spark.table import Table, kinds
@@ -436,3 +438,9 @@ def test_days_of_the_julian_calendar(table: Table, kind: str, old: str) -> None:
     assert len(versions) == 4
     assert isinstance(error, UnsupportedFeature)
     assert (error.feature, error.version) == ("the calendar of old Spark", 4)
+
+
+def test_partition_texts_are_what_was_recorded(spark: SparkSession, tmp_path: Path) -> None:
+    answers = spark_answers()
+    asked = ask_spark(spark, tmp_path / "texts", {kind: list(texts) for kind, texts in answers.items()})
+    assert json.dumps(asked) == json.dumps(answers)  # NaN is not equal to itself

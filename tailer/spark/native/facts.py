@@ -168,8 +168,9 @@ def _given(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
     kind = output_schema(tasks[0].schema).field(index).type
     found = []
     for task in tasks:
-        text = dict(task.partition_values).get(physical_name(task.schema.field(index)))
-        found.append(partition_scalar(text, kind, task.table, task.version, task.uri))
+        column = task.schema.field(index).with_type(kind)
+        text = dict(task.partition_values).get(physical_name(column))
+        found.append(partition_scalar(text, column, task.table, task.version, task.uri))
     return pa.array(found, kind)
 
 

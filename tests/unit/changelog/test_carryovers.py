@@ -22,6 +22,7 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
 from tailer.read.execute import execute
 from tailer.read.kept_rows import KeptRows
+from tailer.schema.char_types import with_chars
 from tailer.schema.columns import PHYSICAL_NAME
 from tests.support.tables.log_files import marked, parquet
 
@@ -555,6 +556,7 @@ def physical(name: str, kind: pa.DataType, stored: str) -> pa.Field:
 
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
+LISTS = pa.list_(pa.field("element", TEXT))
 NESTED = pa.list_(pa.struct([("x", INT)]))
 WIDER = pa.list_(pa.struct([("x", LONG)]))
 K = ("k", LONG)
@@ -690,7 +692,8 @@ class TestPartitions:
             (INT, "1", "2", False),
             (INT, None, "", True),
             (INT, None, "0", False),
-            (TEXT, None, "", True),
+            (TEXT, None, "", False),
+            (pa.binary(), None, "", False),
             (TEXT, "a", "A", False),
             (TEXT, "1", "01", False),
             (pa.binary(), "a", "a", True),
@@ -1038,3 +1041,46 @@ def test_net_changes_against_counting(
     assert by_key or not kinds["update_preimage"]
     places = [row[1:4] for row in rows]
     assert places == sorted(set(places))
+
+
+class TestChars:
+    """Files have a CHAR padded or not: each row is compared, paired and counted as it is delivered."""
+
+    SCHEMA = pa.schema([with_chars(pa.field("k", TEXT), "char(2)"), with_chars(pa.field("v", LISTS), "array<char(2)>")])
+    OLD = File({"k": ["a", "b", "c"], "v": [["x"], None, []]}, SCHEMA)
+    NEW = File({"k": ["a ", "b ", "c "], "v": [["x "], ["y "], []]}, SCHEMA)
+
+    def test_carryovers_and_keys(self, table: Versions) -> None:
+        plan = table.files([self.OLD], [self.NEW], self.SCHEMA)
+        for rules in (DROP, UNCHANGED):
+            assert refined(plan, rules)[0] == [("delete", 0, 1, "b ", None), ("insert", 1, 1, "b ", ["y "])]
+        for rules in (BY_KEY, replace(BY_KEY, carryovers=Carryovers.KEEP, skip_unchanged=True)):
+            found = [row for row in refined(plan, rules)[0] if row[0].startswith("update")]
+            assert [(row[0], *row[3:]) for row in found] == [
+                ("update_preimage", "b ", None),
+                ("update_postimage", "b ", ["y "]),
+            ]
+
+    @pytest.mark.parametrize("gone", [("a", "a "), ("a ", "a")])
+    def test_partition_values(self, table: Versions, gone: tuple[str, str]) -> None:
+        schema = pa.schema([("v", LONG), self.SCHEMA.field("k")])
+        old, new = (
+            File({"v": rows}, schema, (("k", text),)) for rows, text in zip(([1, 2], [1, 3]), gone, strict=True)
+        )
+        plan = table.files([old], [new], schema)
+        assert refined(plan, DROP)[0] == [("delete", 0, 1, 2, "a "), ("insert", 1, 1, 3, "a ")]
+
+    def test_net_changes(self, table: Versions) -> None:
+        table.files(come=[self.OLD], schema=self.SCHEMA)
+        table.files([self.OLD], [self.NEW], self.SCHEMA)
+        table.cdc(File({"k": ["b "], "v": [["y"]], CHANGE_TYPE: ["delete"]}, self.SCHEMA), schema=self.SCHEMA)
+        assert net(table) == [("insert", 3, 0, 0, "a ", ["x "]), ("insert", 3, 0, 2, "c ", [])]
+
+    def test_a_char_that_becomes_a_string(self, table: Versions) -> None:
+        """Rows were delivered padded before, and are not from then on."""
+        plain = pa.schema([("k", TEXT), ("v", LISTS)])
+        plan = table.files([self.OLD], [replace(self.OLD, schema=plain)], plain)
+        assert [(row[0], *row[3:]) for row in refined(plan, DROP)[0]] == [
+            *(("delete", *row) for row in [("a ", ["x "]), ("b ", None), ("c ", [])]),
+            *(("insert", *row) for row in [("a", ["x"]), ("b", None), ("c", [])]),
+        ]

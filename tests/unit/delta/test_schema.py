@@ -1,9 +1,7 @@
-"""Delta schemas and partition values become Arrow's, or are refused by name."""
+"""Delta schemas become Arrow's, or are refused by name."""
 
 import json
 from contextlib import suppress
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.partition_values import partition_scalar
 from tailer.delta.schema import arrow_schema
-from tailer.errors import DataCorrupt, LogCorrupt, UnsupportedFeature
+from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.events import VARIANT
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, dropped_column, physical_name, restates, widens
 from tests.support.tables.log_files import schema_string
@@ -207,90 +204,6 @@ def test_a_renamed_column_is_not_dropped_and_a_new_one_of_its_name_does_not_keep
     another = read(json.dumps({"fields": [mapped("a", "long", "p2", 2)]}), "name")
     assert dropped_column(before, renamed) is None
     assert dropped_column(before, another) == "a"
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "value"),
-    [
-        (None, pa.int64(), None),
-        ("", pa.string(), None),
-        (" ", pa.string(), " "),
-        ("NULL", pa.string(), "NULL"),
-        ("-9223372036854775808", pa.int64(), -(2**63)),
-        ("-128", pa.int8(), -128),
-        ("true", pa.bool_(), True),
-        ("false", pa.bool_(), False),
-        ("1.5E-3", pa.float64(), 0.0015),
-        ("-Infinity", pa.float32(), float("-inf")),
-        ("1.5", pa.decimal128(10, 2), Decimal("1.50")),
-        ("-" + "9" * 38, pa.decimal128(38, 0), Decimal("-" + "9" * 38)),
-        ("1E+3", pa.decimal128(10, 0), Decimal(1000)),
-        ("1969-12-31", pa.date32(), date(1969, 12, 31)),
-        ("0001-01-01", pa.date32(), date(1, 1, 1)),
-        ("1969-12-31 23:59:59.999999", UTC_MICROS, moment("1969-12-31T23:59:59.999999")),
-        ("2020-01-01 00:00:00", UTC_MICROS, moment("2020-01-01T00:00:00")),
-        ("2020-01-01 00:00:00.5", UTC_MICROS, moment("2020-01-01T00:00:00.500000")),
-        ("1970-01-01T00:00:00.123456Z", UTC_MICROS, moment("1970-01-01T00:00:00.123456")),
-        ("2020-01-01T02:00:00+02:00", UTC_MICROS, moment("2020-01-01T00:00:00")),
-        ("2020-01-01T02:00:00", pa.timestamp("us"), moment("2020-01-01T02:00:00").replace(tzinfo=None)),
-        ("\x01\x02", pa.binary(), b"\x01\x02"),
-        # The text forms that old files of a widened column have.
-        ("-128", pa.int64(), -128),
-        ("-2147483648", pa.float64(), -(2.0**31)),
-        ("-128", pa.decimal128(38, 28), Decimal(-128)),
-        ("9223372036854775807", pa.decimal128(20, 0), Decimal(2**63 - 1)),
-        ("1.25", pa.decimal128(38, 18), Decimal("1.25")),
-        ("0001-01-01", pa.timestamp("us"), moment("0001-01-01").replace(tzinfo=None)),
-        ("9999-12-31", pa.timestamp("us"), moment("9999-12-31").replace(tzinfo=None)),
-    ],
-)
-def test_partition_values(text: str | None, kind: pa.DataType, value: Any) -> None:
-    scalar = partition_scalar(text, kind, "t", 3, "f")
-    assert (scalar.type, scalar.as_py()) == (kind, value)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("x", pa.int64()),
-        ("1.5", pa.int32()),
-        ("128", pa.int8()),
-        ("yes", pa.bool_()),
-        ("12345678901", pa.decimal128(10, 0)),
-        ("1.005", pa.decimal128(10, 2)),
-        ("2020-13-01", pa.date32()),
-        ("2020-01-01 25:00:00", UTC_MICROS),
-        ("2020-01-01 00:00:00.0000001", UTC_MICROS),
-        ("x", pa.null()),
-        ("[1]", pa.list_(pa.int64())),
-    ],
-)
-def test_partition_values_of_another_type(text: str, kind: pa.DataType) -> None:
-    with pytest.raises(DataCorrupt, match="partition value") as caught:
-        partition_scalar(text, kind, "t", 3, "f")
-    assert (caught.value.path, caught.value.version) == ("f", 3)
-
-
-NUMBERS = (pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(10, 2), pa.decimal128(38, 38))
-OTHERS = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), UTC_MICROS, pa.timestamp("us"), pa.null())
-KINDS = st.sampled_from([*NUMBERS, *OTHERS, pa.struct([("a", pa.int64())])])
-
-
-@given(st.text(max_size=30) | st.text(alphabet="0123456789-+.:eETZ ", max_size=30), KINDS)
-def test_any_partition_value_is_of_its_type_or_refused(text: str, kind: pa.DataType) -> None:
-    with suppress(DataCorrupt):
-        assert partition_scalar(text, kind, "t", 3, "f").type == kind
-
-
-@given(st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999))
-def test_a_timestamp_written_as_the_protocol_has_it_comes_back(micros: int) -> None:
-    at = pa.scalar(micros, pa.timestamp("us")).cast(pa.string()).as_py()
-    assert partition_scalar(at, UTC_MICROS, "t", 3, "f").value == micros
-    assert partition_scalar(at.replace(" ", "T") + "Z", UTC_MICROS, "t", 3, "f").value == micros
 
 
 @given(

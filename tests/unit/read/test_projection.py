@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.errors import DataCorrupt
+from tailer.errors import ChangesUnavailable, DataCorrupt
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
 from tailer.plan import RowTracking, TaskKind, add_row_ids, output_schema
 from tailer.read.execute import execute
@@ -416,7 +416,7 @@ def test_rows_without_a_column_in_the_file(tmp_path: Path, schema: list[Any], fi
 
 def test_a_partition_value_of_another_type(tmp_path: Path) -> None:
     path = parquet(tmp_path / "f", pa.table({"a": [1]}))
-    with pytest.raises(DataCorrupt, match="partition value"):
+    with pytest.raises(ChangesUnavailable, match="partition value"):
         list(execute(task(path, pa.schema([("p", LONG)]), partition_values=[("p", "x")])))
 
 
