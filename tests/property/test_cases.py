@@ -205,6 +205,29 @@ def test_typed_partition_values(table: Table) -> None:
     table.check()
 
 
+@pytest.mark.parametrize("feed", [True, False], ids=["feed", "rewrites"])
+def test_chars(table: Table, feed: bool) -> None:
+    """Spark pads what it reads, so an UPDATE writes other text than INSERT did, also as a partition value."""
+    nested = (
+        "s STRUCT<x: CHAR(3), y: VARCHAR(3), l: ARRAY<STRUCT<z: CHAR(2)>>>, a ARRAY<CHAR(3)>, m MAP<CHAR(2), CHAR(3)>"
+    )
+    values = "named_struct('x', 'x', 'y', 'y', 'l', array(named_struct('z', 'é'))), array('a', NULL), map('k', '')"
+    table.create(
+        f"id BIGINT, c CHAR(4), v VARCHAR(4), {nested}, p CHAR(2)",
+        f"SELECT id, IF(id = 0, 'é', concat('k', id)), 'v', {values}, IF(id < 2, 'p', NULL) FROM range(5)",
+        feed=feed,
+        vectors=feed,
+        partition="p",
+        properties="'delta.columnMapping.mode' = 'name'",
+    )
+    table.sql("UPDATE {t} SET v = 'w' WHERE id IN (0, 3)")
+    table.sql("DELETE FROM {t} WHERE c = 'k1'")
+    table.sql("INSERT INTO {t} (id, c, p) VALUES (9, 'k9', 'p'), (10, '', '')")
+    table.sql("UPDATE {t} SET c = 'z', p = 'q' WHERE p = 'p'")
+    table.sql("OPTIMIZE {t}")
+    table.check(feed_from=0 if feed else None, by_spark=True)
+
+
 @pytest.mark.parametrize("position", ["FIRST", "AFTER id"])
 @recorded
 def test_columns_added_later_are_null_in_older_files(table: Table, position: str) -> None:
