@@ -282,14 +282,19 @@ class ChangePlan:
         """Total size of the tasks' files, in bytes."""
         return sum(task.size_bytes for task in self.tasks)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether the table has no columns at this version, and so no rows: it has yet to get some, or has lost all."""
+        return not set(self.schema.names).difference(_ROW_IDS)
+
     def select(self, columns: Sequence[str]) -> "ChangePlan":
         """Return the plan for some of the columns, or paths into them, in the order given. Positions do not change.
 
         Deleted rows lack the columns that this version adds to the table. Raises `ConfigError` for a column
-        that the table does not have at this version.
+        that the table does not have at this version, unless it `is_bare`.
         """
         plan = self.with_schemas(partial(with_paths, columns=columns))
-        for column in columns:
+        for column in columns if not self.is_bare else ():
             if plan.schema.get_field_index(column) < 0:
                 known = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
                 remedy = f"{known} {did_you_mean(column, self.schema.names)}".rstrip()

@@ -36,8 +36,8 @@ class PairingRules:
 
 
 def check_key(plan: ChangePlan, rules: PairingRules) -> None:
-    """Raise `ConfigError` where the rows of `plan` lack a column of the key."""
-    for column in rules.key:
+    """Raise `ConfigError` where the rows of `plan` lack a column of the key. Where it is bare, there are no pairs."""
+    for column in rules.key if not plan.is_bare else ():
         if plan.schema.get_field_index(column) < 0:
             known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
             change = (

@@ -178,6 +178,10 @@ class _TaskMaker:
         exclude: DeletionVectorRef | None = None,
     ) -> ChangeTask:
         state = self.state
+        if not self.at.schema.names:
+            # A later schema would show columns of rows that were delivered without any.
+            reason = f"{file.path} belongs to a table that has no columns"
+            raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
         for name in partition_values:
             if name not in self.partitions:
                 reason = f"{file.path} has a value for {name}, which is not a partition column"

@@ -44,9 +44,9 @@ _NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, Overflo
 
 
 def arrow_schema(
-    schema_string: str, mapping_mode: str, table: str, version: int, maps_columns: bool = True
+    schema_string: str | None, mapping_mode: str, table: str, version: int, maps_columns: bool = True
 ) -> pa.Schema:
-    """Convert a `schemaString` to an Arrow schema.
+    """Convert a `schemaString` to an Arrow schema; None, as in Spark, to one without columns.
 
     `mapping_mode` is `none`, `name` or `id`. `maps_columns`: whether the protocol supports column mapping; if not, the
     mode must be ignored, and columns are found by their names.
@@ -54,6 +54,8 @@ def arrow_schema(
     Raises `UnsupportedFeature` for an unknown type or type change. Raises `LogCorrupt` for text that is not a schema,
     and where the mode must be ignored but physical names differ from column names: readers disagree on such a table.
     """
+    if schema_string is None:
+        return pa.schema([])
     parser = _Parser(mapping_mode if maps_columns else "none", mapping_mode != "none", table, version)
     try:
         columns = json.loads(schema_string)

@@ -22,6 +22,7 @@ from tailer.delta.log.actions import Commit, Metadata, Protocol
 from tailer.delta.retention import retention_ms
 from tailer.delta.schema import arrow_schema
 from tailer.errors import LogCorrupt
+from tailer.schema.columns import physical_name
 
 __all__ = ["CLOCK_WINDOW", "Snapshot"]
 
@@ -115,6 +116,12 @@ class Snapshot:
         return folded.get(_ROW_ID_COLUMN), folded.get(_ROW_VERSION_COLUMN)
 
     @property
+    def partition_names(self) -> tuple[str, ...]:
+        """Physical names of the partition columns, in the order of the table's columns."""
+        columns = self.metadata.partition_columns
+        return tuple(physical_name(column) for column in self.schema if column.name in columns) if columns else ()
+
+    @property
     def retention_ms(self) -> int:
         """Minimum time that a commit file and the files it names are kept after the commit, in milliseconds."""
         return retention_ms(_folded(self.metadata.configuration))
@@ -137,6 +144,6 @@ def _schema(table: str, version: int, protocol: Protocol, metadata: Metadata) ->
         raise LogCorrupt(table, "metaData", f"data files are {metadata.format.provider!r}, not Parquet", version)
     schema = arrow_schema(metadata.schema_string, mode, table, version, maps_columns(protocol))
     for column in metadata.partition_columns:
-        if column not in schema.names:
+        if column not in schema.names and metadata.schema_string is not None:
             raise LogCorrupt(table, "metaData", f"partition column {column} is not in the schema", version)
     return schema

@@ -74,7 +74,8 @@ class KeyShards:
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`. Raises `ConfigError` if a key column is missing or nested."""
-        for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
+        schemas = [task.schema for task in plan.tasks] + ([] if plan.is_bare else [plan.schema])
+        for schema in {id(each): each for each in schemas}.values():
             check_shard_key(self.key, schema, plan.table, plan.version)
         async with self._engine.run(plan, after) as batches, aclosing(self._some(batches)) as some:
             yield some

@@ -43,7 +43,8 @@ Sides = tuple[Counter[Any], Counter[Any]]
 
 def by_key(table: Reshaped, version: int) -> PairingRules:
     """Pair updates by the column k."""
-    assert any(name == "k" for name, *_ in table.changes[version].columns)
+    columns = table.changes[version].columns
+    assert not columns or any(name == "k" for name, *_ in columns)
     return PairingRules(compute_updates=True, key=("k",))
 
 
@@ -208,6 +209,19 @@ def test_tables_whose_columns_change(tmp_path: Path, seed: int) -> None:
         for chosen in (False, True):
             check_typed(table, versions, versions[-1], chosen)
             check_typed(table, versions, chance.choice(versions), chosen)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_a_table_that_loses_all_columns_and_gets_them_back(tmp_path: Path, seed: int) -> None:
+    table = Reshaped(tmp_path, random.Random(seed)).run(2).refresh().run(3)
+    check_versions(table)
+    check_updates(table)
+    for first, last in ((1, 7), (3, 3), (3, 4), (2, 5), (4, 7)):
+        check_net(table, range(first, last + 1))
+        check_typed(table, range(first, last + 1), last, chosen=False)
+    (bare,) = plans(table.path, 3, 3)
+    assert bare.schema.names == []
+    assert len(follow(table.path, 3, 3, LocalEngine())[0].positions) == table.changes[3].gone.total() > 0
 
 
 def test_everything_is_done_to_columns(tmp_path: Path) -> None:

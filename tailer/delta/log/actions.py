@@ -64,6 +64,12 @@ class DeletionVector(_Action, frozen=True):
     cardinality: _Long
     offset: _Int | None = None
 
+    @property
+    def unique_id(self) -> str:
+        """The vector's unique id (PROTOCOL.md, "Derived Fields")."""
+        offset = "" if self.offset is None else f"@{self.offset}"
+        return f"{self.storage_type}{self.path_or_inline_dv}{offset}"
+
 
 class AddFile(_Action, frozen=True):
     """Add File. `base_row_id` and `default_row_commit_version` are set where the table tracks rows."""
@@ -109,11 +115,11 @@ class Format(_Action, frozen=True):
 
 
 class Metadata(_Action, frozen=True):
-    """Change Metadata."""
+    """Change Metadata. Without a schema, as Delta Live Tables write it before their first column, it has no columns."""
 
     id: str
-    schema_string: str
     partition_columns: list[str]
+    schema_string: str | None = None
     configuration: dict[str, str | None] = {}
     name: str | None = None
     description: str | None = None

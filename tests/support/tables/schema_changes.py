@@ -84,6 +84,16 @@ class Reshaped:
             self._chance.choice((self._write, self._write, self._reshape, self._reshape, self._overwrite))()
         return self
 
+    def refresh(self) -> "Reshaped":
+        """Remove all rows and columns, and give the columns back in the next version, as Delta Live Tables do."""
+        columns, parts = self._columns, self._parts
+        gone = [canonical(row, _named(columns)) for file in self._files.values() for row in file.rows]
+        self._columns, self._parts = [], []
+        self._commit("refresh", list(self._files), gone=gone)
+        self._columns, self._parts = columns, parts
+        self._commit("set up")
+        return self
+
     # Rows.
 
     def _write(self) -> None:
@@ -307,7 +317,10 @@ class Reshaped:
     def _metadata(self) -> Any:
         schema = json.dumps(_delta(self._columns, self._mode))
         names = [each.name for each in self._parts]
-        return metadata(schema, names, **{"delta.columnMapping.mode": self._mode})
+        made = metadata(schema, names, **{"delta.columnMapping.mode": self._mode})
+        if not self._columns:
+            del made["metaData"]["schemaString"]
+        return made
 
 
 def canonical(row: Row | None, columns: Named) -> Any:

@@ -115,7 +115,7 @@ async def test_a_torn_file_in_our_place_is_named(store: ObjectStore) -> None:
 async def test_a_checkpoint_is_read_by_us_and_by_delta_rs(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     schema = '{"type":"struct","fields":[{"name":"a","type":"string","nullable":true,"metadata":{}}]}'
-    metadata = Metadata("id-1", schema, [], {"key": "value"}, "name", "words", created_time=5)
+    metadata = Metadata("id-1", [], schema, {"key": "value"}, "name", "words", created_time=5)
     txns = [Txn("a", 2**63 - 1, 1), Txn("é/b", -1, None)]
     await write_checkpoint(store, 12, Protocol(1, 2), metadata, txns)
     listing = LogListing.of("t", await store.list("_delta_log"))

@@ -81,7 +81,7 @@ def test_unknown_actions_and_fields_are_ignored(line: str) -> None:
         without(add("a"), "path"),
         without(add("a"), "partitionValues"),
         without(remove("a"), "dataChange"),
-        without(metadata(), "schemaString"),
+        without(metadata(), "partitionColumns"),
         add("a", size="1"),
         add("a", dataChange="true"),
         add("a", partitionValues={"p": 1}),
