@@ -22,8 +22,7 @@ These rules apply whether or not the feed is enabled. Without the feed a writer 
 unchanged row of its rewritten files appears as a delete and an insert. `tailer.changelog.carryovers` removes these.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Final, TypeVar
@@ -31,6 +30,7 @@ from typing import Final, TypeVar
 from tailer.delta import deletion_vector
 from tailer.delta.log.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
 from tailer.delta.log.paths import lies_in, locate
+from tailer.delta.log.removes import file_key
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
 from tailer.plan import (
@@ -42,14 +42,15 @@ from tailer.plan import (
     RowTracking,
     TaskKind,
 )
-from tailer.schema.columns import dropped_column, physical_name
+from tailer.schema.columns import dropped_column
 from tailer.schema.identity import identified
 from tailer.stores.location import is_readable
 
-__all__ = ["plan_changes", "plan_snapshot"]
+__all__ = ["plan_changes", "plan_snapshot", "reads_data_files"]
 
 _MERGE_METRICS: Final = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 File = TypeVar("File", AddFile, RemoveFile, CdcFile)
+Key = TypeVar("Key", bound=Hashable)
 
 
 def plan_changes(
@@ -59,9 +60,11 @@ def plan_changes(
 
     `allowed_roots`: other locations that its files may be in; anywhere else is a `FileOutsideTable`.
 
-    Raises `LogCorrupt` for two adds, two removes or two cdcs of one path, or an invalid descriptor. Raises
-    `ChangesUnavailable` where a removed file's partition values are not in the log, or where the commit drops a column
-    that its change files may have.
+    Its removes are complete (`tailer.delta.log.removes`). Where several are of one path, the first goes with the add.
+
+    Raises `LogCorrupt` for two adds or two cdcs of one path, two removes of one path and deletion vector, a file of a
+    table without columns, or an invalid descriptor. Raises `ChangesUnavailable` where a removed file's partition values
+    are not known, or where the commit drops a column that its change files may have.
     """
     numbers = count()
     new = _TaskMaker(state, state, root, allowed_roots, numbers)
@@ -70,16 +73,21 @@ def plan_changes(
         if dropped is not None:
             reason = f"it drops column {dropped}, which its change files may still have"
             raise ChangesUnavailable(state.table, state.version, reason)
-        files = _by_path(commit.cdcs, state, "cdc").values()
+        files = _unique(commit.cdcs, state, "cdc", _path).values()
         deletes = [new.cdc(file, TaskKind.CDC_DELETES) for file in files]
         return _plan(commit, state, Regime.CDC, deletes + [new.cdc(file, TaskKind.CDC_OTHERS) for file in files])
-    adds = _by_path([add for add in commit.adds if add.data_change], state, "add")
-    removes = _by_path([remove for remove in commit.removes if remove.data_change], state, "remove")
-    if _changed_nothing(commit) or not (adds or removes):
+    adds = _unique([add for add in commit.adds if add.data_change], state, "add", _path)
+    removes = _unique([remove for remove in commit.removes if remove.data_change], state, "remove", file_key).values()
+    if not reads_data_files(commit) or not (adds or removes):
         return _plan(commit, state, Regime.NONE, [])
     old = _TaskMaker(before or state, state, root, allowed_roots, numbers) if removes else new
-    deleted = (task for path, remove in removes.items() for task in old.deleted(remove, adds.get(path)))
-    inserted = (task for path, add in adds.items() for task in new.inserted(add, removes.get(path)))
+    paired = {remove.path: remove for remove in reversed(removes)}
+    deleted = (
+        task
+        for remove in removes
+        for task in old.deleted(remove, adds.get(remove.path) if paired[remove.path] is remove else None)
+    )
+    inserted = (task for path, add in adds.items() for task in new.inserted(add, paired.get(path)))
     return _plan(commit, state, Regime.FILES, chain(deleted, inserted))
 
 
@@ -92,19 +100,29 @@ def plan_snapshot(
     return _plan(None, state, Regime.SNAPSHOT, tasks)
 
 
-def _changed_nothing(commit: Commit) -> bool:
-    """Return whether a MERGE reports no inserted, updated or deleted row. A missing metric proves nothing."""
+def reads_data_files(commit: Commit) -> bool:
+    """Return whether the changes of `commit` are in the files that it adds and removes.
+
+    They are not where it has change files, or is a MERGE that reports no inserted, updated or deleted row. A missing
+    metric proves nothing.
+    """
     info = commit.info
-    if info is None or info.operation != "MERGE" or not isinstance(info.operation_metrics, dict):
+    if commit.cdcs:
         return False
+    if info is None or info.operation != "MERGE" or not isinstance(info.operation_metrics, dict):
+        return True
     metrics = info.operation_metrics
-    return all(metrics.get(name) == "0" for name in _MERGE_METRICS)
+    return any(metrics.get(name) != "0" for name in _MERGE_METRICS)
 
 
-def _by_path(files: Sequence[File], state: Snapshot, action: str) -> dict[str, File]:
-    found = {file.path: file for file in files}
+def _path(file: AddFile | CdcFile) -> str:
+    return file.path
+
+
+def _unique(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:
+    found = {key(file): file for file in files}
     if len(found) != len(files):
-        duplicate = next(path for path, count in Counter(file.path for file in files).items() if count > 1)
+        duplicate = next(file.path for file in files if found[key(file)] is not file)
         name = f"_delta_log/{state.version:020d}.json"
         raise LogCorrupt(state.table, name, f"two {action} actions for {duplicate}", state.version)
     return found
@@ -141,9 +159,7 @@ class _TaskMaker:
     tracked: tuple[str | None, str | None] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        columns = self.at.metadata.partition_columns
-        names = tuple(physical_name(column) for column in self.at.schema if column.name in columns) if columns else ()
-        object.__setattr__(self, "partitions", names)
+        object.__setattr__(self, "partitions", self.at.partition_names)
         object.__setattr__(self, "tracked", self.at.tracked_columns)
 
     def cdc(self, file: CdcFile, kind: TaskKind) -> ChangeTask:
@@ -152,14 +168,16 @@ class _TaskMaker:
 
     def deleted(self, remove: RemoveFile, add: AddFile | None) -> list[ChangeTask]:
         """Build tasks for the rows that `remove` deleted. `add`: the file's new state, if it stays."""
-        if self.partitions and remove.partition_values is None:
-            reason = f"the remove of {remove.path} has no partition values, so its rows are not known"
+        values = remove.partition_values or {}
+        missing = next((name for name in self.partitions if name not in values), None)
+        if missing is not None:
+            reason = f"the remove of {remove.path} has no value of {missing}, and no add of it is in the log"
             raise ChangesUnavailable(self.state.table, self.state.version, reason)
         before = self._vector(remove.deletion_vector)
         after = self._vector(add.deletion_vector) if add is not None else None
         if add is not None and (after is None or after == before):
             return []
-        return [self._task(TaskKind.DELETE, remove, remove.partition_values or {}, include=after, exclude=before)]
+        return [self._task(TaskKind.DELETE, remove, values, include=after, exclude=before)]
 
     def inserted(self, add: AddFile, remove: RemoveFile | None) -> list[ChangeTask]:
         """Build tasks for the rows that `add` inserted. `remove`: the file's old state, if it had one."""

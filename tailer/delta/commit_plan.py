@@ -1,13 +1,18 @@
-"""One commit file, read and planned in one call of a worker thread."""
+"""One commit file, read and planned in one call of a worker thread.
 
-from collections.abc import Callable
+A commit that does not say everything about the files that it removes is planned in a second step, with what the state
+before it says.
+"""
+
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
-from tailer.delta.changes import plan_changes
-from tailer.delta.log.actions import CdcFile, FileAction, scan_commit
+from tailer.delta.changes import plan_changes, reads_data_files
+from tailer.delta.log.actions import CdcFile, Commit, FileAction, RemoveFile, scan_commit
 from tailer.delta.log.commit_file import CommitContent, CommitFile
+from tailer.delta.log.removes import FilesBefore, complete, fill_from_adds, incomplete
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ChangesUnavailable, LogCorrupt, StorageError
 from tailer.plan import ChangePlan
@@ -21,6 +26,7 @@ class PlannedCommit:
     """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline.
 
     `predecessor`: the file of the commit before it, as it was found afterwards; None: not looked for, or not found.
+    `commit`: set where the state before must say more about the files of `incomplete`, before there is a plan.
     """
 
     file: CommitFile
@@ -29,6 +35,8 @@ class PlannedCommit:
     state: Snapshot | None = None
     plan: ChangePlan | None = None
     predecessor: ObjectMeta | None = None
+    commit: Commit | None = None
+    incomplete: Sequence[RemoveFile] = ()
 
     @property
     def outcome(self) -> tuple[Snapshot, ChangePlan]:
@@ -63,13 +71,33 @@ class CommitPlanner:
         Raises `ChangesUnavailable`, `FileOutsideTable`, `UnsupportedFeature`.
         """
         content = CommitContent(opened.file)
+        state: Snapshot | None = None
+        plan: ChangePlan | None = None
+        wanted: list[RemoveFile] = []
         try:
-            state, plan = self._planned(content, opened.meta)
+            commit, state = self._read(content, opened.meta)
+            if self.before is not None and reads_data_files(commit):
+                commit = fill_from_adds(commit, self.before, state)
+                wanted = incomplete(commit, self.before)
+            if not wanted:
+                plan = self._plan(commit, state)
         except LogCorrupt as error:
             content.read_all()
             return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, error)
         file = CommitFile(opened.meta, content.digest)
-        return PlannedCommit(file, content.is_ended, None, state, plan, self._predecessor())
+        rest = commit if wanted else None
+        return PlannedCommit(file, content.is_ended, None, state, plan, self._predecessor(), rest, wanted)
+
+    def complete(self, planned: PlannedCommit, files: FilesBefore) -> PlannedCommit:
+        """Plan a commit with what the state before it says of the files that it lacks.
+
+        Raises as `plan` does, and `LogCorrupt`.
+        """
+        assert planned.commit is not None
+        assert planned.state is not None
+        assert self.before is not None
+        plan = self._plan(complete(planned.commit, self.before, files), planned.state)
+        return replace(planned, plan=plan, commit=None, incomplete=())
 
     def _predecessor(self) -> ObjectMeta | None:
         if self.stat is not None:
@@ -77,7 +105,7 @@ class CommitPlanner:
                 return self.stat()
         return None
 
-    def _planned(self, content: CommitContent, meta: ObjectMeta) -> tuple[Snapshot, ChangePlan]:
+    def _read(self, content: CommitContent, meta: ObjectMeta) -> tuple[Commit, Snapshot]:
         file = cast("BinaryIO", content)
         commit = scan_commit(file, self.uri, meta.name, self.version, meta.modified_ms, _changes_rows)
         if self.before is None:
@@ -92,7 +120,10 @@ class CommitPlanner:
         if self.is_early and commit.removes:
             reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self.uri, commit.version, reason)
-        return state, plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
+        return commit, state
+
+    def _plan(self, commit: Commit, state: Snapshot) -> ChangePlan:
+        return plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
 
 
 def _changes_rows(file: FileAction) -> bool:

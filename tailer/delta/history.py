@@ -16,10 +16,12 @@ from functools import partial
 
 from tailer.delta.catalog.port import CommitLog
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
-from tailer.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, StateActions
+from tailer.delta.checkpoints.files_before import find_files
+from tailer.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile, StateActions
 from tailer.delta.log.clock import CommitClock
 from tailer.delta.log.commit_reader import CommitReader
 from tailer.delta.log.listing import LogListing, LogPath, LogSegment, commit_name
+from tailer.delta.log.removes import FilesBefore
 from tailer.delta.log.version_checksum import read_checksum
 from tailer.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, TailerError, VersionAhead, VersionGone
@@ -104,6 +106,20 @@ class TableHistory:
         is_early = (await self._commit_of(listing, version)).metadata is not None
         times = tuple(path.modified_ms for path in listing.commits if path.version < version)
         return replace(state, version=version - 1, modified_ms=times), is_early
+
+    async def files_before(self, version: int, removes: Sequence[RemoveFile]) -> FilesBefore:
+        """Return what the state before `version` says of removed files; nothing where the log does not define it.
+
+        Raises `StorageUnavailable`.
+        """
+        try:
+            listing = await self._log.recent(CLOCK_WINDOW, version - 1)
+            if version >= listing.latest:
+                self._log.forget_listing()  # in a backlog the next version may need the same one
+            find = partial(find_files, self._store, removes)
+            return await from_sound_checkpoint(self._log.listing, listing, version - 1, find)
+        except (VersionGone, LogCorrupt):
+            return {}
 
     async def version_gone(self, version: int) -> VersionGone:
         """Build the error for a version that the log lacks, with the versions that it has and the starts that work."""

@@ -35,6 +35,7 @@ from tailer.errors import (
     ChangesUnavailable,
     CommitIncomplete,
     ConfigError,
+    FileOutsideTable,
     FileVacuumed,
     LogCorrupt,
     LogRewritten,
@@ -43,6 +44,7 @@ from tailer.errors import (
     StorageUnavailable,
     TableReplaced,
     TailerError,
+    UnsupportedFeature,
     VersionAhead,
     VersionGone,
 )
@@ -118,7 +120,7 @@ class DeltaTableLog:
         listing = await self._log.listing()
         match start.kind:
             case StartKind.EARLIEST:
-                return StartPoint(await self._history.earliest(listing))
+                return StartPoint(await self._earliest(listing))
             case StartKind.LATEST:
                 return StartPoint(listing.latest + 1)
             case StartKind.SNAPSHOT:
@@ -141,7 +143,7 @@ class DeltaTableLog:
             case StartKind.TIMESTAMP:
                 return await (await self._history.clock(listing)).last_at_or_before(end.value)
             case StartKind.EARLIEST:
-                return listing.earliest
+                return min(await self._earliest(listing), listing.latest)
             case StartKind.TAG:
                 raise _no_tags(self.uri, "end")
         return listing.latest
@@ -168,8 +170,9 @@ class DeltaTableLog:
 
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`. Raises `TableReplaced` where another table has replaced this one."""
+        planner = self._planner(self._next, self._state, self._state_is_early)
         while True:
-            found = await self._commits.read(self._next, self._planner().plan)
+            found = await self._commits.read(self._next, planner.plan)
             if found is None:
                 is_listed = self._next <= self._known or self._commits.listed(self._next) is not None
                 if is_listed or await self._quiet.is_suspicious(self._next, self._predecessor):
@@ -177,7 +180,7 @@ class DeltaTableLog:
                 return None
             if await self._is_whole(found):
                 break
-        state, plan = found.outcome
+        state, plan = (await self._completed(planner, found)).outcome
         await self._check_predecessor(found.file, found.predecessor)
         self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
         self._next += 1
@@ -248,12 +251,33 @@ class DeltaTableLog:
             if is_ended or self._is_atomic or version < listing.latest or await stays(self._store, file.meta, SETTLE_S):
                 return file
 
-    def _planner(self) -> CommitPlanner:
+    def _planner(self, version: int, before: Snapshot | None, is_early: bool) -> CommitPlanner:
         read, stat_now = self._predecessor, self._stat_now
         stat = partial(stat_now, read.meta.name) if read is not None and stat_now is not None else None
-        return CommitPlanner(
-            self.uri, self._next, self._state, self._state_is_early, self._managed, self._allowed_roots, stat
-        )
+        return CommitPlanner(self.uri, version, before, is_early, self._managed, self._allowed_roots, stat)
+
+    async def _completed(self, planner: CommitPlanner, found: PlannedCommit) -> PlannedCommit:
+        if not found.incomplete:
+            return found
+        files = await self._history.files_before(planner.version, found.incomplete)
+        return await in_thread(planner.complete, found, files)
+
+    async def _earliest(self, listing: LogListing) -> int:
+        """Return the first version whose changes can be read.
+
+        Where the log begins with a checkpoint, the commit of its version may need the state before it.
+        """
+        version = await self._history.earliest(listing)
+        if version > 0:
+            with suppress(LogCorrupt, VersionGone, UnsupportedFeature, FileOutsideTable):  # reported when it is read
+                planner = self._planner(version, *await self._history.state_before(listing, version))
+                try:
+                    found = await self._log.read(version, planner.plan)
+                    if found is not None:
+                        await self._completed(planner, found)
+                except ChangesUnavailable:
+                    return version + 1
+        return version
 
     async def _is_whole(self, planned: PlannedCommit) -> bool:
         """Return whether a commit file appears to have been read completely.

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from tailer.delta.checkpoints.add_columns import ADD_COLUMNS, columns_of, read_files
 from tailer.delta.checkpoints.checkpoint import listed_before, read_adds
 from tailer.delta.checkpoints.sorted_runs import SpillingSort
-from tailer.delta.log.actions import AddFile, CdcFile, DeletionVector, FileAction, scan_commit
+from tailer.delta.log.actions import AddFile, CdcFile, FileAction, scan_commit
 from tailer.delta.log.listing import LogPath, LogSegment
 from tailer.delta.log.paths import locate, locate_all
 from tailer.errors import LogCorrupt
 from tailer.stores.port import ObjectStore, OpenObject, in_thread
 
-__all__ = ["LiveFiles", "live_files"]
+__all__ = ["LiveFiles", "live_files", "unique_ids"]
 
 _BATCH_ROWS: Final = 4096
 # Entries: `add` is null for a remove, and `age` is 0 for the newest actions.
@@ -96,7 +96,7 @@ class _Actions:
         def add(file: FileAction) -> bool:
             if not isinstance(file, CdcFile):
                 newest = file if isinstance(file, AddFile) else None
-                vector = _unique_id(file.deletion_vector)
+                vector = file.deletion_vector.unique_id if file.deletion_vector is not None else ""
                 self._rows.append((locate(file.path, self._root), vector, age + (newest is None), newest))
                 if len(self._rows) == _BATCH_ROWS:
                     self.flush()
@@ -119,7 +119,7 @@ class _Actions:
 def _checkpointed(adds: pa.StructArray, root: str, age: int) -> pa.RecordBatch:
     """Make entries of files of a checkpoint. Raises `ValueError` for an invalid path."""
     ages = pa.repeat(pa.scalar(age, pa.int64()), len(adds))
-    return _entries(locate_all(adds.field("path"), root), _unique_ids(adds.field("deletionVector")), ages, adds)
+    return _entries(locate_all(adds.field("path"), root), unique_ids(adds.field("deletionVector")), ages, adds)
 
 
 def _entries(
@@ -144,18 +144,10 @@ def _add_live(entries: SpillingSort, live: SpillingSort) -> None:
         live.add(batch.filter(pc.and_(is_newest, batch.column("add").is_valid())))
 
 
-def _unique_ids(vectors: pa.StructArray) -> pa.StringArray:
-    """Return the unique id of each deletion vector, as `_unique_id` does."""
+def unique_ids(vectors: pa.StructArray) -> pa.StringArray:
+    """Return the unique id of each deletion vector, as `DeletionVector.unique_id` does; empty without a vector."""
     if vectors.null_count == len(vectors):
         return pa.repeat(pa.scalar("", pa.string()), len(vectors))
     kinds, paths, _, _, offsets = vectors.flatten()
     ends = pc.fill_null(pc.binary_join_element_wise("@", pc.cast(offsets, pa.string()), ""), "")
     return pc.fill_null(pc.binary_join_element_wise(kinds, paths, ends, ""), "")
-
-
-def _unique_id(vector: DeletionVector | None) -> str:
-    """Return the unique id of a deletion vector (PROTOCOL.md, "Derived Fields"); empty without a vector."""
-    if vector is None:
-        return ""
-    offset = "" if vector.offset is None else f"@{vector.offset}"
-    return f"{vector.storage_type}{vector.path_or_inline_dv}{offset}"

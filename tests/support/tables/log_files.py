@@ -102,6 +102,7 @@ def checkpoint(path: Path, *actions: Action) -> Path:
     vector |= {"sizeInBytes": pa.int32(), "cardinality": pa.int64()}
     file = {"path": pa.string(), "partitionValues": text, "size": pa.int64(), "modificationTime": pa.int64()}
     file |= {"dataChange": pa.bool_(), "stats": pa.string(), "deletionVector": pa.struct(vector)}
+    file |= {"baseRowId": pa.int64(), "defaultRowCommitVersion": pa.int64()}
     table = {"id": pa.string(), "schemaString": pa.string(), "partitionColumns": pa.list_(pa.string())}
     table |= {"configuration": text, "format": pa.struct({"provider": pa.string(), "options": text})}
     features = pa.list_(pa.string())

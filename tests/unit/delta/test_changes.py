@@ -148,7 +148,7 @@ def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
     "actions",
     [
         [add("f"), add("f", vector(A))],
-        [remove("f"), remove("f", vector(A))],
+        [remove("f", vector(A)), remove("f", vector(A))],
         [cdc("f"), cdc("f")],
         [add("f", inline_vector(A) | {"storageType": "r"})],
         [add("f", inline_vector(A) | {"storageType": "u", "pathOrInlineDv": "short"})],
@@ -166,7 +166,13 @@ def test_one_path_twice_but_once_with_a_change() -> None:
     assert [kind for kind, *_ in summary(plan(add("a b", vector(A)), remove("a%20b")))] == ["delete", "insert"]
 
 
-@pytest.mark.parametrize("action", [remove("f", partitionValues={}), add("f"), cdc("f")])
+@pytest.mark.parametrize(("first", "second"), [(R, A), (A, R)])
+def test_of_two_removes_of_a_path_the_first_goes_with_the_add(first: list[int], second: list[int]) -> None:
+    found = plan(remove("f", vector(first)), remove("f", vector(second)), add("f"))
+    assert summary(found) == [("delete", "/lake/f", None, second), ("insert", "/lake/f", first, None)]
+
+
+@pytest.mark.parametrize("action", [add("f"), cdc("f")])
 def test_a_partition_value_that_is_left_out_is_null(action: dict[str, Any]) -> None:
     for task in plan(action, before=state("p")).tasks:
         assert dict(task.partition_values)["p"] is None
@@ -177,9 +183,10 @@ def test_a_value_for_what_is_no_partition_column_is_refused() -> None:
         plan(add("f", partitionValues={"other": "1"}), before=state("p"))
 
 
-def test_a_removed_file_without_any_partition_values() -> None:
-    with pytest.raises(ChangesUnavailable, match="remove of f has no partition values"):
-        plan(remove("f", partitionValues=None), before=state("p"))
+@pytest.mark.parametrize(("values", "missing"), [(None, "a"), ({}, "a"), ({"a": "1"}, "p")])
+def test_a_removed_file_of_which_a_partition_value_is_not_known(values: dict[str, str] | None, missing: str) -> None:
+    with pytest.raises(ChangesUnavailable, match=f"remove of f has no value of {missing}, and no add of it is in"):
+        plan(remove("f", partitionValues=values), before=state("a", "p"))
 
 
 def test_partition_values_come_from_the_action() -> None:
@@ -214,7 +221,8 @@ def test_change_files_have_the_schema_of_after_and_must_not_have_lost_a_column()
 
 def test_removed_files_have_the_partitioning_of_before() -> None:
     repartitioned = metadata(schema_string(a="long", p="string"), ["a"])
-    found = plan(repartitioned, remove("f"), add("g", partitionValues={"a": "1"}), before=state("p"))
+    gone = remove("f", partitionValues={"p": None})
+    found = plan(repartitioned, gone, add("g", partitionValues={"a": "1"}), before=state("p"))
     assert [task.partition_values for task in found.tasks] == [(("p", None),), (("a", "1"),)]
 
 

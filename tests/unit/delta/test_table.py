@@ -476,6 +476,102 @@ async def test_a_snapshot_of_many_files_comes_in_pages(tmp_path: Path, monkeypat
         assert [task.uri[-2:] for task in tasks] == [f"f{number}" for number in reversed(range(files))]
 
 
+async def earliest(table: Path) -> int:
+    return (await DeltaTableLog(LocalStore(table)).resolve(Start(StartKind.EARLIEST))).version
+
+
+@pytest.mark.parametrize(
+    ("actions", "first"),
+    [
+        ([metadata(schema_string(b="long")), remove("f0"), add("g")], 3),
+        ([metadata(), add("g")], 2),
+        ([remove("f0"), add("g")], 2),
+        ([metadata(), remove("f0", data_change=False)], 2),
+        ([remove("f0"), remove("f0", inline_vector([1]))], 3),
+        (["broken"], 2),
+    ],
+)
+async def test_the_earliest_version_can_be_read(tmp_path: Path, actions: list[Any], first: int) -> None:
+    """The commit of the log's first checkpoint may need the state before it."""
+    a_log(tmp_path, 2)
+    write_commit(tmp_path, 2, *actions)
+    classic(tmp_path, 2, *HEAD, add("g"))
+    assert await earliest(tmp_path) == 0
+    for version in range(2):
+        at(tmp_path, version).unlink()
+    assert await earliest(tmp_path) == first
+    if actions != ["broken"]:
+        await following(DeltaTableLog(LocalStore(tmp_path)), first)
+    assert await DeltaTableLog(LocalStore(tmp_path)).resolve_end(Start(StartKind.EARLIEST)) == 2
+    write_commit(tmp_path, 3, add("h"))
+    assert await earliest(tmp_path) == first
+
+
+@pytest.mark.parametrize(("values", "first"), [({"p": "1"}, 1), ({}, 2), (None, 2)])
+async def test_the_earliest_version_of_a_partitioned_table(tmp_path: Path, values: Any, first: int) -> None:
+    head = (protocol(), metadata(schema_string(a="long", p="string"), ["p"]))
+    write_commit(tmp_path, 1, remove("f", partitionValues=values))
+    classic(tmp_path, 1, *head)
+    assert await earliest(tmp_path) == first
+    if first == 2:
+        with pytest.raises(ChangesUnavailable, match=r"remove of f lacks partition values .* is not in the log"):
+            await following(DeltaTableLog(LocalStore(tmp_path)), 1)
+
+
+async def test_a_remove_of_a_file_that_is_not_live_is_delivered(tmp_path: Path) -> None:
+    """Spark's feed has it, too; its partition values are those that the path had."""
+    write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="string"), ["p"]))
+    write_commit(tmp_path, 1, add("f", inline_vector([1]), partitionValues={"p": "1"}))
+    write_commit(tmp_path, 2, remove("f", partitionValues={}))
+    write_commit(tmp_path, 3, remove("g", partitionValues={}))
+    log = DeltaTableLog(LocalStore(tmp_path))
+    await log.seek(2)
+    plan = await log.next_plan()
+    assert plan is not None
+    assert [(task.partition_values, task.exclude) for task in plan.tasks] == [((("p", "1"),), None)]
+    with pytest.raises(ChangesUnavailable, match="remove of g has no value of p, and no add of it is in the log"):
+        await log.next_plan()
+
+
+async def test_metadata_without_a_schema_has_no_columns(tmp_path: Path) -> None:
+    bare = metadata()
+    del bare["metaData"]["schemaString"]
+    write_commit(tmp_path, 0, protocol(), bare)
+    write_commit(tmp_path, 1, metadata(), add("f"))
+    write_commit(tmp_path, 2, bare, remove("f"))
+    write_commit(tmp_path, 3, metadata())
+    found = await following(DeltaTableLog(LocalStore(tmp_path)), 0)
+    assert [(plan.schema.names, [task.schema.names for task in plan.tasks]) for plan in found] == [
+        ([], []),
+        (["a"], [["a"]]),
+        ([], [["a"]]),
+        (["a"], []),
+    ]
+    assert [plan.is_bare for plan in found] == [True, False, True, False]
+    classic(tmp_path, 2, protocol(), {"metaData": bare["metaData"] | {"schemaString": None}})
+    for version in (0, 1):
+        at(tmp_path, version).unlink()
+    log = DeltaTableLog(LocalStore(tmp_path))
+    assert (await earliest(tmp_path), await log.seek(3)) == (3, pa.schema([]))
+    assert [plan.schema.names async for plan in log.snapshot_plans(2)] == [[]]
+
+
+@pytest.mark.parametrize("action", [add("f"), remove("f"), cdc("f")])
+@pytest.mark.parametrize("schema", [None, schema_string()])
+async def test_a_file_of_a_table_without_columns_is_refused(
+    tmp_path: Path, action: dict[str, Any], schema: str | None
+) -> None:
+    write_commit(tmp_path, 0, protocol(), {"metaData": metadata()["metaData"] | {"schemaString": schema}})
+    write_commit(tmp_path, 1, action)
+    log = DeltaTableLog(LocalStore(tmp_path))
+    await log.seek(1)
+    with pytest.raises(LogCorrupt, match="f belongs to a table that has no columns"):
+        await log.next_plan()
+    if "add" in action:
+        with pytest.raises(LogCorrupt):
+            await anext(log.snapshot_plans(1))
+
+
 class VanishingStore(LocalStore):
     """Loses a commit between the listing and the last look at it."""
 
@@ -518,6 +614,23 @@ async def test_a_new_version_costs_one_look_however_long_the_log(tmp_path: Path,
     assert await log.next_plan() is not None
     assert await log.next_plan() is None
     assert store.asked == [commit_name(length - 1), commit_name(length)]
+
+
+async def test_only_commits_that_leave_something_out_look_back(tmp_path: Path) -> None:
+    values = {"p": "1"}
+    write_commit(tmp_path, 0, protocol(), metadata(schema_string(a="long", p="string"), ["p"]))
+    write_commit(tmp_path, 1, *(add(name, partitionValues=values) for name in "fghi"))
+    write_commit(tmp_path, 2, remove("f", partitionValues=values))
+    write_commit(tmp_path, 3, remove("g", partitionValues=None), add("g", inline_vector([1]), partitionValues=values))
+    write_commit(tmp_path, 4, remove("h", partitionValues={}))
+    write_commit(tmp_path, 5, remove("i", partitionValues={}, dataChange=False))
+    write_commit(tmp_path, 6, cdc("c", partitionValues=values), remove("i", partitionValues={}))
+    store = CountingStore(tmp_path)
+    plans = await following(DeltaTableLog(store), 0)
+    assert [name for name in store.asked if name.endswith(".json")] == [
+        commit_name(version) for version in (0, 1, 2, 3, 4, 3, 2, 1, 5, 6, 7)
+    ]
+    assert {task.partition_values for plan in plans for task in plan.tasks} == {(("p", "1"),)}
 
 
 async def test_entering_reads_back_only_to_the_newest_metadata(tmp_path: Path) -> None:

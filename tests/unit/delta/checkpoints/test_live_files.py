@@ -126,7 +126,8 @@ def sort_in_runs_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.lists(st.none() | VECTORS, min_size=1, max_size=4))
 def test_vectors_are_named_together_as_one_by_one(vectors: list[DeletionVector | None]) -> None:
     adds = columns_of([AddFile("a", {}, 1, True, deletion_vector=vector) for vector in vectors])
-    assert module._unique_ids(adds.field("deletionVector")).to_pylist() == list(map(module._unique_id, vectors))
+    one_by_one = [vector.unique_id if vector else "" for vector in vectors]
+    assert module.unique_ids(adds.field("deletionVector")).to_pylist() == one_by_one
 
 
 FILES = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "1", "2"]))
