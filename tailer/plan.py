@@ -284,7 +284,7 @@ class ChangePlan:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the table has no columns at this version, and so no rows: it has yet to get some, or has lost all."""
+        """True where the table has no columns at this version, and so no rows: it has yet to get some, or lost all."""
         return not set(self.schema.names).difference(_ROW_IDS)
 
     def select(self, columns: Sequence[str]) -> "ChangePlan":

@@ -5,6 +5,7 @@ of their own that say from which version it begins: a pipeline that stopped insi
 """
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -14,7 +15,16 @@ from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, Position
 from tailer.start import Start, StartPoint
 from tailer.stores.wakeup import Wake
 
-__all__ = ["MOST_NET_TASKS", "MOST_NET_VERSIONS", "NetDifferences", "TableLog", "first_net_task", "net_start"]
+__all__ = [
+    "MOST_NET_TASKS",
+    "MOST_NET_VERSIONS",
+    "ChecksState",
+    "Contradiction",
+    "NetDifferences",
+    "TableLog",
+    "first_net_task",
+    "net_start",
+]
 
 # Part of positions: a change would make pipelines that stopped inside a net difference lose or repeat rows.
 _NET_TASKS: Final = 2**31  # of `TASKS`; the plan of one version never has so many
@@ -127,4 +137,22 @@ class NetDifferences(Protocol):
         The number of its first task is `first_net_task`. Leaves the log at any version. Raises `ChangesUnavailable`
         where one of the two is gone, or they cannot be compared.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A version whose changes do not turn the table before it into the one after it. `path`: of one of its files."""
+
+    version: int
+    path: str
+    reason: str
+
+
+@runtime_checkable
+class ChecksState(Protocol):
+    """The optional side of a `TableLog` whose versions may contradict the table's state."""
+
+    async def contradictions(self) -> tuple[Contradiction, ...]:
+        """Return the newest versions that do, as far back as the state is at hand."""
         ...

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import anyio
 import click
@@ -15,6 +16,8 @@ from tailer.start import Start, StartKind
 
 __all__ = ["command"]
 
+_MOST_VERSIONS: Final = 10  # shown of each table
+
 
 @click.command("check")
 @click.argument("config", type=click.Path(path_type=Path, readable=False))
@@ -26,8 +29,9 @@ def command(config: Path, reach: bool) -> int:
     options, overlapping folders, and the state table if a sink needs one. Prints every fault; the last line is the
     verdict. The exit code is 2 if there is a fault. With --connect, the newest version of each table is read, and each
     sink is asked for its progress, if the configuration has no fault; the exit code is then that of the worst error.
-    A table that does not exist yet is no error, because its pipeline waits for it. In a target or a state table in a
-    store, an empty hidden object is created and deleted. Nothing else is written.
+    A table that does not exist yet is no error, because its pipeline waits for it. Versions after the newest checkpoint
+    of a Delta table that contradict its state are noted. In a target or a state table in a store, an empty hidden
+    object is created and deleted. Nothing else is written.
     """
     findings = examine(config)
     codes = _connect(findings.settings) if reach and findings.settings is not None else _report(findings)
@@ -57,6 +61,7 @@ def _connect(settings: Settings) -> list[int]:
             mark = _mark(True) if found.standing is not None else click.style("wait  ", fg="yellow")
             click.echo(f"{mark} pipeline {name}: {summaries[name]}")
             click.echo(f"       {_reached(found.standing, found.file)}")
+            _contradictions(found)
         else:
             click.echo(f"{_mark(False)} pipeline {name}: {summaries[name]}")
             codes.append(found.exit_code)
@@ -71,6 +76,17 @@ def _reached(standing: Standing | None, opened: str | None) -> str:
     file = "and one of its files" if opened else "whose newest version names no file that can be tried"
     delivered = "no progress" if standing.position is None else f"everything to {standing.position}"
     return f"reached version {standing.latest} of {standing.table}, {file}; the sink has {delivered}"
+
+
+def _contradictions(found: Connection) -> None:
+    """Print the newest versions whose changes do not add up to the table."""
+    for each in found.contradictions[-_MOST_VERSIONS:]:
+        click.echo(f"       note: version {each.version}: {each.reason}: {each.path}")
+    if found.contradictions:
+        _hint(
+            "The changes of such a version are delivered as the log says, but do not turn the table before it into the "
+            'one after it. After it, start = "snapshot" in a new pipeline delivers the table as it is.'
+        )
 
 
 def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) -> None:

@@ -3,7 +3,8 @@
 Whatever a pipeline needs to read is asked for once: the log is listed, its newest commit is read, the first file that
 the commit names is opened, and the sink tells its progress. A store tells whether it can be written to only when it is:
 in a target or a state table there, an empty hidden object is created and deleted. So a key, a permission or an address
-that is wrong shows before anything is delivered.
+that is wrong shows before anything is delivered. A table that can tell says which of its newest versions contradict
+its state.
 """
 
 import secrets
@@ -21,7 +22,7 @@ from tailer.sink import Sink
 from tailer.stores.location import is_local
 from tailer.stores.port import in_thread
 from tailer.stores.uploads import UploadStore
-from tailer.table_log import TableLog
+from tailer.table_log import ChecksState, Contradiction, TableLog
 
 __all__ = ["Connection", "connect"]
 
@@ -31,11 +32,12 @@ class Connection:
     """The table and the sink of one pipeline, reached.
 
     `standing`: None where there is no table yet, and the pipeline would wait for it. `file`: the data file that was
-    opened; None where the newest version names none.
+    opened; None where the newest version names none. `contradictions`: as in `ChecksState`.
     """
 
     standing: Standing | None
     file: str | None
+    contradictions: tuple[Contradiction, ...] = ()
 
 
 async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
@@ -43,15 +45,18 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
     found: dict[str, Connection | TailerError] = {}
     for pipeline in settings.pipelines:
         try:
+            contradictions: tuple[Contradiction, ...] = ()
             if await is_missing(pipeline):
                 file, standing = None, None
                 await _reach_sink(settings, pipeline)
             else:
-                file = await _open_newest_file(pipeline.open_table(), open_files(pipeline.stores))
+                table = pipeline.open_table()
+                file = await _open_newest_file(table, open_files(pipeline.stores))
                 standing = await standing_of(settings, pipeline)
+                contradictions = await table.contradictions() if isinstance(table, ChecksState) else ()
             for location in _written(settings, pipeline):
                 await _try_to_write(pipeline.stores.open_uploads(location))
-            found[pipeline.name] = Connection(standing, file)
+            found[pipeline.name] = Connection(standing, file, contradictions)
         except TailerError as error:
             found[pipeline.name] = error
     return found

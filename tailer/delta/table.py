@@ -12,7 +12,7 @@ files as they were read shows the same without a request. Commits of a backlog a
 (`tailer.delta.log.prefetch`).
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ import pyarrow as pa
 from tailer.delta.catalog.port import CommitCatalog, CommitLog, PublishedLog, RatifiedLog
 from tailer.delta.changes import plan_snapshot
 from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint
+from tailer.delta.checkpoints.contradictions import newest_contradictions
 from tailer.delta.checkpoints.live_files import live_files
 from tailer.delta.commit_plan import CommitPlanner, PlannedCommit
 from tailer.delta.history import TableHistory, has_commit
@@ -52,6 +53,7 @@ from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
+from tailer.table_log import Contradiction
 
 __all__ = ["PAGE_FILES", "DeltaTableLog"]
 
@@ -120,7 +122,7 @@ class DeltaTableLog:
         listing = await self._log.listing()
         match start.kind:
             case StartKind.EARLIEST:
-                return StartPoint(await self._earliest(listing))
+                return StartPoint(await _first_readable(self._history, self._log, listing, self._planner))
             case StartKind.LATEST:
                 return StartPoint(listing.latest + 1)
             case StartKind.SNAPSHOT:
@@ -143,7 +145,7 @@ class DeltaTableLog:
             case StartKind.TIMESTAMP:
                 return await (await self._history.clock(listing)).last_at_or_before(end.value)
             case StartKind.EARLIEST:
-                return min(await self._earliest(listing), listing.latest)
+                return min(await _first_readable(self._history, self._log, listing, self._planner), listing.latest)
             case StartKind.TAG:
                 raise _no_tags(self.uri, "end")
         return listing.latest
@@ -180,7 +182,7 @@ class DeltaTableLog:
                 return None
             if await self._is_whole(found):
                 break
-        state, plan = (await self._completed(planner, found)).outcome
+        state, plan = (await _completed(self._history, planner, found)).outcome
         await self._check_predecessor(found.file, found.predecessor)
         self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
         self._next += 1
@@ -219,11 +221,12 @@ class DeltaTableLog:
                     return
                 first += len(page)
 
-    async def after_loss(self, error: TailerError, version: int) -> int:
-        """See `TableLog.after_loss`.
+    async def contradictions(self) -> tuple[Contradiction, ...]:
+        """See `ChecksState.contradictions`. Reads the newest checkpoint and the commits after it, if these are few."""
+        return await newest_contradictions(self._store, self._log)
 
-        After a lost commit, a checkpoint or later commits give the state to continue from.
-        """
+    async def after_loss(self, error: TailerError, version: int) -> int:
+        """See `TableLog.after_loss`. After a lost commit, a checkpoint or later commits define the state again."""
         if isinstance(error, FileVacuumed | ChangesUnavailable):
             return version + 1
         if isinstance(error, VersionGone | LogCorrupt):
@@ -255,29 +258,6 @@ class DeltaTableLog:
         read, stat_now = self._predecessor, self._stat_now
         stat = partial(stat_now, read.meta.name) if read is not None and stat_now is not None else None
         return CommitPlanner(self.uri, version, before, is_early, self._managed, self._allowed_roots, stat)
-
-    async def _completed(self, planner: CommitPlanner, found: PlannedCommit) -> PlannedCommit:
-        if not found.incomplete:
-            return found
-        files = await self._history.files_before(planner.version, found.incomplete)
-        return await in_thread(planner.complete, found, files)
-
-    async def _earliest(self, listing: LogListing) -> int:
-        """Return the first version whose changes can be read.
-
-        Where the log begins with a checkpoint, the commit of its version may need the state before it.
-        """
-        version = await self._history.earliest(listing)
-        if version > 0:
-            with suppress(LogCorrupt, VersionGone, UnsupportedFeature, FileOutsideTable):  # reported when it is read
-                planner = self._planner(version, *await self._history.state_before(listing, version))
-                try:
-                    found = await self._log.read(version, planner.plan)
-                    if found is not None:
-                        await self._completed(planner, found)
-                except ChangesUnavailable:
-                    return version + 1
-        return version
 
     async def _is_whole(self, planned: PlannedCommit) -> bool:
         """Return whether a commit file appears to have been read completely.
@@ -330,6 +310,36 @@ class DeltaTableLog:
             found = await self.ids(self._next - 1)
             if self._state.metadata.id not in found:
                 raise TableReplaced(self.uri, self._next, self._state.metadata.id, next(iter(found), "unknown"))
+
+
+async def _completed(history: TableHistory, planner: CommitPlanner, found: PlannedCommit) -> PlannedCommit:
+    """Plan a commit that needs to know more about the files that it removes. Raises as `CommitPlanner.complete`."""
+    if not found.incomplete:
+        return found
+    return await in_thread(planner.complete, found, await history.files_before(planner.version, found.incomplete))
+
+
+async def _first_readable(
+    history: TableHistory,
+    log: CommitLog,
+    listing: LogListing,
+    make_planner: Callable[[int, Snapshot | None, bool], CommitPlanner],
+) -> int:
+    """Return the first version whose changes can be read.
+
+    Where the log begins with a checkpoint, the commit of its version may need the state before it.
+    """
+    version = await history.earliest(listing)
+    if version > 0:
+        with suppress(LogCorrupt, VersionGone, UnsupportedFeature, FileOutsideTable):  # reported when it is read
+            planner = make_planner(version, *await history.state_before(listing, version))
+            try:
+                found = await log.read(version, planner.plan)
+                if found is not None:
+                    await _completed(history, planner, found)
+            except ChangesUnavailable:
+                return version + 1
+    return version
 
 
 def _no_tags(uri: str, where: str) -> ConfigError:

@@ -87,7 +87,7 @@ class History:
         for path in self.chance.sample(free, min(many, len(free))):
             written = path.replace(" ", "%20") if self.chance.random() < 0.5 else path
             values = {name: self.chance.choice((None, "", "1", "2")) for name in self.partitions}
-            tracked = {"baseRowId": self.chance.randrange(99), "defaultRowCommitVersion": len(self.commits)}
+            tracked: Action = {"baseRowId": self.chance.randrange(99), "defaultRowCommitVersion": len(self.commits)}
             action = add(written, partitionValues=values, size=7, **(tracked if self.is_tracked else {}))
             self.live[path] = action["add"]
             yield action
@@ -154,6 +154,7 @@ def test_removes_with_any_of_their_fields(tmp_path: Path, seed: int) -> None:
     history.strip()
     history.write()
     assert [said(plan) for plan in plans(tmp_path)] == expected
+    assert anyio.run(DeltaTableLog(LocalStore(tmp_path)).contradictions) == ()
     version = random.Random(seed).randrange(1, VERSIONS - 1)
     history.clean_up(version)
     earliest = anyio.run(DeltaTableLog(LocalStore(tmp_path)).resolve, Start(StartKind.EARLIEST)).version

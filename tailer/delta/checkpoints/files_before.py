@@ -1,4 +1,4 @@
-"""What the state before a commit says of a few of its files.
+"""A look back at a few files of a commit: their entries in the state before it.
 
 Commits are read from the newest back, then the checkpoint, until an add of each wanted logical file is found. Nearly
 always that is soon: what is removed was once added under the same path and deletion vector. Only the wanted files are

@@ -1,4 +1,4 @@
-"""What `remove` actions leave out: partition values, row ids, and which file they remove.
+"""Facts that `remove` actions leave out: partition values, row ids, and which file they remove.
 
 The protocol lets a writer leave out a remove's partition values: Trino did so before 2024, Spark before 3.0. Spark
 still leaves out those that are null. An add of the same path in the same commit has the same values; otherwise the add
@@ -27,7 +27,7 @@ FileKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FileBefore:
-    """What the state before a commit says of a file. `add`: its own, else the newest of its path; None: none."""
+    """A file in the state before a commit. `add`: its own, else the newest of its path; None: none."""
 
     is_live: bool
     add: AddFile | None
@@ -82,7 +82,7 @@ def complete(commit: Commit, before: Snapshot, files: FilesBefore) -> Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """What must be known of each removed file: a value of each partition column, and row ids if rows are tracked."""
+    """The needs of each removed file: a value of each partition column, and row ids if rows are tracked."""
 
     partitions: tuple[str, ...]
     is_tracked: bool

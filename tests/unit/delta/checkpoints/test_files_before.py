@@ -1,4 +1,4 @@
-"""What the state says of a few files: found in as few commits as possible, else in the checkpoint."""
+"""A look back at a few files: found in as few commits as possible, else in the checkpoint."""
 
 from pathlib import Path
 from typing import Any
