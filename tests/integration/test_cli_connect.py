@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.tables.log_files import commit_info, remove, write_commit
 from tests.support.waiting import until
 
 CONFIG = """
@@ -84,6 +85,16 @@ def test_a_table_without_a_file_to_try(orders: Orders) -> None:
     done = tailer("check", "--connect", configured(orders, CONFIG))
     assert done.returncode == 0
     assert "whose newest version names no file that can be tried" in done.stdout
+
+
+def test_versions_that_contradict_the_table_are_noted(orders: Orders) -> None:
+    write_commit(orders.path, 2, commit_info(operation="DELETE"), remove("gone.parquet"))
+    done = tailer("check", "--connect", configured(orders, CONFIG))
+    assert (done.returncode, done.stderr) == (0, "")
+    _, _, note, hint, _ = done.stdout.splitlines()
+    reason = "it removes a file that was not in the table, or was with another deletion vector"
+    assert note == f"       note: version 2: {reason}: {orders.path}/gone.parquet"
+    assert 'start = "snapshot"' in hint
 
 
 def test_faults_of_the_configuration_come_first(orders: Orders) -> None:
