@@ -27,13 +27,14 @@ from sinks.kafka.records import dead_letters, end_records, event_record, oversiz
 from sinks.kafka.small_batches import WaitingBatches, joined
 from sinks.kafka.stream import Stream
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
-from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, ControlEvent, Gap
 from tailer.plan import END, Position
 from tailer.sink import Progress
 
 __all__ = ["KafkaTransaction"]
 
 _log = logging.getLogger(__name__)
+_ADDED: Final = frozenset([field.name for field in METADATA_FIELDS] + [ROW_ID, ROW_COMMIT_VERSION])
 
 Ts = TypeVarTuple("Ts")
 
@@ -154,6 +155,8 @@ class KafkaTransaction:
         if isinstance(event, Gap):
             self._counts.clear()
             self._open_version = event.version if event.snapshot else event.version + 1
+        elif _ADDED.issuperset(event.after.names):
+            self._schema, self._encoder = event.after, None  # the table has no columns, so no rows that need a key
         else:
             self._encoder_for(event.after)
         options, keyed, app_id = self._options, bool(self._options.key), self._stream.app_id

@@ -1,5 +1,6 @@
 """Batches of several versions that are encoded together: the same messages as one by one, for the right versions."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from sinks.kafka.small_batches import WaitingBatches, joined
 from sinks.kafka.stream import Stream
 from sinks.kafka.transaction import KafkaTransaction
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import METADATA_FIELDS, ChangeBatch, SchemaChange
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes, people
 
 KINDS = st.lists(st.sampled_from([INSERT, INSERT, INSERT, DELETE, PRE, POST]), max_size=4)
@@ -83,6 +84,12 @@ class KeptMessages:
     def begin(self) -> None:
         """Do nothing."""
 
+    def abort(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         """Keep messages."""
         assert topic == "orders"
@@ -136,6 +143,28 @@ def test_messages_that_are_too_large_are_found_one_by_one(monkeypatch: pytest.Mo
     batches[3] = ChangeBatch(made.table_id, 3, made.task, made.rows, made.row_index)
     with pytest.raises(SinkRejected, match="version 3"):
         written(monkeypatch, batches, 1000, {"key": ["id"], "max_record_bytes": 1500})
+
+
+def test_a_table_may_lose_all_columns_and_get_them_back() -> None:
+    """Its key is missing in between, but there are no rows."""
+    options = {"bootstrap_servers": "broker:9092", "topic": "orders", "key": ["id"], "envelope": "debezium"}
+    stream, kept = Stream(Link("sink", read("sink", options)), "orders/5f0c"), KeptMessages()
+    stream._producer = kept  # type: ignore[assignment]
+    rows, bare = of_version(1, [INSERT]).rows.schema, pa.schema(METADATA_FIELDS)
+    transaction = KafkaTransaction(stream, bare)
+
+    async def write() -> None:
+        await transaction.announce(SchemaChange("table", 1, 0, bare, rows, ()))
+        await transaction.write(of_version(1, [INSERT]))
+        await transaction.announce(SchemaChange("table", 2, 0, rows, bare, ()))
+        await transaction.announce(SchemaChange("table", 3, 0, bare, rows, ()))
+        await transaction.write(of_version(3, [INSERT]))
+        transaction._write_waiting()
+        with pytest.raises(SinkRejected, match="no column id, which is part of the key"):
+            await transaction.announce(SchemaChange("table", 4, 0, rows, pa.schema([("x", pa.int64()), *bare]), ()))
+
+    anyio.run(write)
+    assert [json.loads(key or b"") for key, _ in kept.messages] == [{"id": 10}, {"id": 30}]
 
 
 def test_inserts_are_joined_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
