@@ -302,10 +302,7 @@ class ChangePlan:
         return plan.with_schemas(partial(select_columns, columns=columns))
 
     def with_row_ids(self) -> "ChangePlan":
-        """Return the plan with `ROW_ID` and `ROW_COMMIT_VERSION` after the table's columns.
-
-        Raises `UnsupportedFeature` where a column has one of these names.
-        """
+        """Add `ROW_ID` and `ROW_COMMIT_VERSION`. Raises `UnsupportedFeature` where a column has one of these names."""
         self._refuse_names(_ROW_IDS, "row ids (`--row-ids`) add a column of that name")
         return self.with_schemas(add_row_ids)
 

@@ -202,13 +202,6 @@ class TableHistory:
         configuration = metadata.configuration if metadata is not None else {}
         return await in_thread(CommitClock, self._store, listing, configuration)
 
-    async def earliest(self, listing: LogListing) -> int:
-        """Return the first version whose changes can be read. Raises `VersionGone`."""
-        try:
-            return listing.earliest
-        except VersionGone as error:
-            raise await self.version_gone(error.version) from None
-
     async def newest_id(self, listing: LogListing) -> str:
         """Return the table's id at the newest known version: after lost or damaged commits no version is known.
 

@@ -329,7 +329,10 @@ async def _first_readable(
 
     Where the log begins with a checkpoint, the commit of its version may need the state before it.
     """
-    version = await history.earliest(listing)
+    try:
+        version = listing.earliest
+    except VersionGone as error:
+        raise await history.version_gone(error.version) from None
     if version > 0:
         with suppress(LogCorrupt, VersionGone, UnsupportedFeature, FileOutsideTable):  # reported when it is read
             planner = make_planner(version, *await history.state_before(listing, version))

@@ -75,6 +75,11 @@ class PipelineState(StrEnum):
         """Return whether the pipeline works normally."""
         return self in (self.SNAPSHOT, self.CATCHING_UP, self.STREAMING, self.IDLE)
 
+    @property
+    def works(self) -> bool:
+        """Return whether the pipeline delivers, or waits for its table."""
+        return self.delivers or self is self.WAITING
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -166,11 +171,8 @@ class PipelineStatus:
         self.retry_at_s: float | None = None
         self.order: OnDataLoss | None = None  # of an operator, not obeyed yet
         self._clock = clock
-        self._hold = _Hold.RUNNING
-        self._work = _Work.NOTHING
-        self._why = ""
-        self._failing = False
-        self._waits = False
+        self._hold, self._work, self._why = _Hold.RUNNING, _Work.NOTHING, ""
+        self._failing = self._waits = False
         self._was_level = False  # in this run
         self._delivered_s: float | None = None
         self._moved_s = self._since_s = self.began_s
@@ -239,10 +241,8 @@ class PipelineStatus:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the pipeline does what its operator wants: it delivers, waits for its table, or was paused."""
-        state = self.state
-        works = state.delivers or state is PipelineState.WAITING
-        return state is PipelineState.PAUSED or (works and not self.is_draining)
+        """Return whether the pipeline does what its operator wants: it works, or was paused."""
+        return self.state is PipelineState.PAUSED or (self.state.works and not self.is_draining)
 
     @property
     def has_seen_table(self) -> bool:
